@@ -1,4 +1,4 @@
-"""Look up losses, networks, heads, methods, augmentations and protocols by name.
+"""Look up configs and components (losses, networks, methods, protocols and others) by name.
 
 A component is a public file of its group's folder that defines the group's factory. A new file is a
 new component without registration. Other files of the folder are not components, and files whose
@@ -15,7 +15,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -63,8 +62,12 @@ class _Registered(NamedTuple):
     digest: str
 
 
+PACKAGE = Path(__file__).parent
+# The configs of the package; a link to the folder of the same name in a source checkout.
+CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
 IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+_COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
 DIGITS = 16  # hexadecimal digits of a digest
 MOST_BYTES = 2**24  # in the file of a user's component
@@ -75,16 +78,46 @@ _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
     """Return the sorted names of all components of a group (such as "loss") without imports."""
-    package, factory = GROUPS[group]
-    folder = importlib.import_module(package).__path__
-    public = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_")
-    return tuple(name for name in public if factory in _definitions(f"{package}.{name}"))
+    name = GROUPS[group].factory
+    factory = re.compile(rf"^(def {name}\(|{name}(: .*)? = )", re.MULTILINE)
+    public = sorted(file(group, "").parent.glob("[!_]*.py"))
+    return tuple(p.stem for p in public if factory.search(p.read_text(encoding="utf-8")))
 
 
-def summary(group: str, name: str) -> str:
-    """Return the first line of a component's docstring, without importing the component."""
-    docstring = ast.get_docstring(_parse(f"{GROUPS[group].package}.{name}")) or ""
+def file(group: str, name: str) -> Path:
+    """Return the path of a component's file."""
+    return PACKAGE.joinpath(*GROUPS[group].package.split(".")[1:], f"{name}.py")
+
+
+def summary(path: Path) -> str:
+    """Return the first line of a Python file's docstring, without importing the file."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.partition("\n")[0]
+
+
+def packaged(noun: str = "config") -> dict[str, Path]:
+    """Return the files of a noun, "config" or "suite", by name, such as "graphs/necklaces"."""
+    if noun == "suite":
+        return {path.stem: path for path in sorted((CONFIGS / "suites").glob("*.py"))}
+    files = {p.relative_to(CONFIGS).with_suffix(""): p for p in sorted(CONFIGS.glob("**/*.py"))}
+    return {k.as_posix(): p for k, p in files.items() if k.parts[0] != "suites"}
+
+
+def variants(path: Path) -> dict[str, str]:
+    """Return a line about each variant of a packaged config file, if it has variants."""
+    rows = getattr(load_file(path, "config file"), "VARIANTS", {})
+    return {name: row["about"] for name, row in rows.items()}
+
+
+def recipes() -> list[str]:
+    """Return the names of all packaged configs, such as "digits" and "auc_cl:cifar10"."""
+    files = {name: variants(path) for name, path in packaged().items()}
+    return [f"{n}:{v}" if v else n for n, lines in files.items() for v in lines or [""]]
+
+
+def key_comments() -> dict[str, str]:
+    """Return the comment of each key and group in the file of the config `base`."""
+    return dict(_COMMENT.findall((CONFIGS / "base.py").read_text(encoding="utf-8")))
 
 
 def module(group: str, name: str) -> ModuleType:
@@ -258,22 +291,3 @@ def _registered(group: str, name: str) -> _Registered:
             f"it: file.py:{name.removeprefix(FROM_PYTHON)}"
         )
     return _REGISTERED[group, name]
-
-
-def _parse(name: str) -> ast.Module:
-    """Parse a module's source, or return an empty syntax tree if it is not a Python file."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return ast.parse("")
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-
-
-def _definitions(name: str) -> set[str]:
-    """Return the names that a module assigns or defines at its top level."""
-    defined = set()
-    for node in _parse(name).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.Assign):
-            defined |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return defined

@@ -110,3 +110,10 @@ def suggest(word: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, valid, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} valid: {', '.join(valid)}"
+
+
+def closest_key(name: str, keys: Iterable[str]) -> str | None:
+    """Return the dotted key whose last part is closest to that of a name, or None."""
+    by_leaf = {key.rpartition(".")[2]: key for key in keys}
+    close = difflib.get_close_matches(name.rpartition(".")[2], by_leaf, n=1)
+    return by_leaf[close[0]] if close else None

@@ -15,7 +15,6 @@ import pytest
 
 from jaxssl import components
 from jaxssl.training import config as config_lib
-from jaxssl.training.config import files
 
 pytestmark = pytest.mark.fast
 
@@ -99,7 +98,7 @@ COMPONENTS = [
     for name in components.names(group)
 ]
 PROTOCOLS = components.names("protocol")
-RECIPES = files.recipes()
+RECIPES = components.recipes()
 
 
 def current():

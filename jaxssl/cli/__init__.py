@@ -11,42 +11,87 @@ Each subcommand is a file of this folder with
 import atexit
 import difflib
 import importlib
+import itertools
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import NamedTuple
 
 from absl import flags
 
 import jaxssl
-from jaxssl.errors import UserError, shorten, suggest
+from jaxssl.errors import UserError, closest_key, shorten, suggest
 from jaxssl.training import peers
 from jaxssl.training.output.console import outlive_terminal, show_error
 
 PREFIX = "--config."
-# Purposes of the subcommands. The file of "data show" is data_show.py.
-COMMANDS = {
-    "train": "pretrain an encoder",
-    "eval": "evaluate encoders",
-    "embed": "write the embeddings of images to a file",
-    "neighbours": "find the nearest pictures of each picture, and likely duplicates",
-    "study": "reproduce a claim of a paper",
-    "report": "write the report of a run, or compare runs",
-    "export": "write an encoder as a file for other projects",
-    "list": "list the configs, losses, networks, protocols and other components",
-    "data show": "draw images and their views",
-    "data prepare": "prepare a data set, so that runs start at once",
-    "data convert": "convert TFRecord files of TFDS to files that can be read by index",
-}
 SECONDS_TO_END = 4.0  # time after an error for threads that still wait
 OUT_OF_MEMORY = (
     "memory is used up; reduce batch_size or the network, set data.cache=none, or raise the limit "
     "of this process (ulimit -v)"
 )
+
+
+class Command(NamedTuple):
+    """A subcommand, as the list of commands shows it.
+
+    Attributes:
+        heading: of the commands among which it is listed.
+        purpose: what it does.
+        example: arguments.
+        keys: start of the config keys that it takes as --config.KEY=VALUE; None if it takes none.
+    """
+
+    heading: str
+    purpose: str
+    example: str
+    keys: str | None = None
+
+
+# The file of "data show" is data_show.py.
+COMMANDS = {
+    "train": Command(
+        "Pretrain", "pretrain an encoder", "--config auc_cl:cifar10 --config.batch_size=64", ""
+    ),
+    "eval": Command(
+        "Evaluate", "evaluate encoders", "--workdir runs/digits --protocols knn,linear", "data."
+    ),
+    "embed": Command(
+        "Evaluate", "write the embeddings of images to a file", "runs/digits pictures/"
+    ),
+    "neighbours": Command(
+        "Evaluate",
+        "find the nearest pictures of each picture, and likely duplicates",
+        "runs/digits pictures/",
+    ),
+    "report": Command("Evaluate", "write the report of a run, or compare runs", "runs/A runs/B"),
+    "study": Command("Evaluate", "reproduce a claim of a paper", "gradient_bias", ""),
+    "export": Command(
+        "Share", "write an encoder as a file for other projects", "runs/digits --to safetensors"
+    ),
+    "data show": Command("Data", "draw images and their views", "--config digits", ""),
+    "data prepare": Command(
+        "Data", "prepare a data set, so that runs start at once", "cifar10", "data."
+    ),
+    "data convert": Command(
+        "Data",
+        "convert TFRecord files of TFDS to files that can be read by index",
+        "~/tensorflow_datasets/cifar10/3.0.2",
+    ),
+    "list": Command(
+        "Look up",
+        "list the configs, losses, networks, protocols and other components",
+        "losses nt_xent",
+    ),
+    "completion": Command(
+        "Look up", "print a script that completes commands in bash, zsh or fish", "bash"
+    ),
+}
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
-WITH_CONFIG = ("train", "study", "data show")  # commands that take all keys --config.KEY=VALUE
 
 _peers: peers.Peers | None = None  # the other processes of the run
 
@@ -57,36 +102,55 @@ def main(command: str | None = None) -> None:
     Args:
         command: a subcommand, if the command line has its arguments only.
     """
-    words = sys.argv[1:3]
-    for name in [command] if command else (" ".join(words), *words[:1]):
-        if name in COMMANDS:
-            arguments = sys.argv[1:] if command else sys.argv[1 + len(name.split()) :]
-            try:
-                run(name, arguments)
-            except SystemExit as stop:
-                if stop.code in (1, 2):
-                    _leave(stop.code)
-                raise
-            except Exception as error:
-                sys.excepthook(type(error), error, error.__traceback__)
-                _leave(1)
-    outlive_terminal()
+    words = sys.argv[1:]
+    name = command or find_command(words)
+    if name is None:
+        outlive_terminal()
+        sys.exit(_run_without_command(words))
+    try:
+        run(name, words if command else words[len(name.split()) :])
+    except SystemExit as stop:
+        if stop.code in (1, 2):
+            _leave(stop.code)
+        raise
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        _leave(1)
+
+
+def find_command(words: Sequence[str]) -> str | None:
+    """Return the subcommand that the words of a command line begin with."""
+    return next((c for c in (" ".join(words[:2]), *words[:1]) if c in COMMANDS), None)
+
+
+def load(command: str) -> ModuleType:
+    """Import the file of a subcommand."""
+    return importlib.import_module(f"jaxssl.cli.{FILES.get(command, command.replace(' ', '_'))}")
+
+
+def _run_without_command(words: Sequence[str]) -> int:
+    """Print the version, completions or the list of commands, and return the exit status."""
+    if words[:1] == ["--complete"]:  # called by the scripts of `jaxssl completion`
+        from jaxssl.cli.completion import complete
+
+        print(*complete(words[-1]), sep="\n")
+        return 0
     if words == ["--version"]:
         print(f"jaxssl {jaxssl.__version__}")
-        sys.exit(0)
-    group = {
-        c: purpose for c, purpose in COMMANDS.items() if c.startswith(f"{' '.join(words[:1])} ")
-    }
-    if words and not group and not {"-h", "--help", "help"} & set(words):
-        sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
-    if group and words[1:] and words[1] not in ("-h", "--help"):
-        word = " ".join(words)
-        sys.exit(_fail(UserError(f"command {word!r} is unknown{suggest(word, group)}")))
-    print("usage: jaxssl COMMAND [arguments]\n")
-    for name, purpose in (group or COMMANDS).items():
-        print(f"  {name:14} {purpose}")
+        return 0
+    listed = {c: x for c, x in COMMANDS.items() if c.split()[0] in words[:1]} or COMMANDS
+    unknown = words if listed is COMMANDS else words[1:]
+    if unknown and not {"-h", "--help", "help"} & set(words[:2]):
+        word = " ".join(words[: 1 if listed is COMMANDS else 2])
+        return _fail(UserError(f"command {word!r} is unknown{suggest(word, listed)}"))
+    print("usage: jaxssl COMMAND [arguments]")
+    for heading, commands in itertools.groupby(listed, lambda name: COMMANDS[name].heading):
+        print(f"\n{heading}")
+        for name in commands:
+            print(f"  {name:14} {COMMANDS[name].purpose}")
+            print(f"  {'':14} jaxssl {name} {COMMANDS[name].example}")
     print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
-    sys.exit(0 if words else 2)
+    return 0 if words else 2
 
 
 def _leave(status: int) -> None:
@@ -118,8 +182,7 @@ def _run(command: str, arguments: list[str]) -> int:
     # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # every repeated request is a warning
-    file = FILES.get(command, command.replace(" ", "_"))
-    module = importlib.import_module(f"jaxssl.cli.{file}")
+    module = load(command)
     if {"-h", "--help"} & set(arguments):
         print(f"{module.__doc__}\nFlags:")
         for name in (module.__name__, __name__):
@@ -132,6 +195,9 @@ def _run(command: str, arguments: list[str]) -> int:
         for name in module.FLAGS:
             module.FLAGS[name].unparse()
         rest, overrides = split_overrides(arguments)
+        if overrides and COMMANDS[command].keys is None:
+            key = overrides[0][0]
+            raise UserError(f"jaxssl {command} takes no config keys; leave {PREFIX}{key} out")
         module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
         rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
         positional = getattr(module, "POSITIONAL", None)
@@ -140,7 +206,7 @@ def _run(command: str, arguments: list[str]) -> int:
             if isinstance(flag.value, list):
                 flag.value, rest = [*flag.value, *rest], []
             else:
-                flag.value = rest.pop(0)
+                flag.parse(rest.pop(0))
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
         module.main(overrides)
@@ -172,15 +238,14 @@ def _tell_peers(error: Exception) -> None:
 
 def _unknown_flag(command: str, name: str, known: Iterable[str]) -> str:
     """Return the message about an unknown flag, which may be a config key without its prefix."""
-    from jaxssl.training import config
-    from jaxssl.training.config import keys as config_keys
+    from jaxssl.cli.completion import config_keys
 
-    valid = [f"--{flag}" for flag in known]
-    if command in WITH_CONFIG:
-        key = config_keys.closest_key(name, config_keys.flat_keys(config.load("base")))
-        if key and not difflib.get_close_matches(name, known, n=1):
+    start = COMMANDS[command].keys
+    if start is not None and not difflib.get_close_matches(name, known, n=1):
+        key = closest_key(name, (key for key in config_keys() if key.startswith(start)))
+        if key:
             return f"flag --{name} is unknown; did you mean '{PREFIX}{key}'?"
-    return f"flag --{name} is unknown{suggest(f'--{name}', valid)}"
+    return f"flag --{name} is unknown{suggest(f'--{name}', [f'--{flag}' for flag in known])}"
 
 
 def define_processes(values: flags.FlagValues) -> None:

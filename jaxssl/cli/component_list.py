@@ -8,10 +8,10 @@ A config with variants is named with one of them: --config auc_cl:cifar10. The s
 are printed by jaxssl train --config NAME --keys.
 """
 
-import ast
-from pathlib import Path
-
 from absl import flags
+
+from jaxssl import components
+from jaxssl.errors import UserError, suggest
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "names"
@@ -32,11 +32,7 @@ KINDS = {
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Print the names and the first lines of the docstrings."""
-    from jaxssl.errors import UserError, suggest
-
     kinds = (*FILES, *KINDS)
-    if overrides:
-        raise UserError("a list has no settings; leave the --config flags out")
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
     if chosen not in ("", *kinds):
         raise UserError(f"{chosen!r} is unknown{suggest(chosen, kinds)}")
@@ -55,7 +51,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 def _settings(group: str, name: str) -> list[str]:
     """Return the settings of a component, and its presets, as lines."""
-    from jaxssl import components
     from jaxssl.training import config
     from jaxssl.training.config import help as config_help
 
@@ -69,21 +64,13 @@ def _settings(group: str, name: str) -> list[str]:
 
 def _entries(kind: str) -> dict[str, str]:
     """Return the first line of the docstring for each name of a kind."""
-    if kind in FILES:
-        from jaxssl.training.config import files
-
-        entries = {}
-        for name, path in files.packaged(FILES[kind]).items():
-            entries[name] = _first_line(path)
-            lines = files.variants(path)
-            entries |= {f"{name}:{variant}": line for variant, line in lines.items()}
-        return entries
-    from jaxssl import components
-
-    group = KINDS[kind]
-    return {name: components.summary(group, name) for name in components.names(group)}
-
-
-def _first_line(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
+    if kind in KINDS:
+        group = KINDS[kind]
+        names = components.names(group)
+        return {name: components.summary(components.file(group, name)) for name in names}
+    entries = {}
+    for name, path in components.packaged(FILES[kind]).items():
+        variants = components.variants(path)
+        entries[name] = components.summary(path)
+        entries |= {f"{name}:{variant}": line for variant, line in variants.items()}
+    return entries

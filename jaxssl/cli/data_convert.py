@@ -22,8 +22,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.data.opening.convert import convert
     from jaxssl.training.output.console import show
 
-    if overrides:
-        raise UserError("data convert takes no --config flags; leave them out")
     if FOLDER.value is None:
         raise UserError("data convert needs a folder: jaxssl data convert DIR")
     count = convert(Path(FOLDER.value).expanduser())

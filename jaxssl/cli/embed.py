@@ -27,8 +27,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Call `jaxssl.embed` with the flags."""
     from jaxssl.errors import UserError
 
-    if overrides:
-        raise UserError("the config of the run is used; leave the --config flags out")
     if len(PATHS.value) != 2:
         raise UserError("name the encoder and the images: jaxssl embed ENCODER IMAGES")
     from jaxssl import api

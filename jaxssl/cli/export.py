@@ -33,8 +33,6 @@ TRUST = cli.define_trust(FLAGS)
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Export a run's encoder with `jaxssl.pretrained.export.export`."""
-    if overrides:
-        raise UserError("export takes the config of the run; leave the --config flags out")
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl import distributed
     from jaxssl.pretrained.export import export

@@ -43,8 +43,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Write the page with `jaxssl.evaluation.picture_neighbours.write`."""
     from jaxssl.errors import UserError
 
-    if overrides:
-        raise UserError("the config of the run is used; leave the --config flags out")
     if len(PATHS.value) != 2:
         raise UserError("name the encoder and the images: jaxssl neighbours ENCODER IMAGES")
     step = cli.parse_step(STEP.value)

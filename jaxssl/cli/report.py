@@ -10,8 +10,6 @@ from pathlib import Path
 
 from absl import flags
 
-from jaxssl.errors import UserError
-
 FLAGS = flags.FlagValues()
 POSITIONAL = "workdir"
 WORKDIR = flags.DEFINE_multi_string("workdir", [], "Same as DIR.", FLAGS)
@@ -22,8 +20,6 @@ OUT = flags.DEFINE_string(
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Write the report page with `jaxssl.report.comparison.write_page`."""
-    if overrides:
-        raise UserError("report takes the configs of the runs; leave the --config flags out")
     # The report code is imported after the flags are checked, so that wrong flags fail at once.
     from jaxssl.report.comparison import write_page
     from jaxssl.training.output.console import show

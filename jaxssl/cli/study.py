@@ -18,16 +18,19 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import cli, components, distributed
+from jaxssl import cli, components
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.training.output import git
 from jaxssl.training.output.console import show
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
-SCALE = flags.DEFINE_string(
-    "scale", "tiny", "A variant of configs/studies.py: tiny, small, medium, paper.", FLAGS
+SCALE = flags.DEFINE_enum(
+    "scale",
+    "tiny",
+    ["tiny", "small", "medium", "paper"],
+    "A variant of configs/studies.py.",
+    flag_values=FLAGS,
 )
 DATASET = flags.DEFINE_string(
     "dataset", None, "data.name of all runs; default: the data set of the scale.", FLAGS
@@ -61,12 +64,10 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, for studies of 
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """List the studies, summarise the verdicts on their claims, or run one study."""
-    from jaxssl.configs import studies
-
     name, names = NAME.value, components.names("study")
     if name is None:
         for study in names:
-            show(f"{study:18} {components.summary('study', study)}")
+            show(f"{study:18} {components.summary(components.file('study', study))}")
         return
     if name == "claims":
         from jaxssl.studies.claims import write_claims
@@ -76,15 +77,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     if name not in names:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
-    scales = sorted(name for name in studies.VARIANTS if "_" not in name)
-    if SCALE.value not in scales:
-        raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}")
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     _run(name, overrides)
 
 
 def _run(name: str, overrides: list[tuple[str, str]]) -> None:
+    from jaxssl import distributed
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, scale_config
     from jaxssl.training import compile_cache
@@ -115,7 +114,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         # An unwritable folder must fail before the work, not after it.
         setting.out.mkdir(parents=True, exist_ok=True)
     findings = study.run(setting)
-    title = components.summary("study", name).rstrip(".")
+    title = components.summary(components.file("study", name)).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
     path = documents.write_study(
         _stem(name, setting), title, setting, study.CLAIMS, findings, about
@@ -148,6 +147,8 @@ def _command(name: str, overrides: list[tuple[str, str]]) -> str:
 def _provenance(command: str, seconds: float) -> dict[str, str]:
     """Return the command, versions and hardware of a study."""
     import jax
+
+    from jaxssl.training.output import git
 
     device = jax.devices()[0]
     return {

@@ -316,9 +316,7 @@ def test_report_command_reports_one_run_and_compares_several(two):
     assert "auc_cl" in visible_text(a.parent / "compare.html")
     done = call("a", "b", "--config.seed=1", cwd=a.parent)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == "error: report takes the configs of the runs; leave the --config flags out\n"
-    )
+    assert done.stderr == "error: jaxssl report takes no config keys; leave --config.seed out\n"
     assert sorted(path.name for path in b.iterdir()) == sorted(
         ["config.json", "metrics.jsonl", "results.json", "train.log"]
     )

@@ -17,7 +17,7 @@ from jaxssl.cli import study
         (["gradient_bais"], "study 'gradient_bais' is unknown; did you mean 'gradient_bias'"),
         (
             ["alpha", "--scale", "huge"],
-            "--scale 'huge' is unknown; valid: medium, paper, small, tiny",
+            "flag --scale=huge: value should be one of <tiny|small|medium|paper>",
         ),
         (["alpha", "--batch_sizes", "8,x"], "--batch_sizes expects numbers > 0, got 8,x"),
         (["alpha", "--seeds", "0"], "flag --seeds=0"),

@@ -13,12 +13,12 @@ import tables
 from matplotlib.figure import Figure
 from study_cases import EPOCHS, NAMES, ROOT, claim, setting, study
 
+from jaxssl import components
 from jaxssl.errors import UserError
 from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
 from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
 from jaxssl.training import config
-from jaxssl.training.config import files
 from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
@@ -172,7 +172,7 @@ def test_commands_of_unstudied_claims_are_valid(row):
         ]
         config.load(words[words.index("--config") + 1], [tuple(pair) for pair in overrides])
     elif "--suite" in words:
-        assert words[words.index("--suite") + 1] in files.packaged("suite")
+        assert words[words.index("--suite") + 1] in components.packaged("suite")
     elif words:
         protocol, preset = words[words.index("--protocols") + 1].split(":")
         assert preset in importlib.import_module(f"jaxssl.evaluation.protocols.{protocol}").PRESETS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import SETTINGS
 
-from jaxssl import cli, distributed
+from jaxssl import cli, components, distributed
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import build
@@ -200,7 +200,7 @@ def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "graphs/necklaces"):
         assert config_lib.find(name) == config_lib.find(f"configs/{name}.py")
-    suite = files.FOLDER / "suites" / "transfer.py"
+    suite = components.CONFIGS / "suites" / "transfer.py"
     assert config_lib.find("transfer", "suite") == suite
     assert config_lib.find("configs/suites/transfer.py", "suite") == suite
     for name, noun in (("digits.py", "config"), ("transfer", "config"), ("digits", "suite")):
@@ -209,7 +209,7 @@ def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch
 
 
 def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
-    by_name, by_path = "tcl:cifar100", f"{files.FOLDER}/tcl.py:cifar100"
+    by_name, by_path = "tcl:cifar100", f"{components.CONFIGS}/tcl.py:cifar100"
     assert (
         config_lib.load(by_name)
         == config_lib.load(by_path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from jaxssl import components
 from jaxssl.data import kind
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
@@ -15,11 +16,10 @@ from jaxssl.models import gin
 from jaxssl.models.encoder import init
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import build, make_crops, make_networks
-from jaxssl.training.config import files
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}
-RECIPES = [name for name in files.recipes() if "/" in name]
+RECIPES = [name for name in components.recipes() if "/" in name]
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import distributed
+from jaxssl import components, distributed
 from jaxssl.data.decoders import decoding
 from jaxssl.data.metadata import find_metadata
 from jaxssl.errors import UserError
@@ -20,14 +20,13 @@ from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
 from jaxssl.training.build import build, initial_state, make_networks
 from jaxssl.training.compatibility import check_labels
-from jaxssl.training.config import files
 from jaxssl.training.state import make_train_step
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {"base", "studies"}  # what recipes and runs of studies differ from
-FILES = {name: path for name, path in files.packaged().items() if name not in OTHERS}
+FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
 IMAGES = [name for name in FILES if "/" not in name]
-RECIPES = [name for name in files.recipes() if name.partition(":")[0] in IMAGES]
+RECIPES = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]
 BATCH, SIDE, CROP = 4, 8, 4
 # Tiny values of the arguments that a recipe has. Other arguments keep the values of the recipe.
 TINY = {
@@ -82,7 +81,7 @@ def channels(config) -> int:
 @pytest.mark.parametrize("name", FILES)
 def test_recipe_file_has_command_and_each_variant_a_line(name):
     text = ast.get_docstring(ast.parse(FILES[name].read_text()))
-    lines = files.variants(FILES[name])
+    lines = components.variants(FILES[name])
     command = f"Command: jaxssl train --config {name}{':VARIANT' if lines else ''}"
     assert (command if name != "digits" else "Command: jaxssl train\n") in text
     assert "\nExpected" in text or "\nPublished, not run here: " in text

@@ -5,32 +5,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, suggest
-
-# The configs of the package; a link to the folder of the same name in a source checkout.
-FOLDER = Path(jaxssl.__file__).parent / "configs"
-
-
-def packaged(noun: str = "config") -> dict[str, Path]:
-    """Return the files of a noun, "config" or "suite", by name, such as "graphs/necklaces"."""
-    if noun == "suite":
-        return {path.stem: path for path in sorted((FOLDER / "suites").glob("*.py"))}
-    files = {p.relative_to(FOLDER).with_suffix(""): p for p in sorted(FOLDER.glob("**/*.py"))}
-    return {k.as_posix(): p for k, p in files.items() if k.parts[0] != "suites"}
-
-
-def variants(path: Path) -> dict[str, str]:
-    """Return a line about each variant of a packaged config file, if it has variants."""
-    rows = getattr(components.load_file(path, "config file"), "VARIANTS", {})
-    return {name: row["about"] for name, row in rows.items()}
-
-
-def recipes() -> list[str]:
-    """Return the names of all packaged configs, such as "digits" and "auc_cl:cifar10"."""
-    files = {name: variants(path) for name, path in packaged().items()}
-    return [f"{n}:{v}" if v else n for n, lines in files.items() for v in lines or [""]]
 
 
 def split_variant(config: str | Path) -> tuple[str, str]:
@@ -58,9 +34,9 @@ def find(path: str | Path, noun: str = "config") -> Path:
     """
     if Path(path).is_file():
         return Path(path)
-    files = packaged(noun)
+    files = components.packaged(noun)
     for name, file in files.items():
-        if str(path) in (name, f"configs/{file.relative_to(FOLDER).as_posix()}"):
+        if str(path) in (name, f"configs/{file.relative_to(components.CONFIGS).as_posix()}"):
             return file
     raise UserError(
         f"{noun} {str(path)!r} does not exist; expected a Python file or the name of a "

@@ -9,11 +9,9 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.training import config as configs
-from jaxssl.training.config import files
 from jaxssl.training.config.keys import flat_keys
 from jaxssl.training.config.types import TYPES, argument_types, describe_type
 
-_COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"^ +((?:\w+, )*\w+)(?: \([^)]*\))?: (\S.*(?:\n {8,}\S.*)*)", re.MULTILINE)
 
 
@@ -35,9 +33,8 @@ class Setting(NamedTuple):
 
 def common_keys() -> dict[str, str]:
     """Return a line for each key of the config `base`, the comments of its file."""
-    text = (files.FOLDER / "base.py").read_text(encoding="utf-8")
     named = configs.GROUPS
-    return {f"{k}.name" if k in named else k: line for k, line in _COMMENT.findall(text)}
+    return {f"{k}.name" if k in named else k: v for k, v in components.key_comments().items()}
 
 
 def component_settings(group: str, name: str) -> list[Setting]:

@@ -1,12 +1,10 @@
 """Find the keys of a config by their dotted names, such as "optim.lr"."""
 
-import difflib
-from collections.abc import Iterable
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, closest_key
 from jaxssl.training.config.types import is_schedule
 
 
@@ -19,13 +17,6 @@ def flat_keys(config: ConfigDict) -> dict[str, Any]:
         else:
             values[name] = value
     return values
-
-
-def closest_key(name: str, keys: Iterable[str]) -> str | None:
-    """Return the dotted key whose last part is closest to that of a name, or None."""
-    by_leaf = {key.rpartition(".")[2]: key for key in keys}
-    close = difflib.get_close_matches(name.rpartition(".")[2], by_leaf, n=1)
-    return by_leaf[close[0]] if close else None
 
 
 def full_key(config: ConfigDict, key: str) -> str:

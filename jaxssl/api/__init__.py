@@ -9,8 +9,6 @@ These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.e
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.api.run import Run as Run
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, prepare
 from jaxssl.data.splits import Splits
@@ -26,89 +25,13 @@ from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
-from jaxssl.report.results import read_results
 from jaxssl.training import compile_cache
 from jaxssl.training import config as configs
 from jaxssl.training.config import files
-from jaxssl.training.output.metrics_writer import read_metrics
-from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Mapping[str, Any] | Any
-
-
-@dataclass(frozen=True)
-class Report:
-    """A report page, which notebooks show inline.
-
-    Attributes:
-        path: the HTML file.
-    """
-
-    path: Path
-
-    def _repr_html_(self) -> str:
-        return self.path.read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished or interrupted run, read from its workdir.
-
-    Functions that take the path of a run take a `Run` too.
-
-    Attributes:
-        workdir: folder of the run.
-        splits: the data that were given to `train` as Python objects, which `evaluate` uses. None
-            for a data set with a name, and for a run that is opened by its folder.
-    """
-
-    workdir: Path
-    splits: Splits | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:  # noqa: D105
-        object.__setattr__(self, "workdir", Path(self.workdir))
-        configs.read_config(self.workdir)  # raises an error if the folder holds no run
-
-    def __fspath__(self) -> str:  # noqa: D105
-        return str(self.workdir)
-
-    @cached_property
-    def config(self) -> ConfigDict:
-        """All settings of the run."""
-        return configs.read_config(self.workdir)
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The metrics of the logged steps, a dict with "step" for each."""
-        return read_metrics(self.workdir / "metrics.jsonl")
-
-    @property
-    def init(self) -> dict[str, Any] | None:
-        """The report of the weights that the run started from, or None for random weights.
-
-        Its entries are described by `jaxssl.pretrained.start.start`.
-        """
-        return run_record.read_init(self.workdir)
-
-    @property
-    def results(self) -> list[dict[str, Any]]:
-        """The rows of results.json: protocol, metric, value, features and their settings."""
-        return read_results(self.workdir)
-
-    @cached_property
-    def encoder(self) -> PretrainedEncoder:
-        """The encoder of the last checkpoint."""
-        return load_pretrained(self.workdir)
-
-    @property
-    def report(self) -> Report:
-        """The report page of the run."""
-        path = self.workdir / "report.html"
-        if not path.exists():
-            raise UserError(f"{self.workdir} has no report yet; write it: jaxssl report")
-        return Report(path)
 
 
 def get_config(name: str | Path) -> ConfigDict:
