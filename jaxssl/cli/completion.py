@@ -206,7 +206,7 @@ def _arguments_of(group: str, name: str) -> dict[str, Any]:
     return {arg.arg: getattr(default, "value", None) for arg, default in pairs} | further
 
 
-def _presets(group: str, name: str) -> list[str]:
+def _presets(group: str, name: str) -> list[Any]:
     """Return the names of a component's presets, read from its source."""
     keys = getattr(_definitions(group, name).get("PRESETS"), "keys", ())
     return [key.value for key in keys if isinstance(key, ast.Constant)]
