@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -154,11 +155,19 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     assert len(json.loads((folder / "runs/digits/results.json").read_text())["results"]) == 26
 
 
-@pytest.mark.parametrize(("script", "flag"), [("train.py", "--config"), ("eval.py", "--protocols")])
-def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
-    done = run(script, "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert flag in done.stdout and "--workdir" in done.stdout
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_names_all_flags_and_the_example_is_a_valid_command_line(command, capsys, monkeypatch):
+    module, calls = cli.load(command), []
+    with pytest.raises(SystemExit) as stop:
+        cli.run(command, ["--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0 and f"usage: jaxssl {command}" in text
+    for flag in module.FLAGS:
+        assert re.search(rf"--(\[no\])?{flag}:", text)
+    monkeypatch.setattr(module, "main", calls.append)
+    with pytest.raises(SystemExit) as stop:
+        cli.run(command, cli.COMMANDS[command].example.split())
+    assert stop.value.code == 0 and len(calls) == 1
 
 
 def test_list_of_commands_survives_a_full_disk():
@@ -173,7 +182,11 @@ def test_list_of_commands_survives_a_full_disk():
         (["--version"], 0, f"jaxssl {jaxssl.__version__}"),
         ([], 2, "usage: jaxssl COMMAND"),
         (["--help"], 0, "usage: jaxssl COMMAND"),
+        (["help", "train"], 0, "Pretrain an encoder."),
+        (["data"], 0, "usage: jaxssl COMMAND [arguments]\n\nData\n  data show"),
         (["trian"], 2, "error: command 'trian' is unknown; did you mean 'train'?"),
+        (["data", "shw"], 2, "error: command 'data shw' is unknown; did you mean 'data show'?"),
+        (["--seed=1", "train"], 2, "error: the command comes first: jaxssl COMMAND --seed=1\n"),
     ],
 )
 def test_command_line_without_a_command(arguments, status, message, monkeypatch, capsys):
@@ -198,6 +211,9 @@ def test_process_ends_after_an_error_although_a_thread_waits():
     ("command", "message"),
     [
         (("train", "--workdr=3"), "flag --workdr is unknown; did you mean '--workdir'?"),
+        (("train", "--config.batchsize=3"), "'batchsize' is unknown; did you mean 'batch_size'"),
+        (("report", "runs/a", "--config.seed=1"), "takes no config keys; leave --config.seed out"),
+        (("list", "los"), "kind 'los' is unknown; did you mean 'losses'?"),
         (("train", "--batch_size=3"), "is unknown; did you mean '--config.batch_size'?"),
         (("list", "losses", "nt_xen"), "'nt_xen' is unknown; did you mean 'nt_xent'?"),
         (("train", "digits"), "argument 'digits' is not understood"),
@@ -249,11 +265,3 @@ def test_settings_are_listed_with_type_value_and_a_line(command, capsys):
     else:
         assert {"optim.lr", "loss.alpha", "net.widths", "schedule.name"} <= keys.keys()
         assert "base learning rate" in keys["optim.lr"]
-
-
-def test_script_prints_a_user_error_in_one_line_and_exits_with_status_2(tmp_path):
-    done = run("train.py", "--config.batchsize=3", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "did you mean 'batch_size'" in done.stderr
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
-    assert list(tmp_path.iterdir()) == []

@@ -103,6 +103,8 @@ def main(command: str | None = None) -> None:
         command: a subcommand, if the command line has its arguments only.
     """
     words = sys.argv[1:]
+    if words[:1] == ["help"] and find_command(words[1:]):  # jaxssl help train
+        words = [*words[1:], "--help"]
     name = command or find_command(words)
     if name is None:
         outlive_terminal()
@@ -141,6 +143,8 @@ def _run_without_command(words: Sequence[str]) -> int:
     listed = {c: x for c, x in COMMANDS.items() if c.split()[0] in words[:1]} or COMMANDS
     unknown = words if listed is COMMANDS else words[1:]
     if unknown and not {"-h", "--help", "help"} & set(words[:2]):
+        if words[0].startswith("-"):
+            return _fail(UserError(f"the command comes first: jaxssl COMMAND {words[0]}"))
         word = " ".join(words[: 1 if listed is COMMANDS else 2])
         return _fail(UserError(f"command {word!r} is unknown{suggest(word, listed)}"))
     print("usage: jaxssl COMMAND [arguments]")

@@ -35,7 +35,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     kinds = (*FILES, *KINDS)
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
     if chosen not in ("", *kinds):
-        raise UserError(f"{chosen!r} is unknown{suggest(chosen, kinds)}")
+        raise UserError(f"kind {chosen!r} is unknown{suggest(chosen, kinds)}")
     if names:
         if len(names) > 1 or chosen not in KINDS:
             raise UserError("expected jaxssl list KIND NAME with one component; see --help")

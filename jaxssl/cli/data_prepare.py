@@ -5,6 +5,8 @@ usage: jaxssl data prepare NAME [--config.data.KEY=VALUE ...]
 
 from absl import flags
 
+from jaxssl.errors import UserError
+
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME, a data set as in config.data.name.", FLAGS)
@@ -12,15 +14,14 @@ NAME = flags.DEFINE_string("name", None, "Same as NAME, a data set as in config.
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Prepare the data set and print its splits."""
-    from jaxssl.data.opening import prepare
-    from jaxssl.errors import UserError
-    from jaxssl.training import config
-    from jaxssl.training.output import console, logs
-
     if NAME.value is None:
         raise UserError("name the data set to prepare: jaxssl data prepare NAME")
     if any(not key.startswith("data.") for key, _ in overrides):
         raise UserError("only --config.data flags are used; leave the others out")
+    from jaxssl.data.opening import prepare
+    from jaxssl.training import config
+    from jaxssl.training.output import console, logs
+
     settings = config.load("base", [("data.name", NAME.value), *overrides])
     logs.log_to_screen()
     builder = prepare.prepare(settings.data)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from absl import flags
 
+from jaxssl.errors import UserError
+
 FLAGS = flags.FlagValues()
 CONFIG = flags.DEFINE_string(
     "config", None, "Name of a packaged config, or a Python file with get_config().", FLAGS
@@ -22,17 +24,16 @@ ROWS = flags.DEFINE_integer("rows", 8, "Number of images.", lower_bound=1, flag_
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Draw a sheet of images and views with `jaxssl.evaluation.gallery.write_sheet`."""
+    if CONFIG.value is None:
+        raise UserError("data show needs a config: --config NAME, or a Python file")
     from jaxssl import distributed
     from jaxssl.data import kind, source
-    from jaxssl.errors import UserError
     from jaxssl.evaluation import gallery
     from jaxssl.training import config
     from jaxssl.training.config import files
     from jaxssl.training.output import logs
     from jaxssl.training.output.console import show
 
-    if CONFIG.value is None:
-        raise UserError("data show needs a config: --config NAME, or a Python file")
     settings = config.load(CONFIG.value, overrides)
     distributed.check_platform()
     logs.log_to_screen()

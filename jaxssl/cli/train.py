@@ -15,6 +15,7 @@ from pathlib import Path
 from absl import flags
 
 from jaxssl import cli
+from jaxssl.errors import UserError
 
 FLAGS = flags.FlagValues()
 CONFIG = flags.DEFINE_string(
@@ -68,19 +69,21 @@ cli.define_processes(FLAGS)
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain, or with --dry_run only check the config and its memory."""
-    # JAX is imported after the flags are checked, so that wrong flags are reported at once.
-    from jaxssl.errors import UserError
-    from jaxssl.training import config, profiling
-    from jaxssl.training.config import files
-    from jaxssl.training.config import help as config_help
-    from jaxssl.training.workdir.opening import resume_config
-
     if EXTEND_TO.value is not None and not RESUME.value:
         raise UserError("--extend_to needs the folder of a run: --resume DIR")
     if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
         raise UserError(
             "--resume takes the config of the run; leave --config, --workdir, --grid out"
         )
+    for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
+        if GRID.value and value:
+            raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    # JAX is imported after the flags are checked, so that wrong flags are reported at once.
+    from jaxssl.training import config, profiling
+    from jaxssl.training.config import files
+    from jaxssl.training.config import help as config_help
+    from jaxssl.training.workdir.opening import resume_config
+
     if GRID.value:
         return _train_grid(overrides)
     profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
@@ -105,13 +108,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
-    from jaxssl.errors import UserError
     from jaxssl.studies import parameter_grid
     from jaxssl.training.config import files
 
-    for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
-        if value:
-            raise UserError(f"--{flag} is for one run; leave it or --grid out")
     grid = parameter_grid.parse(GRID.value)
     cli.start_jax(FLAGS)
     folder = Path(WORKDIR.value or Path("runs") / f"{files.run_name(CONFIG.value)}-grid")
