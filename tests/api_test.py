@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -38,11 +37,7 @@ def tiny_config():
     return config
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

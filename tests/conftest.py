@@ -72,6 +72,13 @@ def no_processes_in_the_fast_lane(request, monkeypatch):
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
+@pytest.fixture(scope="module")
+def standard_promotion():
+    """Let Optax' Adam raise a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory) -> Path:
     """Return a data directory with the prepared digits."""

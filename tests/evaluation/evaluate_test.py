@@ -35,11 +35,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

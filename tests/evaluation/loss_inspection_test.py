@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -31,11 +30,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

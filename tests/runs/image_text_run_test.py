@@ -54,11 +54,7 @@ def package():
     pytest.importorskip("instant_clip_tokenizer")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

@@ -46,11 +46,7 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module", autouse=True)

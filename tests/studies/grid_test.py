@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from tiny import TINY
@@ -29,11 +28,7 @@ SMALL = {
 CELLS = {"nt_xent": {}, "auc_cl": {"loss.name": "auc_cl"}}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow Optax' Adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jax
 import pytest
 from tiny import TINY
 
@@ -21,11 +20,7 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow Optax' Adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.mark.fast

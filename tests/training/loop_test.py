@@ -37,11 +37,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def crash() -> None:

@@ -14,12 +14,7 @@ from jaxssl.evaluation import pretrain
 from jaxssl.training import loop, profiling
 from jaxssl.training.workdir import run_record
 
-
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp_path, monkeypatch):

@@ -22,11 +22,7 @@ def load(data_dir, **changes):
     return config.load(DIGITS, list({**values, **changes}.items()))
 
 
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def losses(workdir):

@@ -46,11 +46,7 @@ PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Allow optax.adam to raise a float to its integer step count."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def shrunk(name: str):

@@ -28,10 +28,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": "4"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def started(settings, images=IMAGES):

@@ -15,16 +15,10 @@ from jaxssl.training.optim import optimiser
 from jaxssl.training.state import make_train_step
 from jaxssl.training.transfer import FixedNorms, Transfer
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("standard_promotion")]
 
 VIT = vit.net(dim=8, layers=2, num_heads=2, patch_size=4, positions="learned")
 NETS = {"vit": VIT, "resnet": resnet.net(width=2), "convnet": convnet.net(widths=(2, 2, 2))}
-
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 def params_of(name):
