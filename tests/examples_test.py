@@ -53,18 +53,19 @@ def test_loss_of_time_series_raises_the_accuracy():
 
 
 @pytest.mark.long  # tests/plugins_test.py trains with the same files
-@pytest.mark.parametrize("name", ["own_network", "own_loss", "own_data"])
-def test_own_component_is_trained_from_python(name, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "group", "component"),
+    [
+        ("own_network", "net", "python:SmallMixer"),
+        ("own_loss", "loss", "python:align_uniform"),
+        ("own_data", "data", "python"),
+    ],
+)
+def test_own_component_is_trained_from_python(name, group, component, tiny, tmp_path):
     run = example(name).main(workdir=str(tmp_path / "run"), config=tiny)
     assert run.metrics[-1]["step"] == 2 and np.isfinite(run.metrics[-1]["loss"])
     rows = {(row["protocol"], row["features"]) for row in run.results}
     assert ("knn", "pretrained") in rows
-    expected = {
-        "own_network": ("net", "python:SmallMixer"),
-        "own_loss": ("loss", "python:align_uniform"),
-        "own_data": ("data", "python"),
-    }
-    group, component = expected[name]
     assert run.config[group].name == component
 
 
