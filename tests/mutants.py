@@ -38,8 +38,9 @@ OPERATORS = re.compile(
 )
 # Folders whose behaviour is also tested elsewhere.
 TESTS = {
+    "losses": ("losses", "settings_test.py"),
     "solvers": ("solvers", "losses"),
-    "methods": ("methods", "losses"),
+    "methods": ("methods", "losses", "settings_test.py"),
     "training": ("training", "runs"),
     "data": ("data", "runs"),
     "evaluation": ("evaluation", "runs"),

@@ -14,19 +14,11 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses._block import (
-    Block,
-    Config,
-    Rows,
-    Sums,
-    add_block,
-    block_gradient,
-    symmetric_gradient,
-)
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
     count_positives,
+    dot,
     log_sum_exp,
     log_zero,
     mean_where,
@@ -57,6 +49,56 @@ class RowSums(NamedTuple):
     negative: Array
     mean_positive: Array
     repulsion: Array
+
+
+class Config(NamedTuple):
+    """Static settings of the blockwise row sums of a similarity matrix.
+
+    Attributes:
+        block_size: rows in a block.
+        ring: mapped axis around which the candidates travel, or None.
+        queue_only: True if only the rows of the queue are negatives.
+        repulsion: True if `Sums.repulsion` is needed.
+        symmetric: True if the candidates are the anchors, so that the matrix is symmetric.
+    """
+
+    block_size: int
+    ring: str | None
+    queue_only: bool
+    repulsion: bool
+    symmetric: bool
+
+
+class Rows(NamedTuple):
+    """L2-normalised embeddings [n, d], their ids [n] and positions [n] among all candidates."""
+
+    z: Array
+    ids: Array
+    position: Array
+
+
+class Sums(NamedTuple):
+    """Sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
+
+    Attributes:
+        positive: log of the sum of e^l over the positives.
+        negative: log of the sum of e^l over the negatives.
+        total: sum of l over the positives.
+        repulsion: sum of e^-cosine over the positives.
+    """
+
+    positive: Array
+    negative: Array
+    total: Array
+    repulsion: Array
+
+
+class Block(NamedTuple):
+    """A block of anchors in the backward pass: embeddings, row sums and cotangents of the sums."""
+
+    rows: Rows
+    sums: Sums
+    cotangents: Sums
 
 
 def row_sums(
@@ -160,15 +202,16 @@ def _ring_candidates(pairs: Pairs) -> Rows:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sums(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> Sums:
+    """Compute the row sums for 1 / temperature = ``inverse``."""
     return _forward(config, anchors, candidates, inverse)[0]
 
 
 def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> tuple[Sums, Any]:
     def meet(sums: Sums, candidates: Rows) -> tuple[Sums, Rows]:
-        def add(block: tuple[Rows, Sums]) -> Sums:
-            return add_block(config, *block, candidates, inverse)
+        def add(_: None, block: tuple[Rows, Sums]) -> tuple[None, Sums]:
+            return None, _add_candidates(config, *block, candidates, inverse)
 
-        return _map_blocks(config, add, (anchors, sums)), candidates
+        return _scan_blocks(config, add, None, (anchors, sums))[1], candidates
 
     # The initial sums are computed from the data. They thus vary over the mapped axis as the data
     # do, which the type check of shard_map requires of a loop's carry.
@@ -184,19 +227,19 @@ def _backward(config: Config, saved: Any, cotangents: Sums) -> tuple[Rows, Rows,
 
     def meet(carry: tuple[Array, Array], moving: tuple[Rows, Array]) -> tuple[Any, Any]:
         (du, dinverse), (candidates, dv) = carry, moving
-        if config.symmetric:
 
-            def gradient(block: Block) -> tuple[Array, Array]:
-                return symmetric_gradient(config, block, everyone, inverse)
+        def add(sums: tuple[Array, Array], block: Block) -> tuple[tuple[Array, Array], Array]:
+            dv, dinverse = sums
+            rows = block.rows.z, candidates.z, inverse
+            surrogate = partial(_surrogate, config, block, everyone, candidates)
+            if config.symmetric:
+                du, slope = jax.grad(surrogate, argnums=(0, 2))(*rows)
+                return (dv, dinverse + slope / 2), du
+            du, step, slope = jax.grad(surrogate, argnums=(0, 1, 2))(*rows)
+            return (dv + step, dinverse + slope), du
 
-            step, step_inverse = _map_blocks(config, gradient, everyone)
-        else:
-
-            def accumulate(dv: Array, block: Block) -> tuple[Array, tuple[Array, Array]]:
-                return block_gradient(config, block, candidates, inverse, dv)
-
-            dv, (step, step_inverse) = _scan_blocks(config, accumulate, dv, everyone)
-        return (du + step, dinverse + jnp.sum(step_inverse)), (candidates, dv)
+        (dv, dinverse), step = _scan_blocks(config, add, (dv, dinverse), everyone)
+        return (du + step, dinverse), (candidates, dv)
 
     start = (jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0]))
     moving = (candidates, jnp.zeros_like(candidates.z))
@@ -208,9 +251,82 @@ def _backward(config: Config, saved: Any, cotangents: Sums) -> tuple[Rows, Rows,
 _sums.defvjp(_forward, _backward)
 
 
-def _map_blocks(config: Config, fn: Callable[[Any], Any], rows: Any) -> Any:
-    """Map ``fn`` over blocks of rows, for a tree of arrays [n, ...], and join the results."""
-    return _scan_blocks(config, lambda _, block: (None, fn(block)), None, rows)[1]
+def _add_candidates(
+    config: Config, anchors: Rows, sums: Sums, candidates: Rows, inverse: Array
+) -> Sums:
+    """Add the exponentials of some candidates' logits to the row sums of some anchors."""
+    logits = dot(anchors.z * inverse, candidates.z)
+    pos, neg = _masks(config, anchors, candidates)
+    zero = log_zero(logits.dtype)
+    # Positives and negatives are disjoint. One exponential serves both, although each sum
+    # subtracts its own maximum, without which low temperatures would underflow.
+    top_pos, top_neg = (jnp.max(jnp.where(mask, logits, zero), axis=1) for mask in (pos, neg))
+    terms = jnp.exp(logits - jnp.where(pos, top_pos[:, None], top_neg[:, None]))
+
+    def log_sum(mask: Array, top: Array) -> Array:
+        x = jnp.sum(jnp.where(mask, terms, 0), axis=1)
+        return jnp.log(jnp.where(x > 0, x, 1)) + top
+
+    repulsion = 0
+    if config.repulsion:
+        repulsion = jnp.sum(jnp.where(pos, jnp.exp(-logits / inverse), 0), axis=1)
+    return Sums(
+        jnp.logaddexp(sums.positive, log_sum(pos, top_pos)),
+        jnp.logaddexp(sums.negative, log_sum(neg, top_neg)),
+        sums.total + jnp.sum(jnp.where(pos, logits, 0), axis=1),
+        sums.repulsion + repulsion,
+    )
+
+
+def _surrogate(
+    config: Config,
+    block: Block,
+    everyone: Block,
+    candidates: Rows,
+    u: Array,
+    v: Array,
+    inverse: Array,
+) -> Array:
+    """Return a number with the gradient of the row sums, weighted by their cotangents.
+
+    The gradient of a log-sum-exp is the mean of the logits' gradients, with softmax weights. The
+    weights follow from the saved sums, and are constants here.
+
+    Args:
+        config: static settings.
+        block: some anchors, their sums and cotangents.
+        everyone: all anchors, which a symmetric matrix needs.
+        candidates: m candidates.
+        u: embeddings of the anchors, to differentiate by.
+        v: embeddings of the candidates, to differentiate by.
+        inverse: [], 1 / temperature, to differentiate by.
+    """
+    pos, neg = _masks(config, block.rows, candidates)
+    logits = dot(u * inverse, v)
+
+    def weigh(block: Block, axis: int) -> tuple[Array, Array]:
+        expand = partial(jnp.expand_dims, axis=axis)
+        sums, slopes = jax.tree.map(expand, (block.sums, block.cotangents))
+        softmax = jnp.exp(jnp.minimum(logits - jnp.where(pos, sums.positive, sums.negative), 0))
+        weight = softmax * jnp.where(pos, slopes.positive, jnp.where(neg, slopes.negative, 0))
+        return weight + jnp.where(pos, slopes.total, 0), slopes.repulsion
+
+    weight, repulsion = weigh(block, 1)
+    if config.symmetric:  # The anchors of the block are also candidates of all anchors.
+        of_columns, away = weigh(everyone, 0)
+        weight, repulsion = weight + of_columns, repulsion + away
+    value = jnp.sum(lax.stop_gradient(weight) * logits)
+    if config.repulsion:
+        value += jnp.sum(jnp.where(pos, repulsion * jnp.exp(-logits / inverse), 0))
+    return value
+
+
+def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Array]:
+    """Return two [n, m] bool masks: which candidates are positives, and which are negatives."""
+    same = anchors.ids[:, None] == candidates.ids[None, :]
+    pos = same & (anchors.position[:, None] != candidates.position[None, :])
+    neg = ~same & (candidates.ids < 0)[None, :] if config.queue_only else ~same
+    return pos, neg
 
 
 def _scan_blocks(

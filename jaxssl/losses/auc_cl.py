@@ -9,7 +9,6 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import (
     Pairs,
-    add_all,
     cosine,
     dot,
     mean_where,
@@ -169,26 +168,26 @@ def _by_moments(
 ) -> tuple[Array, Array, Moments]:
     """Compute AUC-CL's terms from sums over all candidates, without the [n, m] similarities."""
     u = unit(pairs.anchor)
-    to_partners = [jnp.sum(u * unit(p), axis=1) for p in partners(pairs, "auc_cl")]
-    terms = [positive_term(s) for s in to_partners]
+    to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)
     has_views = pairs.num_views > 0
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
-    added, removed = [], []
+    added = removed = to_partners[:0]
     if pairs.queue_only:
         count, total, square = queue
-        added = to_partners if count_positive else []
+        added = to_partners if count_positive else added
     else:
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
         count, total, square = (x + y for x, y in zip(batch, queue, strict=True))
-        removed = [jnp.sum(u * u, axis=1)] if has_views else []  # the anchor itself is no negative
-        removed += [] if count_positive else to_partners
+        removed = removed if count_positive else to_partners
+        if has_views:  # the anchor itself is no negative
+            removed = jnp.concatenate([jnp.sum(u * u, axis=1)[None], removed])
     first, second = jnp.sum(u * total[None, :], axis=1), jnp.sum(dot(u, square) * u, axis=1)
-    for sign, cosines in ((1, added), (-1, removed)):
-        for s in cosines:
-            count, first, second = count + sign, first + sign * s, second + sign * s * s
-    return add_all(terms) / len(terms), jnp.bool_(True), (count, first, second)
+    count = count + len(added) - len(removed)
+    first = first + jnp.sum(added, axis=0) - jnp.sum(removed, axis=0)
+    second = second + jnp.sum(added**2, axis=0) - jnp.sum(removed**2, axis=0)
+    return jnp.mean(positive_term(to_partners), axis=0), jnp.bool_(True), (count, first, second)
 
 
 def _moments(rows: Array) -> Moments:

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
+from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
 PRESETS = {
     "released": {"off_diagonal_weight": 0.0051},
@@ -62,8 +62,7 @@ def barlow_twins_loss(
         diagonal = jnp.diagonal(c)
         off_diagonal = jnp.sum(c**2) - jnp.sum(diagonal**2)
         values.append(jnp.sum((1 - diagonal) ** 2) + off_diagonal_weight * off_diagonal)
-    mean = scale * add_all(values) / len(values)
-    return jnp.broadcast_to(mean, pairs.index.shape)
+    return jnp.broadcast_to(scale * jnp.mean(jnp.stack(values)), pairs.index.shape)
 
 
 objective = stateless(barlow_twins_loss, ranges=RANGES, takes_labels=False, takes_queue=False)

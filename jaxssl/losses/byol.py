@@ -4,7 +4,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.objective import stateless
-from jaxssl.losses.pairs import Pairs, add_all, partners, unit
+from jaxssl.losses.pairs import Pairs, partners, unit
 
 
 def byol_loss(pairs: Pairs) -> Array:
@@ -30,9 +30,8 @@ def byol_loss(pairs: Pairs) -> Array:
 
 def negative_cosine(pairs: Pairs, name: str) -> Array:
     """Return -cos(anchor, stop_gradient(partner)) averaged over each anchor's partners, [n]."""
-    u = unit(pairs.anchor)
-    cosines = [jnp.sum(u * lax.stop_gradient(unit(p)), axis=1) for p in partners(pairs, name)]
-    return -add_all(cosines) / len(cosines)
+    targets = lax.stop_gradient(unit(partners(pairs, name)))
+    return -jnp.mean(jnp.sum(unit(pairs.anchor)[None] * targets, axis=2), axis=0)
 
 
 objective = stateless(

@@ -56,7 +56,6 @@ def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Object
     check(RANGES, num_classes=num_classes, label_smoothing=label_smoothing)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
-        del key, num_examples
         return {
             "weights": jnp.zeros((num_classes, dim), jnp.float32),
             "bias": jnp.zeros(num_classes, jnp.float32),
@@ -65,7 +64,6 @@ def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Object
     def loss(
         pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
     ) -> tuple[Array, tuple[()], Metrics]:
-        del key
         hyper = at_step({"label_smoothing": label_smoothing}, step)
         per_anchor = cross_entropy_loss(pairs, params["weights"], params["bias"], **hyper)
         logits = dot(promote(pairs.anchor), params["weights"]) + params["bias"][None, :]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import Array, lax
@@ -61,13 +61,6 @@ RANGES = {
 }
 
 
-class _Noise(NamedTuple):
-    """Random values [n, m] that are added to the scores, or to the similarities."""
-
-    values: Array
-    on_score: bool
-
-
 def decl_loss(
     pairs: Pairs,
     rate: Array | None = None,
@@ -104,8 +97,8 @@ def decl_loss(
         Chen et al., Why do We Need Large Batchsizes in Contrastive Learning? A Gradient-Bias
         Perspective, 2022, algorithm 1. No code was released.
     """
-    log_rate = None if rate is None else jnp.log(rate)
-    return _loss(pairs, log_rate, weight, temperature, similarity, include_positive)
+    log_s = _log_similarity(pairs, temperature, similarity)
+    return _loss(pairs, log_s, None if rate is None else jnp.log(rate), weight, include_positive)
 
 
 def _log_mean(log_s: Array, neg: Array) -> Array:
@@ -115,15 +108,8 @@ def _log_mean(log_s: Array, neg: Array) -> Array:
 
 
 def _loss(
-    pairs: Pairs,
-    log_rate: Array | None,
-    weight: Scalar,
-    temperature: Scalar,
-    similarity: str,
-    include_positive: bool,
-    noise: _Noise | None = None,
+    pairs: Pairs, log_s: Array, log_rate: Array | None, weight: Scalar, include_positive: bool
 ) -> Array:
-    log_s = _log_similarity(pairs, temperature, similarity, noise)
     pos, neg = positives(pairs), negatives(pairs)
     log_positive, log_negative = mean_where(log_s, pos), log_sum_exp(log_s, neg)
     log_mean = _log_mean(log_s, neg)
@@ -140,15 +126,19 @@ def _loss(
 
 
 def _log_similarity(
-    pairs: Pairs, temperature: Scalar, similarity: str, noise: _Noise | None
+    pairs: Pairs,
+    temperature: Scalar,
+    similarity: str,
+    noise: Array | None = None,
+    noise_on: str = "similarity",
 ) -> Array:
     """Compute similarity / temperature of each anchor and candidate [n, m], with optional noise."""
     s = cosine(pairs) if similarity == "cosine" else -distance(pairs)
     if noise is None:
         return s / temperature
-    if not noise.on_score:
-        return (s + noise.values) / temperature
-    return jnp.log(jnp.maximum(jnp.exp(s / temperature) + noise.values, MIN_SCORE))
+    if noise_on == "similarity":
+        return (s + noise) / temperature
+    return jnp.log(jnp.maximum(jnp.exp(s / temperature) + noise, MIN_SCORE))
 
 
 def objective(
@@ -202,7 +192,6 @@ def objective(
     fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], Array | tuple[()]]:
-        del key, dim
         learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
         return learned, jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
 
@@ -210,20 +199,21 @@ def objective(
         tau = hyper["temperature"]
         if learn_scale:
             tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
-        added = None
-        if callable(noise) or noise > 0:
-            added = _Noise(hyper["noise"] * gaussian(key, pairs), noise_on == "score")
-        source = _keys_as_anchors(pairs) if rate == "momentum" else pairs
-        log_rate = _log_mean(_log_similarity(source, tau, similarity, added), negatives(source))
+        noisy = callable(noise) or noise > 0
+        added = hyper["noise"] * gaussian(key, pairs) if noisy else None
+        log_s = _log_similarity(pairs, tau, similarity, added, noise_on)
+        of_rate = log_s
+        if rate == "momentum":
+            of_rate = _log_similarity(_keys_as_anchors(pairs), tau, similarity, added, noise_on)
+        log_rate = _log_mean(of_rate, negatives(pairs))
         if rate == "buffer":
             past = read_examples(memory, pairs)
             log_rate = log_average(past, log_rate, 1 - hyper["momentum"])
             memory = write_examples(memory, pairs, log_rate, logs=True)
         if u == "sample":
             log_rate = log_rate - jnp.log(exponential(key, pairs))
-        now = hyper["weight"]
-        per_anchor = _loss(pairs, log_rate, now, tau, similarity, include_positive, added)
-        return Terms(per_anchor, memory, {"weight": jnp.asarray(now, jnp.float32), **params})
+        per_anchor = _loss(pairs, log_s, log_rate, hyper["weight"], include_positive)
+        return Terms(per_anchor, memory, {"weight": jnp.float32(hyper["weight"]), **params})
 
     flags = {"per_example": rate == "buffer", "needs_two_towers": rate == "momentum"}
     return make_objective(compute, fixed, init, **flags)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Objective, Ranges, Scalar, Terms, factory, make_objective
-from jaxssl.losses.pairs import Pairs, add_all, partners, promote
+from jaxssl.losses.pairs import Pairs, partners, promote
 
 RANGES = {
     "student_temperature": "> 0",
@@ -48,11 +48,11 @@ def dino_loss(
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
     """
     log_p = jax.nn.log_softmax(promote(pairs.anchor) / student_temperature, axis=1)
-    outputs = [lax.stop_gradient(promote(t)) for t in partners(pairs, "dino")]
+    outputs = lax.stop_gradient(promote(partners(pairs, "dino")))
     if center is not None:
-        outputs = [t - center[None, :] for t in outputs]
-    targets = [jax.nn.softmax(t / teacher_temperature, axis=1) for t in outputs]
-    return -jnp.sum(add_all(targets) / len(targets) * log_p, axis=1)
+        outputs = outputs - center[None, None, :]
+    target = jnp.mean(jax.nn.softmax(outputs / teacher_temperature, axis=2), axis=0)
+    return -jnp.sum(target * log_p, axis=1)
 
 
 def with_center(
@@ -71,11 +71,9 @@ def with_center(
     """
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], Array]:
-        del key, num_examples
         return {}, jnp.zeros(dim, jnp.float32)
 
     def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        del params, key
         momentum = hyper.pop("center_momentum")
         outputs = jnp.mean(promote(lax.stop_gradient(pairs.partner)), axis=0)
         batch = collectives.mean(outputs, pairs.axis_name)

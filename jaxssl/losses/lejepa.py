@@ -97,7 +97,6 @@ def objective(
     check(RANGES, num_slices=num_slices, **fixed)
 
     def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        del params
         directions = draw_directions(key, pairs.anchor.shape[1], num_slices)
         return Terms(lejepa_loss(pairs, directions, **hyper), memory)
 

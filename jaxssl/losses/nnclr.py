@@ -65,11 +65,9 @@ def objective(*, temperature: Number = 0.1, support_size: int = 16384) -> Object
     check(RANGES, temperature=temperature, support_size=support_size)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
-        del num_examples
         return {}, empty_queue(key, support_size, dim)
 
     def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        del params, key
         pairs = swap(pairs)
         per_anchor = nnclr_loss(pairs, memory["rows"], **hyper)
         return Terms(per_anchor, enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name))

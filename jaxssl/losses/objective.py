@@ -89,7 +89,6 @@ class Objective(NamedTuple):
 
 def no_state(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
     """Return the parameters and the memory of a loss that has neither."""
-    del key, num_examples, dim
     return {}, ()
 
 
@@ -144,11 +143,9 @@ def stateless(
         learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
         def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
-            del key, num_examples, dim
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
 
         def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-            del key
             out = loss_fn(pairs, **hyper, **params)
             per_anchor, metrics = out if has_aux else (out, {})
             return Terms(per_anchor, memory, {**metrics, **params})

@@ -4,8 +4,6 @@ A loss sees only `Pairs`. Two rows with equal ids are positives. An anchor is ne
 a negative of itself. Ids replace [n, m] masks, so that blockwise losses never hold a mask.
 """
 
-import functools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -189,8 +187,8 @@ def stack_views(pairs: Pairs, name: str) -> Array:
     return by_view(pairs, pairs.anchor)
 
 
-def partners(pairs: Pairs, name: str) -> list[Array]:
-    """List the positives [n, d] of the anchors: their keys, or the other V - 1 views.
+def partners(pairs: Pairs, name: str) -> Array:
+    """Stack the positives of the anchors, [P, n, d]: their keys, or the P = V - 1 other views.
 
     Args:
         pairs: n anchors.
@@ -200,10 +198,10 @@ def partners(pairs: Pairs, name: str) -> list[Array]:
         ValueError: if there is only one view.
     """
     if pairs.num_views == 0:
-        return [pairs.partner]
+        return pairs.partner[None]
     views = stack_views(pairs, name)
-    others = (jnp.roll(views, -shift, axis=0) for shift in range(1, pairs.num_views))
-    return [other.reshape(pairs.anchor.shape) for other in others]
+    others = [jnp.roll(views, -shift, axis=0) for shift in range(1, pairs.num_views)]
+    return jnp.stack(others).reshape(-1, *pairs.anchor.shape)
 
 
 def by_view(pairs: Pairs, x: Array) -> Array:
@@ -296,11 +294,6 @@ def mean_where(x: Array, where: Array) -> Array:
     """Average the masked entries of each row of x [n, m]. A row without any gives 0."""
     count = jnp.sum(where, axis=1, dtype=x.dtype)
     return jnp.sum(jnp.where(where, x, 0), axis=1) / jnp.maximum(count, 1)
-
-
-def add_all(arrays: Sequence[Array]) -> Array:
-    """Add the arrays of a non-empty sequence."""
-    return functools.reduce(operator.add, arrays)
 
 
 def distance(pairs: Pairs) -> Array:

@@ -5,16 +5,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    add_all,
-    count_positives,
-    dot,
-    log_zero,
-    negatives,
-    partners,
-    unit,
-)
+from jaxssl.losses.pairs import Pairs, count_positives, dot, log_zero, negatives, partners, unit
 
 RANGES = {"student_temperature": "> 0", "teacher_temperature": "> 0"}
 
@@ -43,16 +34,15 @@ def ressl_loss(
         Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, 2021,
         eq. 3 to 5.
     """
-    neg = negatives(pairs)
-    candidates = unit(pairs.candidate)
-    excluded = log_zero(candidates.dtype)
-    s = dot(unit(pairs.anchor), candidates) / student_temperature
-    log_p = jax.nn.log_softmax(jnp.where(neg, s, excluded), axis=1)
-    targets = []
-    for key in partners(pairs, "ressl"):
-        t = lax.stop_gradient(dot(unit(key), candidates)) / teacher_temperature
-        targets.append(jax.nn.softmax(jnp.where(neg, t, excluded), axis=1))
-    target = add_all(targets) / len(targets)
+    neg, candidates = negatives(pairs), unit(pairs.candidate)
+
+    def logits(rows: Array, temperature: Scalar) -> Array:
+        s = dot(unit(rows), candidates)
+        return jnp.where(neg, s / temperature, log_zero(s.dtype))
+
+    log_p = jax.nn.log_softmax(logits(pairs.anchor, student_temperature), axis=1)
+    keys = [logits(key, teacher_temperature) for key in partners(pairs, "ressl")]
+    target = jnp.mean(jax.nn.softmax(lax.stop_gradient(jnp.stack(keys)), axis=2), axis=0)
     loss = -jnp.sum(jnp.where(neg, target * log_p, 0), axis=1)
     return jnp.where(count_positives(pairs) > 0, loss, 0)
 

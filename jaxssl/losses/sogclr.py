@@ -112,7 +112,6 @@ def objective(
     check(RANGES, temperature_min=temperature_min, **fixed)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
-        del key, dim
         memory = {"log_u": jnp.full(num_examples, -math.inf, jnp.float32)}
         if individual_temperature and not callable(temperature):
             memory["temperature"] = jnp.full(num_examples, temperature, jnp.float32)
@@ -120,7 +119,6 @@ def objective(
         return {}, memory
 
     def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        del params, key
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
         tau = past["temperature"] if individual_temperature else hyper["temperature"]
         loss, log_u, slope = _terms(pairs, past["log_u"], tau, hyper["gamma"])

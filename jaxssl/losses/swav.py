@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
-from jaxssl.losses.pairs import Pairs, add_all, by_view, dot, partners, unit
+from jaxssl.losses.pairs import Pairs, by_view, dot, partners, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
 
@@ -58,11 +58,11 @@ def swav_loss(
         scores = dot(unit(view), prototypes)
         return sinkhorn(scores, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
 
-    targets = []
-    for partner in partners(pairs, "swav"):
-        views = by_view(pairs, partner)
-        targets.append(jnp.concatenate([codes(view) for view in views]))
-    return -jnp.sum(add_all(targets) / len(targets) * log_p, axis=1)
+    targets = [
+        jnp.concatenate([codes(view) for view in by_view(pairs, partner)])
+        for partner in partners(pairs, "swav")
+    ]
+    return -jnp.sum(jnp.mean(jnp.stack(targets), axis=0) * log_p, axis=1)
 
 
 def sinkhorn(
@@ -100,11 +100,9 @@ def objective(
     check(RANGES, num_prototypes=num_prototypes, **fixed)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
-        del num_examples
         return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim), jnp.float32))}, ()
 
     def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        del key
         return Terms(swav_loss(pairs, **params, **hyper), memory)
 
     return make_objective(compute, fixed, init, takes_labels=False, takes_queue=False)

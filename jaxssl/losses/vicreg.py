@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
+from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
 RANGES = {
@@ -68,7 +68,7 @@ def vicreg_loss(
     for v, w in combinations(range(num_views), 2):
         invariance = collectives.mean(jnp.mean((z[v] - z[w]) ** 2), pairs.axis_name)
         values.append(invariance_weight * invariance + regularisers[v] + regularisers[w])
-    return jnp.broadcast_to(add_all(values) / len(values), pairs.index.shape)
+    return jnp.broadcast_to(jnp.mean(jnp.stack(values)), pairs.index.shape)
 
 
 objective = stateless(vicreg_loss, ranges=RANGES, takes_labels=False, takes_queue=False)

@@ -32,7 +32,6 @@ class Carried(NamedTuple):
 
 
 def _leave_unchanged(params: Any, carried: Carried, step: Array) -> Carried:
-    del params, step
     return carried
 
 
@@ -41,7 +40,7 @@ def _trained_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
 
 
 def _accept_views(num_views: int, num_crops: int) -> None:
-    del num_views, num_crops
+    """Accept any number of views and of small crops."""
 
 
 class Method(NamedTuple):

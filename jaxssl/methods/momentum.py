@@ -89,7 +89,6 @@ def method(
         return params, Carried(stats, target, {"objective": memory, "queue": queue})
 
     def check_views(num_views: int, num_crops: int) -> None:
-        del num_crops
         if num_views < 2 or (num_views > 2 and not symmetric):
             raise ValueError(
                 'method "momentum" needs views=2, or more with symmetric=True, '
@@ -192,7 +191,6 @@ def _update_target(momentum: Number, params: Any, carried: Carried, step: Array)
 
 
 def _target_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
-    del params
     return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
 
 

@@ -447,31 +447,21 @@ def test_two_array_form_on_devices_with_labels_equals_the_mean_over_anchors_with
     np.testing.assert_allclose(actual[1], oracles.clip(of_towers).mean(), rtol=1e-5)
 
 
-def kind_on_arrays(name: str) -> str:
-    return "views" if name in VIEWS_ON_ARRAYS else "towers"
-
-
-@cache
-def values_on_arrays():
-    """Compute all losses of two arrays in one program."""
-
-    def run(z):
-        def value(name):
-            case = next(c for c in DEFAULTS if c.name == name)
-            pairs = pairs_of(kind_on_arrays(name), z)
-            return getattr(losses, name)(*z, **inputs(pairs, case.extra))
-
-        return {name: value(name) for name in EXPORTED}
-
-    return jax.jit(run)(jnp.asarray(embeddings()))
-
-
+@pytest.mark.fast
 @pytest.mark.parametrize("name", EXPORTED)
-def test_two_array_form_equals_the_mean_over_anchors(name):
-    case = next(c for c in DEFAULTS if c.name == name)
-    per_anchor = values_of(kind_on_arrays(name))(jnp.asarray(embeddings()))[case]
-    np.testing.assert_allclose(values_on_arrays()[name], per_anchor.mean(), rtol=1e-5)
-    on_arrays = getattr(losses, name)
+def test_two_array_form_is_the_program_of_the_mean_over_anchors(name):
+    z, on_arrays = list(jnp.asarray(embeddings())), getattr(losses, name)
+    extra = inputs(pair_views(z), NEEDS.get(name, ()))
+
+    def program(loss) -> str:
+        jaxpr = jax.make_jaxpr(loss)(*z)
+        return re.sub(r"0x\w+", "", str(jaxpr))  # without the addresses of functions
+
+    def mean(z1, z2):
+        pairs = pair_views([z1, z2]) if name in VIEWS_ON_ARRAYS else pair_towers(z1, z2)
+        return mean_over_anchors(loss_of(name)(pairs, **extra), pairs)[0]
+
+    assert program(lambda z1, z2: on_arrays(z1, z2, **extra)) == program(mean)
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
 
 

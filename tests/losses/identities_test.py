@@ -29,70 +29,32 @@ def views(b: int = 8, d: int = 4) -> jax.Array:
     return jnp.asarray(embeddings(b=b, d=d), jnp.float64)
 
 
-def value_and_gradient(loss, z, labels=None):
+def value_and_gradient(loss, z):
     """Value and gradient of the mean over anchors, for views [V, b, d]."""
-    mean = lambda z: loss(pair_views(z, labels=labels)).mean()  # noqa: E731
+    mean = lambda z: loss(pair_views(z)).mean()  # noqa: E731
     return jax.jit(jax.value_and_grad(mean))(z)
 
 
+# The oracle of the contract tests does not give the gradients of DeCL and MMCL.
 SAME = {
-    "TCL with k1 = 0 and k2 = 1 is SupCon": (
-        partial(losses.tcl_loss, temperature=0.1, k1=0.0, k2=1.0),
-        partial(losses.sup_con_loss, temperature=0.1),
-        LABELS,
-    ),
-    "SupCon without labels is NT-Xent": (
-        partial(losses.sup_con_loss, temperature=0.5),
-        partial(losses.nt_xent_loss, temperature=0.5),
-        None,
-    ),
-    "HCL with beta = 0 is the debiased loss": (
-        partial(losses.hcl_loss, beta=0.0, positive_prior=0.1),
-        partial(losses.debiased_loss, positive_prior=0.1),
-        LABELS,
-    ),
-    "debiased with prior 0 is NT-Xent": (
-        partial(losses.debiased_loss, positive_prior=0.0, temperature=0.5),
-        partial(losses.nt_xent_loss, temperature=0.5),
-        None,
-    ),
-    "BYOL is 2 + 2 SimSiam": (
-        losses.byol_loss,
-        lambda pairs: 2 + 2 * losses.simsiam_loss(pairs),
-        None,
-    ),
     "DeCL's L2 with the positive is NT-Xent": (
         partial(losses.decl_loss, weight=0.0, include_positive=True, temperature=0.5),
         partial(losses.nt_xent_loss, temperature=0.5),
-        None,
     ),
     "DeCL's L2 is DCL": (
         partial(losses.decl_loss, weight=0.0, temperature=0.1),
         partial(losses.dcl_loss, temperature=0.1),
-        None,
     ),
     "MMCL by ADMM is MMCL by PGD": (
         partial(losses.mmcl_loss, solver="admm", C=1.0, num_steps=3000, tol=1e-14),
         partial(losses.mmcl_loss, solver="pgd", C=1.0, num_steps=3000, tol=1e-14),
-        None,
-    ),
-    "AUC-CL by moments is AUC-CL by the matrix": (
-        partial(losses.auc_cl_loss, b=0.3, form="moments", similarity="unit"),
-        partial(losses.auc_cl_loss, b=0.3, form="matrix", similarity="unit"),
-        None,
-    ),
-    "AUC-CL's mean over 14 negatives is its sum with a 14th of the weight": (
-        partial(losses.auc_cl_loss, b=0.3, negative_weight=28.0),
-        partial(losses.auc_cl_loss, b=0.3, negative_weight=2.0, negative_reduction="sum"),
-        None,
     ),
 }
 
 
 @pytest.mark.parametrize("identity", SAME)
 def test_pairs_of_equivalent_losses_agree_in_value_and_gradient(identity):
-    one, other, labels = SAME[identity]
-    actual, expected = (value_and_gradient(loss, views(), labels) for loss in (one, other))
+    actual, expected = (value_and_gradient(loss, views()) for loss in SAME[identity])
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if "MMCL" in identity else EXACT
     np.testing.assert_allclose(actual[0], expected[0], **tolerance)
     np.testing.assert_allclose(actual[1], expected[1], **tolerance)

@@ -419,7 +419,11 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
         ("auc_cl", {"learn": ("c",)}, "learn must name .* got 'c'"),
         ("nt_xent", {"learn": ("temperature",), "temperature": lambda step: 1.0}, "is learned"),
         ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
-        ("decl", {"weight": "linear"}, 'weight must be one of "alternate", "inverse"'),
+        (
+            "decl",
+            {"learn_scale": True, "temperature": lambda step: 0.1},
+            "temperature must be a number if learn_scale=True, got a schedule",
+        ),
         (
             "sogclr",
             {"individual_temperature": True, "temperature": lambda step: 1.0},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
-from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
+from loss_cases import DEFAULTS, embeddings, inputs, kinds, loss_of, pairs_of
 
 from jaxssl.losses.pairs import pair_views
 
@@ -19,10 +19,6 @@ ONLY_ROTATION = {"spectral", *BY_FEATURE}
 draws = settings(max_examples=10, deadline=None, derandomize=True, database=None)
 seeds = st.integers(0, 2**31 - 1)
 scales = st.floats(1e-4, 1e4)
-
-
-def embeddings(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(2, BATCH, DIM)).astype(np.float32)
 
 
 def rotation(seed: int) -> np.ndarray:
@@ -60,7 +56,7 @@ STILL = np.eye(DIM, dtype=np.float32)
 @draws
 @given(seeds)
 def test_losses_of_inner_products_are_invariant_to_rotation(seed):
-    z, turn = embeddings(seed), rotation(seed + 1)
+    z, turn = embeddings(seed=seed), rotation(seed + 1)
     # Losses of single features are not invariant; neither is MMCL's min kernel (no default).
     names = [name for name in NAMES if name not in BY_FEATURE]
     close(values()(z @ turn, turn), values()(z, STILL), names)
@@ -69,7 +65,7 @@ def test_losses_of_inner_products_are_invariant_to_rotation(seed):
 @draws
 @given(seeds, scales)
 def test_losses_of_cosines_are_invariant_to_scale(seed, scale):
-    z = embeddings(seed)
+    z = embeddings(seed=seed)
     names = [name for name in NAMES if name not in ONLY_ROTATION]
     close(values()(z * np.float32(scale), STILL), values()(z, STILL), names)
 
@@ -77,7 +73,7 @@ def test_losses_of_cosines_are_invariant_to_scale(seed, scale):
 @draws
 @given(seeds, st.permutations(range(BATCH)))
 def test_losses_are_equivariant_to_permutation(seed, order):
-    z = embeddings(seed)
+    z = embeddings(seed=seed)
     straight, shuffled = values()(z, STILL), values()(z[:, order], STILL)
     straight = {k: v.reshape(-1, BATCH)[:, order].reshape(-1) for k, v in straight.items()}
     close(shuffled, straight, NAMES)
@@ -91,7 +87,7 @@ def test_losses_are_equivariant_to_permutation(seed, order):
 )
 def test_softmax_losses_stay_within_theoretical_bounds(seed, labels, temperature):
     """-log softmax is >= 0 and at most log(candidates) + 2 / tau."""
-    pairs = pair_views(embeddings(seed), labels=np.array(labels))
+    pairs = pair_views(embeddings(seed=seed), labels=np.array(labels))
     for name in ("nt_xent", "sup_con"):
         actual = loss_of(name)(pairs, temperature=temperature)
         assert (actual >= -1e-5).all()
@@ -101,7 +97,7 @@ def test_softmax_losses_stay_within_theoretical_bounds(seed, labels, temperature
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
 def test_jit_vmap_and_grad_compose(name):
     """vmap over batches gives the gradients of the single batches."""
-    z = jnp.stack([jnp.asarray(embeddings(seed)) for seed in range(3)])
+    z = jnp.stack([jnp.asarray(embeddings(seed=seed)) for seed in range(3)])
     gradient = jax.grad(lambda z: loss_of(name)(pair_views(z)).mean())
     together = jax.jit(jax.vmap(gradient))(z)
     single = jax.jit(gradient)

@@ -204,6 +204,16 @@ def test_momentum_crops_query_all_keys_and_views_query_other_views():
     close(value, np.mean([losses.byol(a, b) for a, b in pairs]))
 
 
+def test_asymmetric_method_without_a_momentum_network_has_one_key():
+    method = momentum.method(PREDICTING, objective("byol"), momentum=0.0, symmetric=False)
+    batch = batch_of(2, 1)
+    params, carried = start(method, batch)
+    value, _, _, _ = value_of(method, params, carried, batch)
+    q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
+    key = embed(params, batch["views"])[1]
+    close(value, (losses.byol(q[0], key) + losses.byol(crop[0], key)) / 2)
+
+
 def test_decl_rates_may_come_from_target_keys():
     decl = objective("decl", rate="momentum", u="mean", temperature=0.5)
     method = momentum.method(ENCODER, decl, momentum=0.9)
@@ -245,20 +255,6 @@ def test_terms_of_a_step_have_weights_and_keys_of_their_own():
     close([metrics["figure"], metrics["step"]], [13 / 3, 4])
     expected = [jax.random.key_data(jax.random.fold_in(KEY, i)).tolist() for i in range(3)]
     assert keys == [tuple(key) for key in expected]
-
-
-def test_presets_of_methods_are_those_of_their_papers():
-    """MoCo, BYOL, SimSiam, NNCLR, ReSSL and DINO; see docs/methods.md."""
-    cosine = lambda start: {"schedule": "cosine", "start": start, "end": 1.0}  # noqa: E731
-    assert momentum.PRESETS == {
-        "moco_v3": {"momentum": cosine(0.99)},
-        "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},
-        "byol": {"momentum": cosine(0.996)},
-        "simsiam": {"momentum": 0.0, "average": True},
-        "nnclr": {"momentum": 0.0, "average": True},
-        "ressl": {"momentum": 0.999, "symmetric": False, "queue_size": 16384},
-        "dino": {"momentum": cosine(0.996), "average": True, "evaluate": "target"},
-    }
 
 
 @pytest.mark.parametrize("which", ["online", "target"])

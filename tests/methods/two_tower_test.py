@@ -213,15 +213,6 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
         (DIGITS, {"views": "3"} | ALONE, ["needs views=2 and crops.number=0, got"]),
         (DIGITS, {"crops.number": "1"} | ALONE, ["needs views=2 and crops.number=0, got"]),
         (CAPTIONED, {"predictor.name": "mlp"}, ["not use a predictor; set predictor.name=none"]),
-        (
-            CAPTIONED,
-            {
-                "loss.name": "decl",
-                "loss.learn_scale": "True",
-                "loss.temperature": "{'schedule': 'linear', 'start': 0.1, 'end': 0.5}",
-            },
-            ["temperature must be a number if learn_scale=True", "got a schedule"],
-        ),
         (CAPTIONED, {"text.num_heads": "3"}, ["text.dim must be a multiple of text.num_heads=3"]),
     ],
 )

@@ -370,3 +370,12 @@ def test_admm_converges_on_indefinite_kernels(kernel):
     assert min(np.linalg.eigvalsh(delta)[0] for delta, _ in dense(kernel, POSITIVE, ONE)) < -1
     solution = wide(admm, kernel, POSITIVE, ONE, 1.0, num_steps=3000)
     assert solution.kkt_residual.max() < 1e-3
+
+
+def test_admm_is_fast_on_a_kernel_that_only_rounding_makes_indefinite():
+    """A linear kernel of four features has 124 eigenvalues that are zero before rounding."""
+    z = np.random.default_rng(0).normal(size=(128, 4))
+    z, positive = z / np.linalg.norm(z, axis=1, keepdims=True), np.arange(128)
+    solve = partial(svm_dual_admm, C=1.0, regularization=1e-4, num_steps=1000, tol=1e-2)
+    solution = jax.jit(solve)(np.float32(z @ z.T), positive, positive[:, None])
+    assert solution.num_steps.max() < 500
