@@ -134,7 +134,6 @@ def impulse_noise(u: Array, image: Array, severity: Array) -> Array:
 
 def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
     """Average an image over a disk with a soft edge, as an unfocused lens does."""
-    del u
     kernel = _select(severity, disks(_scale(image)))
     planes = jnp.moveaxis(image, 2, 0)[:, None]
     pad = kernel.shape[0] // 2
@@ -189,7 +188,6 @@ def motion_blur(u: Array, image: Array, severity: Array) -> Array:
 
 def zoom_blur(u: Array, image: Array, severity: Array) -> Array:
     """Average an image with enlarged copies, with zoom factors in steps of 0.01."""
-    del u
     steps = _select(severity, [7, 12, 16, 21, 26])
     h, w = image.shape[:2]
 
@@ -243,7 +241,6 @@ def fog(u: Array, image: Array, severity: Array) -> Array:
 
 def brightness(u: Array, image: Array, severity: Array) -> Array:
     """Raise the value (V of HSV) of an image, and keep its hue and saturation."""
-    del u
     value = jnp.max(image, axis=2, keepdims=True)
     raised = jnp.minimum(value + _select(severity, [0.05, 0.1, 0.15, 0.2, 0.3]), 1)
     return jnp.where(value > 0, image * (raised / jnp.where(value > 0, value, 1)), raised)
@@ -251,7 +248,6 @@ def brightness(u: Array, image: Array, severity: Array) -> Array:
 
 def contrast(u: Array, image: Array, severity: Array) -> Array:
     """Reduce the difference of each channel of an image from its mean."""
-    del u
     mean = jnp.mean(image, axis=(0, 1), keepdims=True)
     factor = _select(severity, [0.75, 0.5, 0.4, 0.3, 0.15])
     return jnp.clip((image - mean) * factor + mean, 0, 1)
@@ -283,7 +279,6 @@ def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
 
 def pixelate(u: Array, image: Array, severity: Array) -> Array:
     """Shrink an image with a box filter and enlarge it again."""
-    del u
     scales = (0.95, 0.9, 0.85, 0.75, 0.65)
 
     def weights(n: int) -> Array:

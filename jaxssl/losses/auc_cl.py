@@ -10,6 +10,7 @@ from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
+    count_positives,
     dot,
     mean_where,
     negatives,
@@ -126,7 +127,7 @@ def auc_cl_loss(
     if form == "moments" and pairs.labelled:
         raise ValueError('form="moments" cannot be used with labels; set form="matrix" or "auto"')
     one_positive = not pairs.labelled and pairs.num_views != 1
-    compute = _by_moments if form == "moments" or form == "auto" and one_positive else _by_matrix
+    by_moments = one_positive if form == "auto" else form == "moments"
 
     def score(s: Array) -> Array:
         return (1 + s) / 2 if similarity == "unit" else s
@@ -136,58 +137,55 @@ def auc_cl_loss(
         p = jnp.clip(p, 0, 1) if clip_positive else p
         return (p - a) ** 2 - 2 * alpha * p
 
-    positive, has_positive, (count, first, second) = compute(
-        pairs, positive_term, count_positive_as_negative
-    )
+    compute = _by_moments if by_moments else _by_matrix
+    positive, (count, first, second) = compute(pairs, positive_term, count_positive_as_negative)
     if similarity == "unit":  # moments of s become moments of (1 + s) / 2
         first, second = (count + first) / 2, (count + 2 * first + second) / 4
     negative = second - 2 * b * first + count * b**2 + 2 * alpha * first
     if negative_reduction == "mean":
         negative = negative / jnp.maximum(count, 1)
     loss = positive + negative_weight * negative + 2 * alpha - alpha**2
-    return jnp.where(has_positive, loss, 0)
+    # Moments need a positive of every anchor, which is not counted, because that gathers ids.
+    return loss if by_moments else jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
 def _by_matrix(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
-) -> tuple[Array, Array, Moments]:
+) -> tuple[Array, Moments]:
     """Compute AUC-CL's terms from the similarity matrix [n, m].
 
     The moments are the number of an anchor's negatives, and the sums of their cosines and of their
     squared cosines.
     """
     s = cosine(pairs)
-    pos = positives(pairs)
     neg = not_self(pairs) if count_positive else negatives(pairs)
     count, first, second = (jnp.sum(jnp.where(neg, s**k, 0), axis=1) for k in range(3))
-    return mean_where(positive_term(s), pos), jnp.any(pos, axis=1), (count, first, second)
+    return mean_where(positive_term(s), positives(pairs)), (count, first, second)
 
 
 def _by_moments(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
-) -> tuple[Array, Array, Moments]:
+) -> tuple[Array, Moments]:
     """Compute AUC-CL's terms from sums over all candidates, without the [n, m] similarities."""
     u = unit(pairs.anchor)
     to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)
     has_views = pairs.num_views > 0
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
-    added = removed = to_partners[:0]
-    if pairs.queue_only:
+    if pairs.queue_only:  # The positives are added if they count.
         count, total, square = queue
-        added = to_partners if count_positive else added
-    else:
+        sign, cosines = 1, to_partners if count_positive else to_partners[:0]
+    else:  # The anchor itself is taken out, and the positives are if they do not count.
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
         count, total, square = (x + y for x, y in zip(batch, queue, strict=True))
-        removed = removed if count_positive else to_partners
-        if has_views:  # the anchor itself is no negative
-            removed = jnp.concatenate([jnp.sum(u * u, axis=1)[None], removed])
-    first, second = jnp.sum(u * total[None, :], axis=1), jnp.sum(dot(u, square) * u, axis=1)
-    count = count + len(added) - len(removed)
-    first = first + jnp.sum(added, axis=0) - jnp.sum(removed, axis=0)
-    second = second + jnp.sum(added**2, axis=0) - jnp.sum(removed**2, axis=0)
-    return jnp.mean(positive_term(to_partners), axis=0), jnp.bool_(True), (count, first, second)
+        sign, cosines = -1, to_partners[:0] if count_positive else to_partners
+        if has_views:
+            cosines = jnp.concatenate([jnp.sum(u * u, axis=1)[None], cosines])
+    count = count + sign * len(cosines)
+    first = jnp.sum(u * total[None, :], axis=1) + sign * jnp.sum(cosines, axis=0)
+    second = jnp.sum(dot(u, square) * u, axis=1) + sign * jnp.sum(cosines**2, axis=0)
+    return jnp.mean(positive_term(to_partners), axis=0), (count, first, second)
 
 
 def _moments(rows: Array) -> Moments:
