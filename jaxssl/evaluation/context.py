@@ -80,7 +80,7 @@ def make_contexts(
         if augment is not None:
             fields["views"] = partial(_encode_views, augment, encode_views)
             fields["size"] = inputs.size
-        columns = _features(encode if features else None, data)
+        columns = extract_features(encode if features else None, data)
         yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
 
@@ -133,10 +133,12 @@ def _make_run(variables: Any, mesh: Mesh) -> Callable[..., np.ndarray]:
     return run
 
 
-def _features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
+def extract_features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
     """Return this process's share of features and labels.
 
-    Without ``encode``, features are empty.
+    Args:
+        encode: ``(inputs, part=range of examples) -> [n, f]``. Without it, features are empty.
+        data: from `arrays`.
     """
     columns = []
     for split in (data["train"], data["test"]):
@@ -169,10 +171,8 @@ def _encode_views(
     size = min(BLOCK, len(images))
     for first in range(0, len(images), size):
         block = images[first : first + size]
-        padded, index = (
-            distributed.pad_rows(block, size),
-            np.arange(first, first + size, dtype=np.int32),
-        )
+        padded = distributed.pad_rows(block, size)
+        index = np.arange(first, first + size, dtype=np.int32)
         keys = [jax.random.fold_in(key, view) for view in range(number)]
         views = (np.asarray(augment(k, padded, index))[: len(block)] for k in keys)
         blocks.append(np.stack([encode(view) for view in views]))

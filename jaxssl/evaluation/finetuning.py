@@ -230,10 +230,7 @@ def _init(
     image = jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
     features = partial(networks.features, pretrained.encoder)
     h = jax.eval_shape(features, variables["params"], stats, image)
-    shape, std = (h.shape[1], num_classes), training.head_std
-    kernel = (
-        std * jax.random.normal(key, shape, jnp.float32) if std else jnp.zeros(shape, jnp.float32)
-    )
+    kernel = training.head_std * jax.random.normal(key, (h.shape[1], num_classes), jnp.float32)
     params = {"head": {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}}
     if not training.frozen:
         params["net"] = variables["params"]

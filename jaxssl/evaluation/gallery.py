@@ -70,7 +70,8 @@ def write(
     ours = kind.get(encoder.inputs.kind)
     if ours.is_drawn(encoder.inputs):
         originals, views = example_views(config, splits.train, PAIRS)
-        query, neighbour = _neighbours(features, test["label"])
+        query = loss_inspection.one_of_each(test["label"], QUERIES)  # of different classes
+        neighbour = neighbours(features.train, features.test[query], NEIGHBOURS)[1]
         arrays |= {
             "pairs": views["views"],
             "pairs_original": originals,
@@ -195,12 +196,6 @@ def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> No
         axes[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", parse_math=False)
     with explain_write_errors(path):
         figure.savefig(path, format="png", dpi=120, bbox_inches="tight")
-
-
-def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Select test examples of different classes, and their nearest training examples."""
-    query = loss_inspection.one_of_each(labels, QUERIES)
-    return query, neighbours(features.train, features.test[query], NEIGHBOURS)[1]
 
 
 def _map(features: np.ndarray, seed: int) -> np.ndarray:

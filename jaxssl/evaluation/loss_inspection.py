@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from jaxssl import distributed
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.hard_negatives import hardest_negatives
-from jaxssl.evaluation.support_vectors import support_vectors
+from jaxssl.evaluation.nearest_neighbours import nearest_others
+from jaxssl.evaluation.support_vectors import same_class_share, support_vectors
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments, schedules
@@ -111,19 +111,23 @@ def _embeddings(images: np.ndarray, train: Source, encoder: PretrainedEncoder) -
 
 
 def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    hardest = hardest_negatives(z, labels, HARDEST)
+    """Find each image's most similar other images, and the shares of the image's class."""
+    similarity, index = nearest_others(z, HARDEST)
+    is_hard = np.zeros((len(z), len(z)), bool)
+    np.put_along_axis(is_hard, index, True, axis=1)
+    shares = (same_class_share(labels, mask) for mask in (is_hard, np.ones_like(is_hard)))
     query = one_of_each(labels, QUERIES)
     return {
         "hard_query": query,
-        "hard_place": hardest.indices[query],
-        "hard_similarity": hardest.similarity[query],
-        "hard_share": _shares(hardest.same_class, hardest.same_class_all),
+        "hard_place": index[query],
+        "hard_similarity": similarity[query],
+        "hard_share": _shares(*shares),
     }
 
 
 def _support(z: np.ndarray, labels: np.ndarray, settings: Mapping[str, Any]) -> dict[str, Any]:
     svms = support_vectors(z, z, labels, **settings)
-    by_similarity = hardest_negatives(z, None, len(z)).indices
+    _, by_similarity = nearest_others(z, len(z))
     query = one_of_each(labels, ANCHORS)
     place = np.stack([_shown(svms.alpha[i], by_similarity[i], settings["C"]) for i in query])
     alpha = np.where(place >= 0, svms.alpha[query[:, None], place], np.nan)

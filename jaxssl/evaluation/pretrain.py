@@ -1,5 +1,6 @@
 """Pretrain an encoder and then evaluate it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxssl.data import kind
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
-from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.context import arrays, extract_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
@@ -106,18 +107,15 @@ def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loo
         mesh = distributed.local_mesh()
         variables = (state.params, state.carried._replace(memory=()))
         variables = distributed.replicate_locally(variables, mesh)
-        features = []
-        for split in (data["train"], data["test"]):
-            part = distributed.process_slice(len(split["label"]))
-            features += [extract(split["input"], encode, variables, mesh, part)]
-            features += [split["label"][part]]
-        finite = all(np.isfinite(array).all() for array in features[::2])
+        read = partial(extract, apply=encode, variables=variables, mesh=mesh)
+        features = extract_features(read, data)
+        finite = all(np.isfinite(array).all() for array in (features.train, features.test))
         if distributed.any_process(not finite):
             log.warning("no k-NN: the features are not finite")
             return {}
         accuracies = knn.accuracy(*features, **settings)
         if probed and isinstance(state, online_probe.ProbedState):
-            hit = online_probe.predict(state.probe, features[2]) == features[3]
+            hit = online_probe.predict(state.probe, features.test) == features.test_labels
             accuracies["online_linear_top1"] = 100.0 * distributed.mean_over_processes(hit)
         return accuracies
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 from rich.table import Table
 
@@ -127,18 +128,15 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
     for heading in ("mean", "wins"):
         out.add_column(heading, justify="right")
     lines: dict[tuple, dict[str, Mapping[str, Any]]] = {}
+    best = dict.fromkeys(suite.datasets, -np.inf)
     for row in rows:
-        metric = suite.datasets[row["column"]].get("metric", suite.metric)
-        if row["metric"] == metric:
+        name = row["column"]
+        if row["metric"] == suite.datasets[name].get("metric", suite.metric):
             step = "" if row["step"] is None else f" (step {row['step']})"
             checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
             key = (row["encoder"], checkpoint, row["features"])
-            lines.setdefault(key, {})[row["column"]] = row
-    best = {
-        name: max(round(cells[name]["value"], 2) for cells in lines.values() if name in cells)
-        for name in suite.datasets
-        if any(name in cells for cells in lines.values())
-    }
+            lines.setdefault(key, {})[name] = row
+            best[name] = max(best[name], round(row["value"], 2))
     for key, cells in lines.items():
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
         mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"

@@ -9,7 +9,6 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.evaluation.hard_negatives import same_class_share
 from jaxssl.losses.mmcl import RANGES, mmcl_info, mmcl_loss
 from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import pair_towers
@@ -76,6 +75,25 @@ def support_vectors(
         same_class_bound=same_class_share(labels, is_bound),
         same_class_all=same_class_share(labels, np.ones_like(is_support)),
     )
+
+
+def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | None:
+    """Return the share of pairs with equal labels among the labelled pairs of a mask.
+
+    Args:
+        labels: [n] int, -1 for unlabelled images; None without labels.
+        mask: [n, n] bool, the pairs to count. The diagonal is ignored.
+
+    Returns:
+        Share in [0, 1]; None if no pair is labelled.
+    """
+    if labels is None:
+        return None
+    labels = np.asarray(labels)
+    counted = mask & (labels[:, None] >= 0) & (labels[None, :] >= 0)
+    counted &= ~np.eye(len(labels), dtype=bool)
+    same = counted & (labels[:, None] == labels[None, :])
+    return float(same.sum() / counted.sum()) if counted.any() else None
 
 
 @partial(jax.jit, static_argnames="options")

@@ -10,7 +10,7 @@ from tune_cases import SIZE, make_pretrained
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
-from jaxssl.evaluation import context, run
+from jaxssl.evaluation import context, rows
 from jaxssl.evaluation.context import make_contexts
 from jaxssl.evaluation.protocols import knn
 from jaxssl.models import convnet
@@ -152,7 +152,7 @@ def test_hash_of_the_data_tells_evaluations_apart(encoder, splits, tmp_path):
 
     def digest(changes=None, path=None, **metadata):
         made = encoder._replace(metadata={**encoder.metadata, **metadata})
-        return run._data_fields(splits, {**settings, **(changes or {})}, made, path, 0)["data"]
+        return rows.data_fields(splits, {**settings, **(changes or {})}, made, path, 0)["data"]
 
     same = {digest(), digest(seed=3), digest({"dir": "x", "cache": "none", "workers": 2})}
     assert len(same) == 1

@@ -135,10 +135,3 @@ def test_episode_preset_reports_mean_std_and_confidence_interval(preset):
     assert row.std == pytest.approx(accuracy.std())
     ci95 = pytest.approx(1.96 * accuracy.std() / 600**0.5)
     assert row.details == {"preset": preset, **settings, "from": "test", "ci95": ci95}
-
-
-def test_default_episode_preset_has_the_settings_of_cd_fsl():
-    name, settings = next(iter(episodes.PRESETS.items()))
-    assert name == "cdfsl_5way_20shot"
-    expected = {"ways": 5, "shots": 20, "queries": 15, "episodes": 600, "distance": "euclidean"}
-    assert settings == expected

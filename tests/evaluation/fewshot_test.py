@@ -12,11 +12,6 @@ from jaxssl.evaluation.protocols import fewshot, linear
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 
 
-def test_few_shot_probe_classifies_separable_classes():
-    accuracy = fewshot.accuracy(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
-    np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
-
-
 def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatch):
     """With features of unequal norms and test classes of unequal sizes."""
     features = labelled(80, 60, 5, 4, spread=1.5)
@@ -37,22 +32,6 @@ def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatc
         expected.append(100 * np.mean(model.predict(test) == features.test_labels))
     np.testing.assert_allclose(accuracy, expected)
     assert len({tuple(places.ravel()) for places in drawn}) == DRAWS["draws"]
-
-
-def test_mean_per_class_of_unequal_classes_is_over_classes():
-    features = labelled(60, 60, 4, 3, spread=1.5)
-    kept = np.flatnonzero((features.test_labels == 0) | (np.arange(60) < 9))
-    features = features._replace(test=features.test[kept], test_labels=features.test_labels[kept])
-    settings = {**fewshot.ELEVATER, "lr": (1e-2,), "draws": 2, "epochs": 6, "search_epochs": 1}
-    result = fewshot.elevater(features, shots=5, **settings, seed=0)
-    sizes = np.bincount(features.test_labels)
-    assert len(set(sizes)) == 2
-    # The numbers of hits of each class that give the accuracy, as whole numbers.
-    hits = np.stack(np.meshgrid(*(np.arange(n + 1) for n in sizes)), -1).reshape(-1, 3)
-    for accuracy, mean in zip(result["accuracy"], result["mean_per_class"], strict=True):
-        fits = np.isclose(100 * hits.sum(axis=1) / sizes.sum(), accuracy)
-        assert np.isclose(100 * (hits[fits] / sizes).mean(axis=1), mean).any()
-        assert not np.isclose(accuracy, mean)
 
 
 def test_drawn_shots_do_not_depend_on_the_features():
@@ -347,11 +326,3 @@ def test_elevater_preset_reports_the_chosen_hyper_parameters(monkeypatch):
         assert row.value == pytest.approx(result[figure].mean())
         assert row.std == pytest.approx(result[figure].std())
         assert row.details == {"preset": "elevater", **SEARCH, **chosen}
-
-
-def test_fewshot_presets_differ_only_in_the_number_of_shots():
-    assert next(iter(fewshot.PRESETS)) == "default"
-    for name, shots in (("elevater", 5), ("elevater_20", 20), ("elevater_50", 50)):
-        assert fewshot.PRESETS[name] == {"shots": (shots,), **fewshot.ELEVATER}
-    assert fewshot.ELEVATER["draws"] == 3
-    np.testing.assert_allclose(np.log10(fewshot.ELEVATER["lr"]), [-6, -5, -4, -3, -2, -1])

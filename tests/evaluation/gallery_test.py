@@ -175,18 +175,6 @@ def test_gallery_with_a_pickle_is_damaged_and_runs_no_code(tmp_path):
     assert not trap.exists()
 
 
-def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():
-    train, labels = np.eye(5), np.array([3, 1, 1, -1, 0])
-    rows = [0, 0, 1, 2, 3, 4, 4, 4, 1]  # the nearest training image of each test image
-    test, test_labels = train[rows], np.array([3, 1, 1, 0, 1, 1, 1, 2, -1])
-    unlabelled = rows.index(3)
-    test[unlabelled] += 0.1 * train[4]  # its nearest labelled image is the last
-    expected = {(3, 3): 1, (1, 3): 1, (1, 1): 1, (0, 1): 1, (1, 0): 3, (2, 0): 1}
-    counts = gallery.nearest_classes(train, labels, test, test_labels)
-    assert {(a, b): n for a, b, n in counts.tolist()} == expected
-    assert len(gallery.nearest_classes(train, np.full(5, -1), test, test_labels)) == 0
-
-
 def test_frame_grid_has_the_frames_in_rows():
     clip = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
     grid = frame_grid(clip)

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxssl.evaluation.hard_negatives import hardest_negatives, same_class_share
+from jaxssl.evaluation import loss_inspection
+from jaxssl.evaluation.nearest_neighbours import nearest_others
+from jaxssl.evaluation.support_vectors import same_class_share
 
 pytestmark = pytest.mark.fast
 
@@ -29,25 +31,24 @@ def expected(z, labels, number):
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_hardest_negatives_match_loops(number):
+def test_hardest_negatives_match_loops(number, monkeypatch):
+    monkeypatch.setattr(loss_inspection, "HARDEST", number)
+    monkeypatch.setattr(loss_inspection, "QUERIES", 12)
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 5)).astype(np.float32) * rng.uniform(0.1, 9, (12, 1)).astype("f")
     z[3] = 0
     labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, -1, -1, 0, 0])
-    result = hardest_negatives(z, labels, number)
-    indices, cosines, hard, every = expected(z.astype(np.float64), labels, number)
-    np.testing.assert_array_equal(result.indices, indices)
-    np.testing.assert_allclose(result.similarity, cosines, atol=1e-6)
-    assert result.same_class == pytest.approx(hard) and result.same_class_all == pytest.approx(
-        every
-    )
+    result = loss_inspection._hardest(z, labels)
+    indices, cosines, *shares = expected(z.astype(np.float64), labels, number)
+    order = result["hard_query"]
+    np.testing.assert_array_equal(result["hard_place"], np.array(indices)[order])
+    np.testing.assert_allclose(result["hard_similarity"], np.array(cosines)[order], atol=1e-6)
+    np.testing.assert_allclose(result["hard_share"], shares)
 
 
-def test_hardest_negatives_order_ties_by_index_and_return_at_most_n_minus_one():
-    z = np.ones((4, 3), np.float32)
-    result = hardest_negatives(z, None, 9)
-    np.testing.assert_array_equal(result.indices, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
-    assert result.same_class is None and result.same_class_all is None
+def test_nearest_of_equal_rows_are_the_first_others_and_at_most_n_minus_one():
+    _, index = nearest_others(np.ones((4, 3), np.float32), 9)
+    np.testing.assert_array_equal(index, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 
 def test_same_class_share_ignores_unlabelled_images_and_the_diagonal():
@@ -56,3 +57,4 @@ def test_same_class_share_ignores_unlabelled_images_and_the_diagonal():
     assert same_class_share(labels, every) == 1.0
     assert same_class_share(labels, np.eye(3, dtype=bool)) is None
     assert same_class_share(np.full(3, -1), every) is None
+    assert same_class_share(None, every) is None

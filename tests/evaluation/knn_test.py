@@ -145,14 +145,6 @@ def test_knn_similarity_is_equal_for_parallel_features():
     np.testing.assert_allclose(similarity, 1, atol=1e-6)
 
 
-def test_nearest_neighbour_of_a_training_example_is_itself():
-    rng = np.random.default_rng(0)
-    train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
-    order = rng.permutation(50)
-    scores = knn.accuracy(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
-    assert scores["knn_top1"] == 100
-
-
 # ---- What banks and labels may look like.
 
 

@@ -164,7 +164,7 @@ def test_second_signal_exits_at_once(monkeypatch):
 
 
 def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrain, "extract", lambda *args: np.full((4, 2), np.inf))
+    monkeypatch.setattr(pretrain, "extract", lambda *_, **__: np.full((4, 2), np.inf))
     pretrain.train(tiny(), tmp_path)
     assert "knn_top1" not in metric_lines(tmp_path)[-1]
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()

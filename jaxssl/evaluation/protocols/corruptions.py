@@ -92,14 +92,9 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
     mean = float(np.mean(list(accuracies.values())))
-    drop = (
-        100 * (clean - mean) / clean if clean else 0.0
-    )  # accuracy drop relative to the clean accuracy, in percent
-    results = [
-        Result("corruption_clean_top1", clean, None, details),
-        Result("corruption_mean_top1", mean, None, details),
-        Result("corruption_drop", drop, None, details),
-    ]
+    drop = 100 * (clean - mean) / clean if clean else 0.0  # in percent of the clean accuracy
+    values = {"clean_top1": clean, "mean_top1": mean, "drop": drop}
+    results = [Result(f"corruption_{name}", x, None, details) for name, x in values.items()]
     for name, accuracy in accuracies.items():
         by_severity = dict(zip(map(str, severities), accuracy.tolist(), strict=True))
         metric = f"corruption_{name}_top1"

@@ -114,11 +114,8 @@ def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Ar
         prototypes = jnp.mean(examples[:, :shots], axis=1)
         queries = examples[:, shots:]
         if distance == "cosine":
-            queries, prototypes, length = (
-                unit(queries),
-                unit(prototypes),
-                jnp.zeros(len(index), jnp.float32),
-            )
+            queries, prototypes = unit(queries), unit(prototypes)
+            length = jnp.zeros(len(index), jnp.float32)
         else:
             # Centring the prototypes leaves distances unchanged and avoids cancellation. |q|^2 is
             # dropped, because it is the same for all classes.

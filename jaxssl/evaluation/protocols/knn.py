@@ -113,11 +113,9 @@ def accuracy(
     test_labels = np.asarray(test_labels)
     largest = np.maximum(np.max(train_labels, initial=0), test_labels.max(initial=0))
     num_classes = int(distributed.gather_processes(largest).max()) + 1
-    ranked = _ranking(
-        *(train_features, train_labels, test_features),
-        **{"k": k, "temperature": temperature, "weight": weight},
-        num_classes=num_classes,
-        top=5,
+    hyper = {"k": k, "temperature": temperature, "weight": weight}
+    ranked = predict(
+        train_features, train_labels, test_features, num_classes=num_classes, top=5, **hyper
     )
     hit = ranked == test_labels[:, None]
     return {
@@ -133,8 +131,8 @@ def _check(
     test_labels: Array | np.ndarray,
 ) -> None:
     """Check the input of all processes before they wait for each other."""
-    _check_labels(train_labels, train_features, None)
-    _check_labels(test_labels, test_features, None)
+    _check_labels(train_labels, train_features)
+    _check_labels(test_labels, test_features)
     if distributed.process_count() > 1:
         for name, rows in (("the bank", train_features), ("queries", test_features)):
             for part in slices(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
@@ -150,6 +148,7 @@ def predict(
     temperature: float,
     num_classes: int | None = None,
     weight: str = "exp",
+    top: int | None = None,
 ) -> np.ndarray:
     """Rank the classes of each query by votes. Ties go to the smaller class index.
 
@@ -161,9 +160,10 @@ def predict(
         temperature: T, > 0; ignored by the weight "linear".
         num_classes: c, at most `MAX_CLASSES`. Default: the largest label plus one.
         weight: weight of a vote, see `votes`.
+        top: number of classes to return, the best first. Default: all.
 
     Returns:
-        [m, c] int32; the first column is the prediction.
+        [m, c] int32, or [m, top]; the first column is the prediction.
 
     Raises:
         ValueError: as `accuracy` does.
@@ -174,12 +174,30 @@ def predict(
     """
     if num_classes is None:
         num_classes = int(np.max(train_labels, initial=0)) + 1
-    return _ranking(
-        *(train_features, train_labels, test_features),
-        **{"k": k, "temperature": temperature, "weight": weight},
-        num_classes=num_classes,
-        top=num_classes,
-    )
+    labels = _check_labels(train_labels, train_features)
+    if k < 1 or not 0 < temperature < np.inf:
+        raise ValueError(
+            f"k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
+        )
+    if weight not in WEIGHTS:
+        raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
+    if not 1 <= num_classes <= MAX_CLASSES:
+        raise ValueError(
+            f"num_classes must be between 1 and {MAX_CLASSES}, got {num_classes}; "
+            "number classes from 0"
+        )
+    if labels.max(initial=0) >= num_classes:
+        raise ValueError(
+            f"labels must be below the number of classes {num_classes}, got {labels.max()}"
+        )
+    similarity, labels = neighbours_over_processes(train_features, labels, test_features, k)
+    hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
+    top = min(top or num_classes, num_classes)
+    ranked = [
+        lax.top_k(votes(similarity[part], labels[part], **hyper), top)[1]
+        for part in slices(len(labels), max(QUERY_BLOCK, min(1000, 2**22 // num_classes)))
+    ]
+    return np.concatenate(ranked)
 
 
 @partial(jax.jit, static_argnames=("num_classes", "weight"))
@@ -225,42 +243,7 @@ def votes(
     return lax.scan(add, none, (jnp.asarray(labels, jnp.int32).T, weights.T))[0]
 
 
-def _ranking(
-    train_features: Array | np.ndarray,
-    train_labels: Array | np.ndarray,
-    test_features: Array | np.ndarray,
-    *,
-    k: int,
-    temperature: float,
-    weight: str,
-    num_classes: int,
-    top: int,
-) -> np.ndarray:
-    """Return the ``top`` best classes of each query, after a check of the arguments."""
-    if k < 1 or not 0 < temperature < np.inf:
-        raise ValueError(
-            f"k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
-        )
-    if weight not in WEIGHTS:
-        raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
-    if not 1 <= num_classes <= MAX_CLASSES:
-        raise ValueError(
-            f"num_classes must be between 1 and {MAX_CLASSES}, got {num_classes}; "
-            "number classes from 0"
-        )
-    labels = _check_labels(train_labels, train_features, num_classes)
-    similarity, labels = neighbours_over_processes(train_features, labels, test_features, k)
-    hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
-    ranked = [
-        lax.top_k(votes(similarity[part], labels[part], **hyper), min(top, num_classes))[1]
-        for part in slices(len(labels), max(QUERY_BLOCK, min(1000, 2**22 // num_classes)))
-    ]
-    return np.concatenate(ranked)
-
-
-def _check_labels(
-    labels: Array | np.ndarray, features: Array | np.ndarray, num_classes: int | None
-) -> np.ndarray:
+def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> np.ndarray:
     """Return labels as int32 after checking that each feature row has a class index."""
     labels = np.asarray(labels)
     if labels.shape != features.shape[:1]:
@@ -272,10 +255,6 @@ def _check_labels(
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if labels.min(initial=0) < 0:
         raise ValueError(f"labels must be class indices >= 0, got {labels.min()}")
-    if num_classes is not None and labels.max(initial=0) >= num_classes:
-        raise ValueError(
-            f"labels must be below the number of classes {num_classes}, got {labels.max()}"
-        )
     return labels.astype(np.int32)
 
 

@@ -69,9 +69,7 @@ def evaluate(
     accuracy = np.full((len(stddevs), draws), clean)
     noisy = np.flatnonzero(np.asarray(stddevs) > 0)
     levels = jnp.asarray(np.asarray(stddevs)[noisy], jnp.float32)
-    train_labels, test_labels = (
-        np.asarray(labels) for labels in (features.train_labels, features.test_labels)
-    )
+    train_labels, test_labels = features.train_labels, features.test_labels
     num_classes = int(max(train_labels.max(), test_labels.max())) + 1
     for draw in range(draws if len(noisy) else 0):
         key = jax.random.fold_in(jax.random.key(seed), draw)
