@@ -116,7 +116,7 @@ def test_unreadable_picture_is_named_or_left_out(folder, tmp_path):
         (["run", "pictures", "--threshold=2"], "flag --threshold=2"),
         (["run", "pictures", "--k=0"], "flag --k=0"),
         (["run", "pictures", "--step=first"], "--step must be a number, last or best, got 'first'"),
-        (["run", "pictures", "--config.seed=1"], "leave the --config flags out"),
+        (["run", "pictures", "--config.seed=1"], "takes no config keys; leave --config.seed out"),
         (["nowhere", "pictures"], "nowhere holds no checkpoint"),
     ],
 )
