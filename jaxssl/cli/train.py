@@ -44,8 +44,8 @@ KEYS = flags.DEFINE_bool(
 DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
-    "Print shapes, parameters, settings and memory, and take one step on two examples a device. "
-    "Needs no data for common sets of images, and writes nothing.",
+    "Print shapes, parameters, settings and memory, and take one step on two examples a device, "
+    "unless its program is large. Needs no data for common sets of images, and writes nothing.",
     FLAGS,
 )
 PROFILE = flags.DEFINE_string(

@@ -8,7 +8,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import kind
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
@@ -67,10 +66,10 @@ def _check(config: ConfigDict) -> None:
 
 
 def _online(
-    config: ConfigDict, splits: Splits, setup: Setup, encode: Any
+    config: ConfigDict, splits: Splits, setup: Setup, inputs: Any, encode: Any
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the metrics that training logs, and its description."""
-    description, accuracy = _accuracy(config, splits, encode)
+    description, accuracy = _accuracy(config, splits, inputs, encode)
     held_out_loss = None
     if config.eval.get("held_out_loss", False):
         mesh = distributed.make_mesh()
@@ -84,7 +83,9 @@ def _online(
     return description, probe if accuracy or held_out_loss else None
 
 
-def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
+def _accuracy(
+    config: ConfigDict, splits: Splits, inputs: Any, encode: Any
+) -> tuple[str, loop.Probe | None]:
     """Return the probe of the accuracies on the test split, and its description."""
     if not splits.labelled:
         without = "k-NN, online linear probe" if config.eval.get("online_linear", False) else "k-NN"
@@ -100,7 +101,7 @@ def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loo
         description += "; online linear probe"
     elif config.eval.get("online_linear", False):
         description += f"; no online linear probe: {splits.train.split} has no labels"
-    data = arrays(splits, kind.of(config).inputs(config, splits.train.shape))
+    data = arrays(splits, inputs)
 
     def probe(state: TrainState) -> dict[str, float]:
         """Compute the k-NN accuracy on the test split, with the training split as the bank."""

@@ -173,7 +173,7 @@ def baselines(result: RunResult) -> dict[str, dict[str, float]]:
     path = result.workdir / "baselines.json"
     if not path.exists():
         kinds = ("raw", "untrained")
-        with _quiet():
+        with logs.quiet():
             rows = run.evaluate(result.workdir, PROTOCOLS, kinds=kinds, page=False)
         atomic_files.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
     return json.loads(path.read_text())
@@ -366,7 +366,7 @@ def run_cell(
     is_new = not path.exists()
     if is_new:
         start = time.perf_counter()
-        with _quiet(), _explain_stop(workdir):
+        with logs.quiet(), _explain_stop(workdir):
             metrics = _train(settings, workdir, protocols)
         seconds = time.perf_counter() - start
         document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
@@ -512,17 +512,6 @@ def _train(
 def _metrics(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     values = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
     return {metric: values[metric] for metric in (KNN, LINEAR) if metric in values}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Write a run's log to its train.log, but not to the screen."""
-    logs.log_to_screen()
-    before, console.screen.quiet = console.screen.quiet, True
-    try:
-        yield
-    finally:
-        console.screen.quiet = before
 
 
 @contextmanager

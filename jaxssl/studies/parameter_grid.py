@@ -1,9 +1,11 @@
 """Train all combinations of some config values: `jaxssl train --grid KEY=A,B,C`."""
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,25 +14,24 @@ from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run
+from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.report import page
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies import documents
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, run_cell
 from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
-from jaxssl.training import config
+from jaxssl.training import config, nonfinite
 from jaxssl.training.build import build
 from jaxssl.training.compatibility import check_labels
-from jaxssl.training.output import atomic_files, console
+from jaxssl.training.output import atomic_files, console, logs
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
-METRICS = {
-    "loss": "training loss",
-    "held_out_loss": "held-out loss",
-    KNN: "k-NN top-1",
-    LINEAR: "linear top-1",
-}
+LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
+HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
+FIGURES = "figures.json"  # in the folder of a run: the main figure of each protocol
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -64,13 +65,14 @@ def train(
     """Train all combinations, print the table, and write it as grid.md and grid.html.
 
     Runs that an earlier command has finished in this folder are not repeated, and an interrupted
-    run resumes. A grid may thus be extended by more values.
+    run resumes. A grid may thus be extended by more values, and by more protocols.
 
     Args:
         name: a config, as for `jaxssl train`.
         grid: from `parse`.
         folder: folder of the runs and of the table.
-        overrides: (key, text), the same for all runs.
+        overrides: (key, text), the same for all runs. "eval.protocols" names the protocols of the
+            table, by default `PROTOCOLS`.
         command: command line, for the table.
         max_runs: largest number of combinations.
 
@@ -86,17 +88,19 @@ def train(
             f"--grid has {runs:,} combinations, more than --max_runs={max_runs}; list fewer "
             "values, or raise --max_runs"
         )
-    setting = Setting(name, name, "", 1, folder, tuple(overrides))
     base = config.load(name, overrides)
+    named = base.eval.protocols if "eval.protocols" in dict(overrides) else None
+    others = tuple(item for item in overrides if item[0] != "eval.protocols")
+    setting = Setting(name, name, "", 1, folder, others)
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
-    labelled = _check_runs(cells, configs)
+    protocols = _check_runs(cells, configs, named)
     console.show(f"{runs} runs, in {folder}")
     results, seconds = [], []
     for number, (cell, settings) in enumerate(zip(cells, configs, strict=True), 1):
-        protocols = PROTOCOLS if labelled[number - 1] else ()
         seeded = {**cell, "seed": settings.seed}
-        result, is_new = run_cell(setting, seeded, protocols, "--workdir")
+        result, is_new = run_cell(setting, seeded, (), "--workdir")
+        result = result._replace(metrics=_evaluate(result.workdir, protocols[number - 1]))
         results.append(result)
         values = _describe(cell)
         state = "finished before"
@@ -104,7 +108,7 @@ def train(
             seconds.append(result.seconds)
             left = (runs - number) * sum(seconds) / len(seconds)
             state = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
-        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items())
+        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no figures"
         console.show(f"[{number}/{runs}] {values}: {figures} ({state})")
     table = make_table(grid, cells, results, base)
     documents.print_findings({}, Findings([table], [], {}, {}, ""))
@@ -126,24 +130,22 @@ def make_table(
     groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for cell, result in zip(cells, results, strict=True):
         last = result.history[-1] if result.history else {}
-        losses = {key: last[key] for key in ("loss", "held_out_loss") if key in last}
+        losses = {key: last[key] for key in LOSSES if key in last}
         groups.setdefault(tuple(cell[key] for key in keys), []).append({**losses, **result.metrics})
-    measured = [
-        key for key in METRICS if any(key in run for runs in groups.values() for run in runs)
-    ]
+    measured = list(dict.fromkeys(key for runs in groups.values() for run in runs for key in run))
     rows = [
         (*values, *(spread([run.get(key) for run in runs]) for key in measured))
         for values, runs in groups.items()
     ]
     seeds = len(grid.get("seed", ("",)))
     note = (
-        f"Accuracies in percent on {_test_split(grid, base)}"
+        f"Figures of the protocols, accuracies in percent, on {_test_split(grid, base)}"
         + (f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
         + ". Choose settings on validation data, not on the test images that you report: "
         "--config.data.train_split=train[:90%] --config.data.test_split=train[90%:]. Losses with "
         "different settings of the loss are not comparable."
     )
-    return Table("Grid", (*keys, *(METRICS[key] for key in measured)), rows, note)
+    return Table("Grid", (*keys, *(HEADINGS.get(key, key) for key in measured)), rows, note)
 
 
 def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
@@ -158,22 +160,27 @@ def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
             )
         if key in overrides:
             raise UserError(f"--grid and --config both set {key!r}; leave one of them out")
-    if "eval.protocols" in overrides:
-        names = " and ".join(PROTOCOLS)
-        raise UserError(
-            f"--grid evaluates with {names}; leave --config.eval.protocols out, and evaluate "
-            "single runs with jaxssl eval"
-        )
 
 
-def _check_runs(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict]) -> list[bool]:
+def _check_runs(
+    cells: Sequence[Mapping[str, str]],
+    configs: Sequence[ConfigDict],
+    named: Sequence[str] | None,
+) -> list[list[str]]:
     """Check the runs of a grid as far as possible without training.
 
+    Args:
+        cells: the values of each run.
+        configs: the config of each run.
+        named: the protocols that the user names, or None.
+
     Returns:
-        For each run, whether all images of its data set have labels.
+        For each run, the protocols that evaluate it. By default these are `PROTOCOLS`, or none if
+        its data set has no labels.
 
     Raises:
-        UserError: if two runs are equal, or a run does not fit its data set or the devices.
+        UserError: if two runs are equal, if a run does not fit its data set or the devices, or if a
+            protocol that the user names does not fit the data set.
     """
     by_config: dict[str, Mapping[str, str]] = {}
     for cell, settings in zip(cells, configs, strict=True):
@@ -184,7 +191,7 @@ def _check_runs(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict
                 "values once"
             )
     splits: dict[str, Splits] = {}
-    devices, labelled = distributed.make_mesh().size, []
+    devices, protocols = distributed.make_mesh().size, []
     for settings in configs:
         examples = kind.of(settings).data
         data = settings.data.to_json() + examples
@@ -194,8 +201,37 @@ def _check_runs(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict
         check_labels(settings, train_set.num_classes, train_set.labelled)
         check_batch(settings.batch_size, len(train_set), devices)
         build(settings, len(train_set), devices)
-        labelled.append(splits[data].labelled)
-    return labelled
+        selected = select_protocols(PROTOCOLS if named is None else named, examples)
+        fitting = drop_unlabelled(selected, splits[data], strict=named is not None)
+        protocols.append([one.text for one in fitting])
+    return protocols
+
+
+def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
+    """Return the main figure of each protocol on a run, which is the first one that it returns.
+
+    Figures that an earlier command has measured are read from a file of the run. A run that stopped
+    because of values that are not finite has no figures.
+    """
+    if (workdir / nonfinite.FILE_NAME).exists():
+        return {}
+    path = workdir / FIGURES
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    if missing := [text for text in protocols if text not in figures]:
+        with logs.quiet():
+            rows = run.evaluate(workdir, missing, kinds=("pretrained",), page=False)
+        selected = select_protocols(missing)
+        for text, name, preset, _ in selected:
+            named = {one.preset for one in selected if one.name == name}
+            by_preset: dict[str | None, Mapping[str, Any]] = {}
+            for row in (row for row in rows if row["protocol"] == name):
+                by_preset.setdefault(row["details"].get("preset"), row)
+            default = next((key for key in by_preset if key not in named), next(iter(by_preset)))
+            row = by_preset[preset or default]
+            label = f" ({preset})" if preset else ""
+            figures[text] = [f"{row['metric']}{label}", row["value"]]
+        atomic_files.write_json(path, figures)
+    return dict(figures[text] for text in protocols)
 
 
 def _test_split(grid: Grid, base: ConfigDict) -> str:

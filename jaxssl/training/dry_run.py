@@ -14,12 +14,13 @@ from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import compile_cache, summary
-from jaxssl.training.build import build, initial_state, make_batches, make_crops
+from jaxssl.training.build import build, make_batches, make_crops, make_init
 from jaxssl.training.compatibility import check_labels
 from jaxssl.training.output.console import show
-from jaxssl.training.state import make_train_step
+from jaxssl.training.state import make_train_step, shardings
 
 HEADROOM = 0.9  # share of the available memory that a step may take
+MOST_OPERATIONS = 12_000  # of a program that is compiled a second time, to take a small step
 
 
 class _Data(NamedTuple):
@@ -43,9 +44,10 @@ class _Data(NamedTuple):
 def dry_run(config: ConfigDict) -> None:
     """Print what a run would do and the memory it needs, and take one step on a few examples.
 
-    The step of the whole batch is compiled, which tells its memory, but it is not taken. The step
-    that is taken has two examples on each device, or in each of the `accumulate_steps` parts there.
-    It is left out if memory is too small.
+    The step of the whole batch is compiled for the figure of its memory, and not taken. A small
+    step is compiled too and taken. It has two examples on each device, or in each of the
+    `accumulate_steps` parts there. A large program, such as that of a ResNet-50, is compiled only
+    once, and no weights are drawn. The small step is also left out if memory is too small.
 
     Nothing is written. A data set of images whose sizes are known is not opened; examples other
     than images are read from the training split.
@@ -59,44 +61,56 @@ def dry_run(config: ConfigDict) -> None:
     find = _random_images if ours.pictures and not ours.captions else _read_examples
     data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
-    state = initial_state(config, setup, data.few, data.num_examples, mesh)
+    init: Any = make_init(config, setup, data.few, data.num_examples, mesh)
+    state, sharded = init.eval_shape(config.seed), config.optim.sharded
     show(f"data       {data.description}")
     for line in summary.lines(config, setup, state, data.shapes, mesh.size):
         show(line)
 
-    step: Any = make_train_step(
-        setup.method, setup.optimiser, setup.augment, mesh, sharded=config.optim.sharded
+    state = _place(state, shardings(setup.method, state, mesh, sharded))
+    whole, few = (
+        _place(batch, jax.tree.map(lambda _: distributed.data_sharding(mesh), batch))
+        for batch in (data.shapes, data.few)
     )
-
-    def compile_step(batch: dict[str, Any]) -> tuple[Any, int, int]:
-        """Return the step for a batch, and the bytes of its arguments and of its computation."""
-        compiled = step.lower(state, batch).compile(compile_cache.fast_compile_options())
-        sizes = compiled.memory_analysis()
-        if sizes is None:  # The platform does not tell.
-            return compiled, 0, 0
-        return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
-
-    sharding, available = distributed.data_sharding(mesh), _available_memory()
-    whole = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), data.shapes
-    )
-    _, arguments, temporary = compile_step(whole)
+    step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh, sharded=sharded)
+    lowered, available = step.lower(state, whole), _available_memory()
+    _, arguments, temporary = _compile(lowered, compile_cache.fast_compile_options(0))
     show(
         f"memory     {_mebibytes(arguments + temporary)} on each device: "
-        f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing"
+        f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing "
+        f"(of the compiled step of {config.batch_size} examples)"
     )
     room = f"{_mebibytes(available)} are available"
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
-    few = distributed.shard(data.few, mesh)
-    compiled, arguments, temporary = compile_step(few)
+    if (operations := lowered.as_text().count(" = ")) > MOST_OPERATIONS:
+        show(f"one step   left out: it has {operations:,} operations, and compiles slowly")
+        return
+    options = compile_cache.fast_compile_options()
+    compiled, arguments, temporary = _compile(step.lower(state, few), options)
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"one step   skipped: {room}; take a smaller network")
         return
-    _, metrics, _ = compiled(state, few)
+    _, metrics, _ = compiled(init(config.seed), distributed.shard(data.few, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     show(f"one step   of {number} examples: {figures}")
+
+
+def _place(tree: Any, layout: Any) -> Any:
+    """Return the shapes of arrays, with their shardings."""
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, layout
+    )
+
+
+def _compile(lowered: Any, options: dict[str, int]) -> tuple[Any, int, int]:
+    """Return a compiled step, and the bytes of its arguments and of its computation."""
+    compiled = lowered.compile(options)
+    sizes = compiled.memory_analysis()
+    if sizes is None:  # The platform does not tell.
+        return compiled, 0, 0
+    return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
 
 
 def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:

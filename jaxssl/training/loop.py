@@ -56,8 +56,9 @@ class Evaluation(NamedTuple):
 
     Attributes:
         check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
-        online: ``(config, splits, setup, encode) -> (description, probe)``. The probe returns the
-            metrics of a state, and is None if there are none. ``encode`` is `Programs.encode`.
+        online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
+            returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
+            images of `Programs.encode`.
         finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
         show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
             returns whether it has all of them.
@@ -65,7 +66,7 @@ class Evaluation(NamedTuple):
     """
 
     check: Callable[[ConfigDict], None]
-    online: Callable[[ConfigDict, Splits, Setup, Any], tuple[str, Probe | None]]
+    online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
     finish: Callable[[Path, Splits], Any]
     show: Callable[[ConfigDict, Path, int], bool]
     start: Start
@@ -80,6 +81,7 @@ class _Run(NamedTuple):
     splits: Splits
     batches: Batches
     setup: Setup
+    inputs: Any
     programs: Programs
     record: run_record.RunRecord
 
@@ -120,12 +122,11 @@ def train(
     if _is_finished(run, state):
         _show_finished(run, evaluation)
         return
-    description, probe = evaluation.online(config, run.splits, setup, programs.encode)
+    description, probe = evaluation.online(config, run.splits, setup, run.inputs, programs.encode)
 
     # A resumed run does not need the weights that it started from.
     if config.get("init") and not checkpoint.steps(workdir):
-        inputs = kind.of(config).inputs(config, run.splits.train.shape)
-        state, report = evaluation.start(config, state, inputs)
+        state, report = evaluation.start(config, state, run.inputs)
         run_record.require_equal({"init": report["sha256"]})
         run = run._replace(record=run.record._replace(init=report))
 
@@ -219,11 +220,12 @@ def _set_up(
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
     evaluation.check(config)
-    if kind.of(config).captions:
+    examples = kind.of(config)
+    if examples.captions:
         tokens.check_package()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
     splits = distributed.raise_together(
-        lambda: splits or source.load_splits(config.data, kind.of(config).data)
+        lambda: splits or source.load_splits(config.data, examples.data)
     )
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
@@ -234,8 +236,9 @@ def _set_up(
     batches = make_batches(config, train_set, mesh)
     setup = build(config, len(train_set), mesh.size, crops=batches.crops)
     probed = train_set.num_classes if has_online_probe(config, splits) else 0
-    programs = make_programs(config, setup, batches, train_set.shape, mesh, probed_classes=probed)
-    return _Run(config, workdir, mesh, splits, batches, setup, programs, record)
+    inputs = examples.inputs(config, train_set.shape)
+    programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)
+    return _Run(config, workdir, mesh, splits, batches, setup, inputs, programs, record)
 
 
 def _open_writer(run: _Run, step: int) -> MetricsWriter | None:

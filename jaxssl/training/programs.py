@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import kind
 from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
@@ -68,7 +67,7 @@ def make_programs(
     config: ConfigDict,
     setup: Setup,
     batches: Batches,
-    shape: tuple[int | None, ...],
+    inputs: Any,
     mesh: Mesh,
     *,
     probed_classes: int = 0,
@@ -83,7 +82,7 @@ def make_programs(
         config: complete.
         setup: built from the config.
         batches: batches of the training set.
-        shape: shape of an example of the training set.
+        inputs: prepares the images that are encoded, see `jaxssl.data.kind.Kind.inputs`.
         mesh: the devices.
         probed_classes: number of classes of the online linear probe, which follows each step; 0
             trains no probe.
@@ -95,11 +94,11 @@ def make_programs(
     resident = batches.take is not None
     leaves, tree = jax.tree.flatten(batches.example)
     example = tree, tuple((x.shape, x.dtype) for x in leaves)
-    key = (_structure(config, values), *values, batches.num_examples, example, shape)
+    key = (_structure(config, values), *values, batches.num_examples, example, inputs)
     key = (*key, batches.crops, mesh, resident)
     if key not in _cache:
         _cache.clear()
-        _cache[key] = _make_shared(config, setup, batches, shape, mesh)
+        _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
     shared = _cache[key]
 
     capacity = min(config.log_every, MOST_STEPS) if shared.loops else 1
@@ -150,7 +149,7 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 
 
 def _make_shared(
-    config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
+    config: ConfigDict, setup: Setup, batches: Batches, inputs: Any, mesh: Mesh
 ) -> _Shared:
     # The programs must not keep ``batches`` alive, because that object holds the data set.
     num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
@@ -173,7 +172,6 @@ def _make_shared(
     # A streamed run uses the same program as a run with cached data, so that both give the same
     # bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
-    inputs = kind.of(config).inputs(config, shape)
     return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
 
 

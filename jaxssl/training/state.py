@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import optax
 from flax import struct
 from jax import Array, lax
@@ -68,7 +67,7 @@ def make_init(
     *,
     sharded: bool = False,
 ) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> untrained training state``.
+    """Return the jitted function ``seed -> untrained training state``.
 
     Args:
         method: the method to train.
@@ -80,7 +79,7 @@ def make_init(
         sharded: True splits the optimiser's state over the devices, see `shardings`.
 
     Returns:
-        A function of the seed of all randomness: weights, augmentation and objective.
+        A function of the seed >= 0 of all randomness: weights, augmentation and objective.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(augment, key, batch["input"], batch["index"])
@@ -96,10 +95,9 @@ def make_init(
 
     # The state is initialised under jit with out_shardings. It is never transferred, and no host
     # holds the shards of other hosts.
-    layout = shardings(method, jax.eval_shape(init, np.uint32(0)), mesh, sharded)
+    layout = shardings(method, jax.eval_shape(init, 0), mesh, sharded)
     options = compile_cache.fast_compile_options()
-    jitted = jax.jit(init, out_shardings=layout, compiler_options=options)
-    return lambda seed: jitted(np.uint32(seed % 2**32))
+    return jax.jit(init, out_shardings=layout, compiler_options=options)
 
 
 def init_variables(

@@ -8,6 +8,8 @@ from tiny import TINY
 from jaxssl import cli
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
+from jaxssl.evaluation.protocols import knn
+from jaxssl.report.results import read_results
 from jaxssl.studies import grid as grid_runs
 from jaxssl.studies import parameter_grid
 from jaxssl.studies.grid import KNN, LINEAR, RunResult
@@ -84,10 +86,11 @@ def test_too_many_combinations_are_refused_before_any_is_made(tmp_path):
 
 
 @pytest.mark.fast
-def test_protocols_of_a_grid_are_fixed(tmp_path):
-    overrides, grid = [("eval.protocols", "knn")], {"seed": ["1"]}
-    with pytest.raises(UserError, match="--grid evaluates with knn and linear; leave --config"):
-        parameter_grid.train("digits", grid, tmp_path, overrides, "command")
+def test_protocols_that_do_not_fit_are_refused_before_any_training(data_dir, tmp_path):
+    overrides = [*SMALL.items(), ("data.dir", str(data_dir)), ("eval.protocols", "knn,nonsense")]
+    with pytest.raises(UserError, match="protocol 'nonsense' is unknown"):
+        parameter_grid.train("digits", {"seed": ["1"]}, tmp_path / "grid", overrides, "command")
+    assert not (tmp_path / "grid").exists()
 
 
 def test_grid_trains_all_combinations_once_and_writes_the_table(
@@ -97,9 +100,9 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
     flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
     flags += [f"--config.data.dir={data_dir}", "--workdir", str(tmp_path / "grid")]
 
-    def train(values: str) -> str:
+    def train(values: str, *further: str) -> str:
         with pytest.raises(SystemExit) as exit_:
-            cli.run("train", ["--grid=seed=0x1", f"--grid=optim.lr={values}", *flags])
+            cli.run("train", ["--grid=seed=0x1", f"--grid=optim.lr={values}", *flags, *further])
         assert not exit_.value.code
         return capsys.readouterr().out
 
@@ -121,6 +124,21 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
     assert "finished before" in train("0.1,0.2") and len(trained) == 2
     train("0.2,0.3")
     assert trained[2:] == [(1, 0.3)]
+    # Protocols that a later command names are measured on the finished runs.
+    train("0.2,0.3", "--config.eval.protocols=retrieval,knn:instdisc,knn")
+    assert len(trained) == 3
+    table = (tmp_path / "grid" / "grid.md").read_text()
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert lines[0][-3:] == ["retrieval_r1", "knn_top1 (instdisc)", "k-NN top-1"]
+    folders = (tmp_path / "grid" / "runs").iterdir()
+    [folder] = [one for one in folders if config.read_config(one).optim.lr == 0.3]
+    measured = {
+        (row["metric"], row["details"]["preset"]): f"{row['value']:.2f}"
+        for row in read_results(folder)
+    }
+    expected = [("retrieval_r1", "default"), ("knn_top1", "instdisc")]
+    expected.append(("knn_top1", knn.DEFAULT))
+    assert lines[-1][-3:] == [measured[key] for key in expected]
 
 
 @pytest.mark.fast

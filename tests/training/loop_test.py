@@ -1,11 +1,13 @@
 """Whole runs: crash, stop, resume, rejected input, and the files in the workdir."""
 
 import errno
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -90,9 +92,17 @@ def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS] and not unfinished.exists()
 
 
-def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
+def set_back(monkeypatch) -> None:
+    """Let the clock of the system go back by a minute whenever it is read."""
+    times = itertools.count(int(1e9 * time.time()), -60 * 10**9)
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    monkeypatch.setattr(time, "time", lambda: next(times) / 1e9)
+
+
+def test_interrupted_run_resumes_bit_for_bit_though_the_clock_goes_back(
     tiny, whole, tmp_path, monkeypatch
 ):
+    set_back(monkeypatch)
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -105,6 +115,10 @@ def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
     pretrain.train(tiny(), tmp_path)
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
+    speeds = [
+        row["images_per_second"] for row in metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
+    ]
+    assert min(speeds) > 0
     # The stop added one line of metrics and changed nothing else.
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
@@ -243,16 +257,17 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
     return actual
 
 
-def test_tensorboard_events_equal_metrics_jsonl(tmp_path):
-    for first, steps in ((0, (1, 2)), (1, (2, 3))):
+def test_tensorboard_events_equal_metrics_jsonl_though_the_clock_goes_back(tmp_path, monkeypatch):
+    set_back(monkeypatch)
+    for first, steps in ((0, (1, 2)), (1, (2, 3)), (3, (4,)), (4, (5,))):
         recorder = metrics_writer.MetricsWriter(tmp_path, first)
         for step in steps:
             recorder.write(step, {"loss": step + first / 2, "b": 1.0})
         recorder.sync()
         recorder.close()
     rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
-    assert [row.pop("step") for row in rows] == [1, 2, 3]
-    assert events(tmp_path) == dict(zip((1, 2, 3), rows, strict=True))
+    assert [row.pop("step") for row in rows] == [1, 2, 3, 4, 5]
+    assert events(tmp_path) == dict(zip((1, 2, 3, 4, 5), rows, strict=True))
 
 
 def test_finished_run_is_reported_and_left_unchanged(tiny, whole, capsys):

@@ -8,7 +8,7 @@ import pytest
 from tiny import DIGITS, TINY
 
 from jaxssl import distributed
-from jaxssl.data import source
+from jaxssl.data import kind, source
 from jaxssl.evaluation import pretrain
 from jaxssl.training import config, programs
 from jaxssl.training.build import build, make_batches, shared_numbers
@@ -51,7 +51,8 @@ def programs_of(settings, **changes):
     with closing(make_batches(settings, train_set, mesh)) as batches:
         batches = batches._replace(**changes)
         setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
-        return programs.make_programs(settings, setup, batches, train_set.shape, mesh)
+        inputs = kind.of(settings).inputs(settings, train_set.shape)
+        return programs.make_programs(settings, setup, batches, inputs, mesh)
 
 
 def test_only_runs_with_different_static_settings_have_separate_programs(data_dir):

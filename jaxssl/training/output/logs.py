@@ -78,3 +78,14 @@ def log_to_file(path: Path) -> Iterator[None]:
         log.removeHandler(file)
         with explain_write_errors(path):  # A record that was not written is written again.
             file.close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the log and all other text off the screen. The log file of a run still gets the log."""
+    log_to_screen()
+    before, screen.quiet = screen.quiet, True
+    try:
+        yield
+    finally:
+        screen.quiet = before

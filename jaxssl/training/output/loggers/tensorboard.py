@@ -23,7 +23,7 @@ class TensorBoard:
         # silently on a full disk.
         self._path = workdir / "events"
         with explain_write_errors(self._path):
-            self._events = EventsWriter(str(self._path), f".{time.time_ns()}")
+            self._events = EventsWriter(str(_prefix(self._path)), f".{time.time_ns()}")
             if step:  # This event tells TensorBoard to drop the events of later steps.
                 start = SessionLog(status=SessionLog.START)
                 event = Event(wall_time=time.time(), step=step + 1, session_log=start)
@@ -44,6 +44,19 @@ class TensorBoard:
         """Close the event file."""
         with explain_write_errors(self._path):
             self._events.close()
+
+
+def _prefix(path: Path) -> Path:
+    """Return the start of the name of a new event file, ``path`` unless the clock was set back.
+
+    TensorBoard reads event files in the order of their names, which contain the time.
+    """
+    name = f"{path.name}.out.tfevents."
+    earlier = [one.name for one in path.parent.glob(f"{name}*")]
+    latest = max((one.removeprefix(name)[:10] for one in earlier), default="")
+    if latest < str(int(time.time())):
+        return path
+    return path.with_name(f"{name}{latest}~{len(earlier):04d}")
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> TensorBoard:
