@@ -122,11 +122,11 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def saved_arrays(workdir: Path) -> list[np.ndarray]:
-    """Return all arrays of the last checkpoint of a whole tiny run."""
-    actual = checkpoint.restore_arrays(workdir)
-    assert actual.step == STEPS
-    return jax.tree.leaves(actual.state)
+def assert_same_arrays(workdir: Path, other: Path, steps: int = STEPS) -> None:
+    """Check that the last checkpoints of two runs of so many steps are equal to the bit."""
+    one, two = (checkpoint.restore_arrays(path) for path in (workdir, other))
+    assert one.step == two.step == steps
+    jax.tree.map(np.testing.assert_array_equal, one.state, two.state)
 
 
 def metric_lines(workdir: Path) -> list[dict]:

@@ -20,7 +20,7 @@ from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
 
 HEADROOM = 0.9  # share of the available memory that a step may take
-MOST_OPERATIONS = 12_000  # of a program that is compiled a second time, to take a small step
+MOST_OPERATIONS = 20_000  # of a program that is compiled a second time, to take a small step
 
 
 class _Data(NamedTuple):

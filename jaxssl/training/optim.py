@@ -68,7 +68,7 @@ def optimiser(
             names begin with "frozen_" are always frozen.
 
     Raises:
-        ValueError: on an unknown name, a value out of its range, or `lars_clip` without larc.
+        ValueError: on an unknown name, or `lars_clip` without larc.
 
     References:
         Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
@@ -87,16 +87,9 @@ def optimiser(
     }
     if name not in chains:
         raise ValueError(f"optim.name must be one of {sorted(chains)}, got {name!r}")
-    if not callable(weight_decay) and not weight_decay >= 0:
-        raise ValueError(f"optim.weight_decay must be >= 0, got {weight_decay}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"optim.momentum must be in [0, 1), got {momentum}")
-    if not clip_norm >= 0:
-        raise ValueError(f"optim.clip_norm must be >= 0 (0 does not clip), got {clip_norm}")
     if lars_clip and name != "larc":
         raise ValueError(f'optim.lars_clip needs optim.name "larc", got {name!r}')
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
-    transfer.check()
     trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
 
     def groups(params: optax.Params) -> Any:

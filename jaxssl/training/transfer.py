@@ -42,16 +42,6 @@ class Transfer(NamedTuple):
     layer_decay: float = 1.0
     lora: int = 0
 
-    def check(self) -> None:
-        """Raise ValueError if a number is out of range."""
-        if not self.backbone_lr > 0:
-            raise ValueError(f"optim.backbone_lr must be > 0, got {self.backbone_lr}")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"optim.layer_decay must be in (0, 1], got {self.layer_decay}")
-        for name in ("freeze_blocks", "lora"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"optim.{name} must be >= 0, got {getattr(self, name)}")
-
     def frozen(self, params: Mapping[str, Any]) -> Any:
         """Mark the parameters that are not trained, in a tree of bools by network.
 

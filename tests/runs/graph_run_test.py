@@ -8,7 +8,7 @@ import pytest
 from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
 from shared_folders import shared_folder, shared_run
-from workdir_cases import at_batch, interrupt
+from workdir_cases import assert_same_arrays, at_batch, interrupt
 
 from jaxssl.evaluation import pretrain
 import jaxssl
@@ -87,12 +87,6 @@ def whole(tiny, tmp_path_factory):
     return shared_run(tmp_path_factory, "graphs", lambda workdir: pretrain.train(tiny(), workdir))
 
 
-def saved_arrays(workdir):
-    actual = checkpoint.restore_arrays(workdir)
-    assert actual.step == STEPS
-    return jax.tree.leaves(actual.state)
-
-
 def test_graph_run_ends_with_results_and_a_report(whole):
     rows = [row for row in results.read_results(whole) if row["protocol"] != "online"]
     actual = {row["features"]: row for row in rows}
@@ -120,9 +114,10 @@ def test_stopped_graph_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatc
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [3]
     pretrain.train(tiny(), tmp_path)
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    one, other = ([row["value"] for row in results.read_results(path)] for path in (tmp_path, whole))
+    assert_same_arrays(tmp_path, whole, STEPS)
+    one, other = (
+        [row["value"] for row in results.read_results(path)] for path in (tmp_path, whole)
+    )
     assert one == other
 
 

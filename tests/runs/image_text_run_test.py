@@ -23,6 +23,8 @@ from jaxssl.training import config
 from jaxssl.training import loop
 from jaxssl.training.output import metrics_writer
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3
 SETTINGS = {
@@ -52,9 +54,6 @@ ZEROSHOT = {"zeroshot_top1", "zeroshot_top5"}
 @pytest.fixture(autouse=True, scope="module")
 def package():
     pytest.importorskip("instant_clip_tokenizer")
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,13 @@ from jaxssl.studies import parameter_grid
 from jaxssl.studies.grid import KNN, LINEAR, RunResult
 from jaxssl.training import config
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 SMALL = {
     **{key: value for key, value in TINY.items() if key != "eval.protocols"},
     "total_steps": "3",
     "schedule.warmup_epochs": "0",
 }
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 @pytest.mark.fast

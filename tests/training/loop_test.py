@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from orbax import checkpoint as orbax
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tiny import SAVED, SETTINGS, STEPS
-from workdir_cases import at_batch, metric_lines, saved_arrays
+from workdir_cases import assert_same_arrays, at_batch, metric_lines
 
 import jaxssl
 from jaxssl import distributed
@@ -35,11 +36,10 @@ from jaxssl.training.programs import make_encoder
 from jaxssl.training.workdir import checkpoint, run_record
 from jaxssl.training.workdir.run_lock import lock
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def crash() -> None:
@@ -55,8 +55,7 @@ def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cac
             pretrain.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(settings, tmp_path)
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(tmp_path, whole)
     assert metric_lines(tmp_path) == metric_lines(whole)
 
 
@@ -86,8 +85,7 @@ def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
     [unfinished] = (tmp_path / "checkpoints").iterdir()
     assert "tmp" in unfinished.name and checkpoint.steps(tmp_path) == []
     pretrain.train(tiny(), tmp_path)
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(tmp_path, whole)
     assert metric_lines(tmp_path) == metric_lines(whole)
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS] and not unfinished.exists()
 
@@ -113,8 +111,7 @@ def test_interrupted_run_resumes_bit_for_bit_though_the_clock_goes_back(
     assert checkpoint.steps(tmp_path) == [5]
     assert "the same command resumes there" in (tmp_path / "train.log").read_text()
     pretrain.train(tiny(), tmp_path)
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(tmp_path, whole)
     speeds = [
         row["images_per_second"] for row in metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
     ]
@@ -206,9 +203,7 @@ def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, mo
         with pytest.raises(SystemExit):
             pretrain.train(settings, tmp_path / "stopped")
     pretrain.train(settings, tmp_path / "stopped")
-    actual, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_arrays(tmp_path / "stopped", tmp_path / "whole")
     memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
     assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
     assert memory["objective"].shape == (1304,)  # filled up with zeros, for eight devices
@@ -347,7 +342,7 @@ def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     tiny, whole, tmp_path, damage
 ):
     workdir = tmp_path / "run"
-    _copy(whole, workdir)
+    shutil.copytree(whole, workdir)
     for path in (workdir / "checkpoints" / str(STEPS) / "state").rglob("*"):
         if path.is_file() and path.stat().st_size > 100:
             damage(path)
@@ -358,14 +353,13 @@ def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     log = (workdir / "train.log").read_text()
     assert f"{STEPS} is damaged or incomplete" in log and f"going back to step {SAVED}" in log
     assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
-    for actual, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(workdir, whole)
     assert metric_lines(workdir) == metric_lines(whole)
 
 
 def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_path):
     workdir = tmp_path / "run"
-    _copy(whole, workdir)
+    shutil.copytree(whole, workdir)
     for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         truncate(path)
     before = sorted(workdir.rglob("*"))
@@ -379,7 +373,7 @@ def test_checkpoints_that_are_not_of_the_run_are_refused_before_anything_is_writ
     tiny, whole, tmp_path, monkeypatch
 ):
     workdir = tmp_path / "run"
-    _copy(whole, workdir)
+    shutil.copytree(whole, workdir)
     folder = workdir / "checkpoints"
 
     def refuse(message, **changes):
@@ -405,7 +399,7 @@ def test_changed_environment_is_named_and_linked_checkpoint_is_set_aside(
     tiny, whole, tmp_path, monkeypatch
 ):
     workdir = tmp_path / "run"
-    _copy(whole, workdir)
+    shutil.copytree(whole, workdir)
     folder = workdir / "checkpoints"
     os.rename(folder / str(STEPS), tmp_path / "elsewhere")
     (folder / str(STEPS)).symlink_to(tmp_path / "elsewhere")
@@ -417,8 +411,7 @@ def test_changed_environment_is_named_and_linked_checkpoint_is_set_aside(
     assert f"jaxlib: '{environment['jaxlib']}' -> '9.9'; the results may differ" in log
     assert f"checkpoints/{STEPS} is a symbolic link; it is ignored and moved" in log
     assert (workdir / "damaged" / str(STEPS)).is_symlink()
-    for array, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(array, expected)
+    assert_same_arrays(workdir, whole)
 
 
 def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
@@ -528,16 +521,6 @@ def test_collapsed_embeddings_are_logged(caplog, monkeypatch):
     assert "step 3: collapsed" in caplog.text
 
 
-def _copy(workdir: Path, to: Path) -> None:
-    for path in workdir.rglob("*"):
-        target = to / path.relative_to(workdir)
-        if path.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-
-
 def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path, monkeypatch):
     make, diagnosed = loop.make_diagnosis, []
 
@@ -620,6 +603,5 @@ def test_full_disk_is_reported_and_the_run_resumes(
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(tiny(), tmp_path)
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(tmp_path, whole)
     assert metric_lines(tmp_path) == metric_lines(whole)

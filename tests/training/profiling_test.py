@@ -4,10 +4,9 @@ import gzip
 import json
 
 import jax
-import numpy as np
 import pytest
 from jax import numpy as jnp
-from workdir_cases import metric_lines, saved_arrays
+from workdir_cases import assert_same_arrays, metric_lines
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
@@ -39,8 +38,7 @@ def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp
     others = [*calls[:start], *calls[end + 1 :]]
     rest = [step for first, n in others for step in range(first, first + n)]
     assert traced == [5, 6, 7] and rest == [0, 1, 2, 3, 4, 8, 9, 10, 11]
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_arrays(tmp_path, whole)
     assert metric_lines(tmp_path) == metric_lines(whole)
 
 

@@ -15,14 +15,13 @@ from jaxssl.training.build import build, make_batches, shared_numbers
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 
 def load(data_dir, **changes):
     values = {**TINY, "data.dir": str(data_dir), "total_steps": "6", "log_every": "2"}
     values |= {"schedule.warmup_epochs": "0.01", "eval.every": "100", "checkpoint.every": "100"}
     return config.load(DIGITS, list({**values, **changes}.items()))
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def losses(workdir):

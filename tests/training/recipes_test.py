@@ -22,6 +22,8 @@ from jaxssl.training.build import build, initial_state, make_networks
 from jaxssl.training.compatibility import check_labels
 from jaxssl.training.state import make_train_step
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 ROOT = Path(__file__).parents[2]
 OTHERS = {"base", "studies"}  # what recipes and runs of studies differ from
 FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
@@ -44,9 +46,6 @@ OUTSIDE = ("data", "augment", "second_view", "crops", "eval", "checkpoint", "epo
 PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
 
 each_recipe = pytest.mark.parametrize("name", RECIPES)
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def shrunk(name: str):
@@ -185,8 +184,104 @@ def settings() -> dict[str, tuple[str, dict]]:
 @pytest.mark.parametrize("case", settings().values(), ids=settings())
 def test_views_are_finite_and_in_range(case):
     name, hyper, c = case
-    small = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
-    dry_run.dry_run(config_lib.load("digits", small))
+    small = {k: v for k, v in TINY["augment"].items() if k in hyper}
+    recipe = config_lib.factory("augment", name)(**{**hyper, **small})
+    image = np.random.default_rng(0).random((12, 10, c), np.float32)
+    run = jax.jit(jax.vmap(recipe, in_axes=(0, None)))
+    views = np.asarray(run(jax.random.split(jax.random.key(1), 3), image))
+    assert views.shape == (3, SIDE, SIDE, c)
+    assert np.isfinite(views).all() and 0 <= views.min() and views.max() <= 1
+    assert not np.array_equal(views[0], views[1])
+
+
+def same_program(config) -> str:
+    """Return a key that is equal for recipes whose tiny steps differ in constants only."""
+    kept = {k: v for k, v in config.to_dict().items() if k not in OUTSIDE}
+    kept["net"].pop("size", None)
+    kept |= {"channels": channels(config), "crops": config.crops.number}
+    return json.dumps(_structure(kept), sort_keys=True, default=str)
+
+
+def _structure(value):
+    if isinstance(value, dict):
+        return {k: _structure(v) for k, v in value.items() if k != "preset"}
+    return bool(value) if isinstance(value, float) else value
+
+
+def programs() -> list:
+    """Return one recipe per tiny program; `make test` has one per method.
+
+    `whole_step_test.py` computes the steps of the losses by hand.
+    """
+    seen, cases = set(), []
+    for name in sorted(RECIPES, key=lambda name: shrunk(name).crops.number):  # small programs first
+        config = shrunk(name)
+        program = same_program(config)
+        method = config.method.name
+        if program not in seen:
+            cases.append(pytest.param(name, marks=pytest.mark.long if method in seen else ()))
+        seen |= {program, method}
+    return cases
+
+
+@pytest.mark.parametrize("name", programs())
+def test_tiny_version_of_a_recipe_takes_two_steps(name, monkeypatch):
+    config = shrunk(name)
+    # Views are tested above, so cheap ones are made from the same arguments here.
+    monkeypatch.setattr(build_lib, "factory", cheap_factory)
+    monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
+    parts = build(config, BATCH)
+    assert parts.total_steps == config.epochs
+
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    batch = {
+        "input": rng.integers(0, 256, (BATCH, SIDE, SIDE, channels(config)), np.uint8),
+        "label": np.array([0, 1, 0, 2], np.int32),
+        "index": np.arange(BATCH, dtype=np.int32),
+    }
+    with jax.disable_jit():  # its many random draws compile once for all recipes
+        state = initial_state(config, parts, batch, BATCH, mesh)
+    before = jax.tree.map(np.array, state.params)
+    batch = distributed.shard(batch, mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    for _ in range(2):  # a warm-up's first rate is 0
+        state, metrics, z = step(state, batch)
+        assert all(np.isfinite(value) for value in jax.device_get(metrics).values())
+    assert int(state.step) == 2
+    assert z.shape[:2] == (config.views, BATCH) and np.isfinite(np.asarray(z)).all()
+    after = jax.tree.map(np.array, state.params)
+    for network, params in after.items():
+        leaves = jax.tree.leaves(params)
+        assert all(np.isfinite(leaf).all() for leaf in leaves)
+        pairs = zip(leaves, jax.tree.leaves(before[network]), strict=True)
+        moved = [not np.array_equal(new, old) for new, old in pairs]
+        assert any(moved) or not moved, f"{network} did not move"
+
+
+def cheap_factory(group: str, name: str):
+    """Like `jaxssl.training.config.factory`, but views are only cut and darkened."""
+    factory = config_lib.factory(group, name)
+    if group != "augment":
+        return factory
+
+    def recipe(*, size, **hyper):
+        factory(size=size, **hyper)  # refuses what it would refuse
+        return lambda key, image: image[:size, :size] * jax.random.uniform(key)
+
+    return recipe
+
+
+# Dry run
+
+
+def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, 50, ((1,), True))
+    overrides = {"batch_size": "4096", "augment.size": "8", "net.width": "2", "views": "2"}
+    overrides |= {"head.proj_layers": "1", "second_view.flip": "0.25"}
+    overrides |= {"crops.number": "3", "crops.size": "6", "eval.protocols": "knn,linear"}
+    config = config_lib.load("tcl_supervised:fashion_mnist", list(overrides.items()))
+    dry_run.dry_run(config)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
     assert "crops [3, 4096, 6, 6, 1], views [2, 4096, 8, 8, 1]" in lines["views"]
@@ -213,13 +308,8 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(capsys, monkeyp
         dry_run, "_compile", lambda *args: compiled.append(args) or compile_step(*args)
     )
     monkeypatch.setattr(dry_run, "MOST_OPERATIONS", 100)
-    small = {
-        "batch_size": "16",
-        "net.widths": "(4, 8)",
-        "net.strides": "(2, 2)",
-        "augment.size": "8",
-    }
-    dry_run.dry_run(config_lib.load("digits", list(small.items())))
+    tiny = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
+    dry_run.dry_run(config_lib.load("digits", tiny))
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert len(compiled) == 1 and "of the compiled step of 16 examples" in lines["memory"]
     assert lines["one"].startswith("step   left out: it has ")

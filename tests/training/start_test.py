@@ -9,7 +9,7 @@ import weights_cases
 from jax import numpy as jnp
 from safetensors.numpy import save_file
 from tiny import DIGITS, SAVED, SETTINGS
-from workdir_cases import at_batch, interrupt, metric_lines, saved_arrays
+from workdir_cases import assert_same_arrays, at_batch, interrupt, metric_lines
 
 import jaxssl
 from jaxssl import distributed
@@ -23,12 +23,11 @@ from jaxssl.training import config
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.workdir import checkpoint, run_record
 
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": "4"}
-
-
-pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def started(settings, images=IMAGES):
@@ -83,10 +82,7 @@ def test_interrupted_run_resumes_without_the_weights_bit_for_bit(
             pretrain.train(settings, tmp_path / "run")
     shutil.rmtree(source)
     pretrain.train(settings, tmp_path / "run")
-    for one, other in zip(
-        saved_arrays(tmp_path / "run"), saved_arrays(tmp_path / "uninterrupted"), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    assert_same_arrays(tmp_path / "run", tmp_path / "uninterrupted")
     assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "uninterrupted")
     report = jaxssl.Run(tmp_path / "run").init
     assert report is not None and report["from"] == str(source)
@@ -196,8 +192,7 @@ def test_run_of_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, monkey
         with pytest.raises(SystemExit):
             pretrain.train(settings, tmp_path / "run")
     pretrain.train(settings, tmp_path / "run")
-    for one, other in zip(saved_arrays(tmp_path / "run"), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_arrays(tmp_path / "run", whole)
 
 
 def test_adapters_of_a_network_without_attention_are_refused(tiny):

@@ -138,9 +138,9 @@ def test_frozen_parameters_get_no_gradient():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optim.backbone_lr": "0"}, "optim.backbone_lr must be > 0, got 0"),
-        ({"optim.layer_decay": "1.5"}, r"optim.layer_decay must be in \(0, 1\], got 1.5"),
-        ({"optim.freeze_blocks": "-1"}, "optim.freeze_blocks must be >= 0, got -1"),
+        ({"optim.backbone_lr": "0"}, "'optim.backbone_lr' must be > 0, got 0"),
+        ({"optim.layer_decay": "1.5"}, "'optim.layer_decay' must be <= 1, got 1.5"),
+        ({"optim.freeze_blocks": "-1"}, "'optim.freeze_blocks' must be >= 0, got -1"),
         ({"optim.freeze": "net/Conv_9"}, "'net/Conv_9' is no network or module; valid: net, net/"),
     ],
 )

@@ -1,22 +1,31 @@
 """Check the ranges of config values that no component checks."""
 
-from functools import reduce
-from operator import getitem
+import operator
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.training.config.keys import find_group
+from jaxssl.training.config.types import is_schedule
 
 # In these groups integers are sizes, not hyper-parameters.
 NETWORKS = ("net", "text", "head", "predictor")
-LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
-LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
-LOWEST |= {"data.test_fraction": 0, "data.workers": -1, "data.context": 1, "data.frame_size": 1}
-LOWEST |= {"optim.clip_norm": 0, "optim.trust_coefficient": 0, "schedule.warmup_epochs": 0}
-LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor": 0}
-# Losses and methods compile operations for each pair of views, which takes hours for hundreds.
-MOST_VIEWS = 64
+# Limits of the keys that every run reads. Losses and methods compile operations for each pair of
+# views, which takes hours for hundreds of views.
+LIMITS = {
+    ">= -1": "data.workers",
+    ">= 0": "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
+    "optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
+    "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
+    "schedule.end_factor",
+    ">= 1": "batch_size views log_every accumulate_steps max_skipped data.context data.frame_size",
+    "> 0": "optim.lr optim.backbone_lr optim.layer_decay eval.every checkpoint.every",
+    "< 1": "optim.momentum",
+    "<= 1": "optim.layer_decay",
+    "<= 64": "views crops.number",
+}
+COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # in any other size of a network
 # in the side of a view, because JAX counts the pixels of an image in 32 bits
@@ -25,18 +34,14 @@ MOST_PIXELS = 2**15
 
 def check_common_ranges(config: ConfigDict) -> None:
     """Raise UserError if a key that every run reads is out of its range."""
-    values: dict[str, Any] = {key: reduce(getitem, key.split("."), config) for key in LOWEST}
-    for key, value in values.items():
-        if value < LOWEST[key]:
-            raise UserError(f"config key {key!r} must be >= {LOWEST[key]}, got {value}")
-    for key in ("views", "crops.number"):
-        if values[key] > MOST_VIEWS:
-            raise UserError(f"config key {key!r} must be <= {MOST_VIEWS}, got {values[key]}")
+    for limit, keys in LIMITS.items():
+        symbol, bound = limit.split()
+        for key in keys.split():
+            value: Any = find_group(config, key)[key.rpartition(".")[2]]
+            if not is_schedule(value) and not COMPARE[symbol](value, float(bound)):
+                raise UserError(f"config key {key!r} must be {limit}, got {value}")
     if not config.total_steps and not config.epochs:
         raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
-    for group, name in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
-        if not config[group][name] > 0:
-            raise UserError(f"config key '{group}.{name}' must be > 0, got {config[group][name]}")
 
 
 def check_argument(key: str, component: str, value: Any) -> None:
