@@ -265,17 +265,13 @@ def make_train_steps(
         distributed.take_rows, mesh, (P() if resident else split, split), split
     )
 
-    def one_step(
-        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
-    ) -> tuple[TrainState, dict[str, Array], Array, Array]:
-        del n
-        state, metrics, embeddings = make_step(numbers)(state, gather(data, indices[0]))
-        return state, metrics, embeddings, metrics["loss"][None]
-
     def steps(
         state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
     ) -> tuple[TrainState, dict[str, Array], Array, Array]:
         step = make_step(numbers)
+        if not loop:
+            state, metrics, embeddings = step(state, gather(data, indices[0]))
+            return state, metrics, embeddings, metrics["loss"][None]
 
         def body(i: Array, carry: Any) -> Any:
             state, _, _, losses = carry
@@ -288,7 +284,7 @@ def make_train_steps(
         losses = jnp.zeros(len(indices), metrics["loss"].dtype)
         return lax.fori_loop(0, n, body, (state, *blank, losses))
 
-    return jax.jit(steps if loop else one_step, donate_argnums=0)
+    return jax.jit(steps, donate_argnums=0)
 
 
 def make_diagnosis(

@@ -117,11 +117,6 @@ def test_label_lists_settings_that_differ_from_the_defaults():
     assert label("loss.preset=paper", rising) == "auc_cl (paper, a=linear schedule)"
 
 
-def test_override_sets_a_schedule_for_a_hyper_parameter():
-    config = load("loss.alpha={'schedule': 'linear', 'start': 0.0, 'end': 1.0}")
-    assert config.loss.alpha.schedule == "linear"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -18,6 +18,7 @@ from jaxssl.training.config import conflicts, load, read_config, validate
 from jaxssl.training.output import atomic_files, logs
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_lock import lock
+from jaxssl.training.workdir.run_record import shorten
 
 # A shared file system may take some seconds to show a new file on another host.
 PATIENCE = 10.0
@@ -110,11 +111,10 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
     theirs = read_config(workdir)
     changed = conflicts(config, theirs.to_dict())
     if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         is_longer = len(changed) == 1 and config.epochs > theirs.epochs and not config.total_steps
         longer = f" --extend_to {config.epochs:g}" if is_longer else ""
         raise UserError(
-            f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); choose "
+            f"{workdir} holds a run of another config ({shorten(changed)}); choose "
             f"another --workdir, or go on with that run: jaxssl train --resume {workdir}{longer}"
         )
 

@@ -180,16 +180,11 @@ def require_equal(values: Mapping[str, Any]) -> None:
     texts = distributed.gather_process_texts(text)
     first = json.loads(texts[0])
     for process, other in enumerate(texts):
-        if changed := describe_difference(first, json.loads(other)):
+        if changed := differences(json.loads(other), first):
             raise UserError(
-                f"process {process} differs from process 0 ({changed}); start all processes with "
-                "the same command, data and packages"
+                f"process {process} differs from process 0 ({shorten(changed)}); start all "
+                "processes with the same command, data and packages"
             )
-
-
-def describe_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the differences of two processes as text, or "" if there are none."""
-    return shorten(differences(other, first))
 
 
 def process_values(config: ConfigDict, workdir: Path) -> dict[str, Any]:
