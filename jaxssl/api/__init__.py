@@ -60,6 +60,7 @@ def train(
     augment: Component | None = None,
     init: "Run | str | Path | None" = None,
     workdir: str | Path | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Run:
     """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
@@ -80,6 +81,7 @@ def train(
         augment: augmentation in place of the config's, in the same forms.
         init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.
+        trust: as for `jaxssl.load_encoder`, for the run that ``init`` names.
         **settings: values of config keys, as ``--config.KEY=VALUE`` on the command line. The group
             may be left out of a key that only one group has, so that ``lr`` is "optim.lr".
 
@@ -107,11 +109,16 @@ def train(
         changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
-    return _train(complete, Path(workdir), splits)
+    return _train(complete, Path(workdir), splits, trust)
 
 
 def resume(
-    run: Run | str | Path, extend_to: float | None = None, *, data: Any = None, **settings: Any
+    run: Run | str | Path,
+    extend_to: float | None = None,
+    *,
+    data: Any = None,
+    trust: bool = False,
+    **settings: Any,
 ) -> Run:
     """Go on with a run by its own config, or extend it to more epochs.
 
@@ -123,6 +130,8 @@ def resume(
             the last checkpoint on. Default: the epochs of the run.
         data: the data of the run, if they were given to `train` as Python objects. A `Run` that
             `train` has returned keeps them.
+        trust: as for `jaxssl.load_encoder`, for the config of this run and the run that its `init`
+            names.
         **settings: config keys that do not change the result, such as ``data.workers``.
 
     Raises:
@@ -130,15 +139,16 @@ def resume(
         KeyboardInterrupt: as `train`.
     """
     folder = Path(run)
-    config = resume_config(folder, extend_to, list(settings.items()))
+    config = resume_config(folder, extend_to, list(settings.items()), trust=trust)
     splits = run.splits if isinstance(run, Run) else None
-    return _train(config, folder, splits if data is None else _use_data(config, data))
+    splits = splits if data is None else _use_data(config, data)
+    return _train(config, folder, splits, trust)
 
 
-def _train(config: ConfigDict, folder: Path, splits: Splits | None) -> Run:
+def _train(config: ConfigDict, folder: Path, splits: Splits | None, trust: bool) -> Run:
     compile_cache.enable()
     try:
-        pretrain.train(config, folder, splits)
+        pretrain.train(config, folder, splits, trust=trust)
     except SystemExit:
         raise Stopped(f"{folder} is stopped; the same call resumes it") from None
     return Run(folder, splits)

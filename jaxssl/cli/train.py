@@ -75,7 +75,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError(
             "--resume takes the config of the run; leave --config, --workdir, --grid out"
         )
-    for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
+    single = {"dry_run": DRY_RUN.value, "profile": PROFILE.value, "trust": TRUST.value}
+    for flag, value in single.items():
         if GRID.value and value:
             raise UserError(f"--{flag} is for one run; leave it or --grid out")
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
@@ -104,7 +105,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return dry_run(settings)
     from jaxssl.evaluation import pretrain
 
-    pretrain.train(settings, workdir, profile=profile)
+    pretrain.train(settings, workdir, profile=profile, trust=TRUST.value)
 
 
 def _train_grid(overrides: list[tuple[str, str]]) -> None:

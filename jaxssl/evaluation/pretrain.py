@@ -32,6 +32,8 @@ def train(
     workdir: Path,
     splits: Splits | None = None,
     profile: range | None = None,
+    *,
+    trust: bool = False,
 ) -> None:
     """Pretrain, evaluate and write the report, starting from the last checkpoint if there is one.
 
@@ -40,6 +42,7 @@ def train(
         workdir: folder for everything that the run writes.
         splits: the data. Default: as `config.data` says.
         profile: steps that JAX's profiler traces, or None.
+        trust: as for `jaxssl.load_encoder`, for the run that `config.init` names.
 
     Raises:
         UserError: if the input is invalid, in which case nothing has been overwritten; if the disk
@@ -47,7 +50,8 @@ def train(
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     with custom.unchanged(config.to_dict()):
-        loop.train(config, workdir, EVALUATION, splits, profile)
+        evaluation = EVALUATION._replace(start=partial(start, trust=trust))
+        loop.train(config, workdir, evaluation, splits, profile)
 
 
 def _finish(workdir: Path, splits: Splits) -> None:

@@ -28,7 +28,9 @@ POSITIONS = "net/params/positions"
 PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's first layer
 
 
-def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainState, dict[str, Any]]:
+def start(
+    config: ConfigDict, state: TrainState, inputs: Any, *, trust: bool = False
+) -> tuple[TrainState, dict[str, Any]]:
     """Replace the backbone of an untrained state by the weights that `config.init` names.
 
     A momentum network starts from the same weights. With `config.init_projector` the projector is
@@ -41,6 +43,7 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
             or a weights file.
         state: untrained state of the run.
         inputs: of the run's backbone.
+        trust: as for `jaxssl.load_encoder`.
 
     Returns:
         The state, and a report with "from", "sha256" (of the arrays), "loaded" (number of arrays),
@@ -54,7 +57,7 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
     # A file does not tell the heads of a ViT, nor whether it is complete.
     keys = () if is_run(Path(config.init)) else ("num_heads", "layers")
     settings = {key: config.net[key] for key in keys if config.net.get(key)}
-    source = load_pretrained(config.init, **settings)
+    source = load_pretrained(config.init, trust=trust, **settings)
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
         raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")

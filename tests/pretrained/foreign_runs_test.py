@@ -7,7 +7,9 @@ import shutil
 import zipfile
 from pathlib import Path
 
+import jax
 import pytest
+from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import components
@@ -61,10 +63,20 @@ def plugin(tmp_path):
     return path
 
 
+def train_from(run, **options):
+    """Train one step from the weights of a run."""
+    one_step = {**TINY, "total_steps": 1, "schedule.warmup_epochs": 0}
+    workdir = run.with_name("new")
+    # Optax' Adam raises a float to its integer step count, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        return jaxssl.train(DIGITS, init=run, workdir=workdir, **one_step, **options)
+
+
 READERS = {
     "load_encoder": jaxssl.load_encoder,
     "evaluate": lambda run, **kw: jaxssl.evaluate(run, "knn", **kw),
     "embed": lambda run, **kw: jaxssl.embed(run, [], **kw),
+    "train": train_from,
     "export": lambda run, **kw: export(run, ["safetensors"], **kw),
     "report": lambda run: write_page([run]),
     "results": lambda run: (jaxssl.Run(run).config, jaxssl.Run(run).metrics),
@@ -82,7 +94,7 @@ def test_reading_a_run_executes_no_file_that_the_user_did_not_name(name, forge, 
         message = rf"not trained with: {plugin} \(SHA-256 {digest}\); read them.*--trust"
         with pytest.raises(UserError, match=message):
             READERS[name](run)
-    assert not plugin.with_name("executed").exists()
+    assert not plugin.with_name("executed").exists() and not run.with_name("new").exists()
 
 
 def test_protocols_of_an_encoder_and_data_of_config_json_are_not_executed(forge, plugin):
@@ -125,6 +137,13 @@ def test_state_folder_that_cannot_be_written_is_named(plugin, tmp_path, monkeypa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     trust.remember([f"{plugin}:loss"])
     assert f"cannot record that you train with {plugin} (Not a directory)" in caplog.text
+
+
+def test_training_starts_from_a_run_that_the_user_trusts(forge, plugin):
+    run = forge({"config.loss.name": f"{plugin}:loss"})
+    report = train_from(run, trust=True).init
+    assert report is not None and report["from"] == str(run) and report["loaded"] > 0
+    assert plugin.with_name("executed").exists()
 
 
 # Each case forges values of a checkpoint's metadata and of config.json.
