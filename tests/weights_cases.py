@@ -32,15 +32,10 @@ def public_shapes(net, size):
     module = parameter_names.make_net(net)
     image = jnp.zeros((1, size, size, 3))
     tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
-    shapes = {
-        name: array.shape for name, array in parameter_names.fixed_positions(module, size).items()
-    }
-    for entry in parameter_names.entries(module):
-        leaf = tree
-        for key in entry.path:
-            leaf = leaf[key]
-        shapes[entry.name] = entry.layout.public(np.zeros(leaf.shape, np.int8)).shape
-    return shapes
+    fixed = parameter_names.fixed_positions(module, size)
+    shapes = {name: array.shape for name, array in fixed.items()}
+    entries = parameter_names.entries(module, tree)
+    return shapes | {entry.name: entry.public_shape for entry in entries}
 
 
 def draw_arrays(shapes):

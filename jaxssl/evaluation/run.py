@@ -21,7 +21,7 @@ from jaxssl.evaluation.selection import (
     drop_unshared,
     select_protocols,
 )
-from jaxssl.pretrained import folders
+from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
@@ -174,8 +174,8 @@ def _resolve(
     if isinstance(encoder_or_path, PretrainedEncoder):
         encoder = encoder_or_path
     else:
-        out = out or folders.results_folder(encoder_or_path)
-        path = folders.local(encoder_or_path)
+        out = out or hub.results_folder(encoder_or_path)
+        path = hub.local(encoder_or_path)
         if is_run(path):
             read_config(path)  # raises an error for a damaged workdir
         out = out or (path if is_run(path) else path.with_suffix(".eval"))

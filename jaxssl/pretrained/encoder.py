@@ -97,19 +97,25 @@ def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any],
     return jax.jit(encode)
 
 
-def require_finite(variables: Any, source: Any) -> None:
-    """Raise UserError if an array is not finite, because features may be finite all the same.
+def require_valid(variables: Any, source: Any) -> None:
+    """Raise UserError if an array is not finite or a variance negative.
+
+    Features may be finite all the same.
 
     Args:
         variables: NumPy arrays.
         source: the file or folder of the variables, for the message.
     """
     for path, array in jax.tree_util.tree_leaves_with_path(variables):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        fault = None
         if not np.isfinite(array).all():
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            fault = "values that are not finite"
+        elif name.startswith("batch_stats/") and name.endswith("/var") and (array < 0).any():
+            fault = "a negative variance"
+        if fault:
             raise UserError(
-                f"{source}: {name} has values that are not finite; the training diverged, or the "
-                "file is damaged"
+                f"{source}: {name} has {fault}; the training diverged, or the file is damaged"
             )
 
 

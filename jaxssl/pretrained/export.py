@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.pretrained import folders, hub, model_card, timm_format, weights
+from jaxssl.pretrained import hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
@@ -62,7 +62,7 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
         hub.repository_name(push)
-    path = folders.local(path).resolve()
+    path = hub.local(path).resolve()
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     pretrained = load_pretrained(path, step, trust=trust)

@@ -1,13 +1,11 @@
-"""Weights folders of transformers, timm and open_clip, on disk or on the Hugging Face Hub."""
+"""Read folders of weights of transformers, timm and open_clip."""
 
 import json
-import re
 from collections.abc import Mapping
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import one_line
 
 # Files of weights in a folder, the preferred first. An index lists the files of a sharded model.
 FILES = (
@@ -22,12 +20,6 @@ CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Pillow's numbers of interpolations.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
-HUB = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-
-
-def is_hub(path: str | PathLike[str]) -> bool:
-    """Return True if a path names a repository of the Hugging Face Hub, hf://owner/name."""
-    return fspath(path).startswith("hf:/")
 
 
 def is_weights_folder(path: Path) -> bool:
@@ -35,55 +27,19 @@ def is_weights_folder(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in FILES)
 
 
-def local(path: str | PathLike[str]) -> Path:
-    """Return a path on disk, after downloading a repository ``hf://owner/name[@revision]``.
-
-    Raises:
-        UserError: if the download fails, or huggingface_hub is not installed.
-    """
-    if not is_hub(path):
-        return Path(path)
-    match = HUB.fullmatch(fspath(path))
-    if match is None:
-        raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise UserError(f"{path} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
-    name, revision = match.groups()
-    try:
-        files = set(huggingface_hub.list_repo_files(name, revision=revision))
-        weights = next((file for file in FILES if file in files), None)
-        if weights is None:
-            raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
-        suffix = weights.partition(".")[2].removesuffix(".index.json")
-        shards = [f"*-of-*.{suffix}"] if weights.endswith(".json") else []
-        patterns = [weights, *CONFIGS, *shards]
-        return Path(
-            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
-        )
-    except UserError:
-        raise
-    except Exception as error:  # The client raises errors of several HTTP libraries.
-        reason = f"{type(error).__name__}: {one_line(error, 300)}"
-        raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
-
-
-def results_folder(path: str | PathLike[str]) -> Path | None:
-    """Return the folder for results of a repository on the Hub, None for a path on disk."""
-    return Path(f"{str(path).rpartition('/')[2]}.eval") if is_hub(path) else None
-
-
 def weights_files(folder: Path) -> list[Path]:
     """Return the files with the weights of a folder, all shards if there are several.
 
     Raises:
-        ValueError: if the index is damaged, or a shard is missing.
+        ValueError: if the index is damaged, or names a file that is missing.
     """
     first = next(folder / name for name in FILES if (folder / name).exists())
     if first.suffix != ".json":
         return [first]
-    names = sorted(set(_read(first)["weight_map"].values()))
+    files = _read(first).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise ValueError(f"{first.name} must have a weight_map, the file of each array")
+    names = sorted(set(map(str, files.values())))
     for name in names:
         if Path(name).name != name:
             raise ValueError(f"{first.name} names the file {name!r:.80} outside the folder")

@@ -1,14 +1,56 @@
-"""Upload an exported folder to the Hugging Face Hub."""
+"""Download weights from the Hugging Face Hub, and upload an exported folder to it."""
 
+import re
 from collections.abc import Sequence
+from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from jaxssl.errors import UserError, one_line
+from jaxssl.pretrained.folders import CONFIGS, FILES
 
-PREFIX = "hf://"
+REPOSITORY = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
-def push(folder: Path, names: Sequence[str], target: str) -> str:
+def is_hub(path: str | PathLike[str]) -> bool:
+    """Return True if a path names a repository of the Hugging Face Hub, hf://owner/name."""
+    return fspath(path).startswith("hf:/")
+
+
+def local(path: str | PathLike[str]) -> Path:
+    """Return a path on disk, after downloading a repository ``hf://owner/name[@revision]``.
+
+    Raises:
+        UserError: if the download fails, or huggingface_hub is not installed.
+    """
+    if not is_hub(path):
+        return Path(path)
+    match = REPOSITORY.fullmatch(fspath(path))
+    if match is None:
+        raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    (name, revision), client = match.groups(), _client(path)
+    try:
+        files = set(client.list_repo_files(name, revision=revision))
+        weights = next((file for file in FILES if file in files), None)
+        if weights is None:
+            raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
+        suffix = weights.partition(".")[2].removesuffix(".index.json")
+        shards = [f"*-of-*.{suffix}"] if weights.endswith(".json") else []
+        patterns = [weights, *CONFIGS, *shards]
+        return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except UserError:
+        raise
+    except Exception as error:  # The client raises errors of several HTTP libraries.
+        reason = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
+
+
+def results_folder(path: str | PathLike[str]) -> Path | None:
+    """Return the folder for results of a repository on the Hub, None for a path on disk."""
+    return Path(f"{str(path).rpartition('/')[2]}.eval") if is_hub(path) else None
+
+
+def push(folder: Path, names: Sequence[str], target: str) -> None:
     """Upload exported files to a model repository, which is created if it does not exist.
 
     Args:
@@ -16,33 +58,33 @@ def push(folder: Path, names: Sequence[str], target: str) -> str:
         names: names of the files.
         target: "hf://owner/name".
 
-    Returns:
-        The address of the repository.
-
     Raises:
         UserError: if the target is no such name, the package is missing, or the upload fails.
     """
-    repository = repository_name(target)
+    repository, client = repository_name(target), _client("--push")
     try:
-        import huggingface_hub
-    except ImportError as error:
-        raise UserError("--push needs huggingface_hub: pip install 'jaxssl[hub]'") from error
-    try:
-        url = huggingface_hub.create_repo(repository, exist_ok=True)
-        huggingface_hub.upload_folder(
+        client.create_repo(repository, exist_ok=True)
+        client.upload_folder(
             repo_id=repository,
             folder_path=folder,
             allow_patterns=list(names),
             commit_message="Upload an encoder trained with jaxssl",
         )
-    except Exception as error:  # The hub and its HTTP library raise many exception types.
+    except Exception as error:  # As in `local`.
         raise UserError(f"--push {target}: {one_line(error)}; the files are in {folder}") from error
-    return str(url)
 
 
 def repository_name(target: str) -> str:
     """Return "owner/name" of "hf://owner/name", and raise UserError for another form."""
-    repository = target.removeprefix(PREFIX)
-    if not target.startswith(PREFIX) or len([part for part in repository.split("/") if part]) != 2:
+    match = REPOSITORY.fullmatch(target)
+    if match is None or match[2]:
         raise UserError(f"--push must be hf://owner/name, got {target!r}")
-    return repository
+    return match[1]
+
+
+def _client(user: str | PathLike[str]) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UserError(f"{user} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
+    return huggingface_hub

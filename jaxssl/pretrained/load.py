@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import Method
-from jaxssl.pretrained import folders, input_settings, weights
-from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
+from jaxssl.pretrained import folders, hub, input_settings, weights
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_valid
 from jaxssl.training import compile_cache, lora
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import (
@@ -114,7 +114,7 @@ def load_pretrained(
     **overrides: Any,
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata."""
-    path = folders.local(path)
+    path = hub.local(path)
     if is_run(path):
         if overrides:
             raise UserError(
@@ -128,9 +128,10 @@ def load_pretrained(
 
 def is_run(path: Path) -> bool:
     """Return True if a path names the workdir of a run, False for weights of other projects."""
-    if folders.is_hub(path) or folders.is_weights_folder(path):
+    if hub.is_hub(path) or folders.is_weights_folder(path):
         return False
-    return path.is_dir() or path.suffix.lower() not in weights.SUFFIXES
+    is_weights = path.is_file() or path.suffix.lower() in weights.SUFFIXES
+    return path.is_dir() or not is_weights
 
 
 def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedEncoder:
@@ -155,7 +156,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
     except Exception as error:  # Networks raise many exception types for other arrays.
         path = workdir / "checkpoints" / str(restored.step)
         raise UserError(f"checkpoint {path} does not fit its config: {one_line(error)}") from error
-    require_finite(variables["net"], workdir)
+    require_valid(variables["net"], workdir)
     last = restored.step == checkpoint.steps(workdir)[-1]
     metadata = {
         "source": workdir.resolve().name,

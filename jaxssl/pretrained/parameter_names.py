@@ -3,39 +3,76 @@
 ResNets have torchvision's names, ViTs and ConvNeXts timm's. Stage i of a ConvNet is
 ``stages.i.conv.weight`` and ``stages.i.norm.{weight,bias,running_mean,running_var}``. Arrays with a
 public name have PyTorch's layout.
+
+A network's table maps the path of a module or an array, such as "Block_0/qkv", to its public name.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
+from flax import traverse_util
 
 from jaxssl import components
 from jaxssl.models import clip_resnet, convnet, convnext, resnet, vit
 
-NETS = {
-    "clip_resnet": clip_resnet.net,
-    "convnet": convnet.net,
-    "convnext": convnext.net,
-    "resnet": resnet.net,
-    "vit": vit.net,
-}
 # Arrays whose absence, in all blocks, means zeros.
 OPTIONAL = re.compile(r"(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.bias")
-
-
-class Layout(NamedTuple):
-    """Conversions of an array between our layout and PyTorch's.
-
-    Attributes:
-        ours: from PyTorch's layout to ours.
-        public: from ours to PyTorch's.
-    """
-
-    ours: Callable[[np.ndarray], np.ndarray]
-    public: Callable[[np.ndarray], np.ndarray]
+# Public names of a module's arrays.
+ARRAYS = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
+# Arrays that have more axes of length 1 in front in public files than here.
+LEADING_AXES = {"cls_token": 2, "dist_token": 2, "reg_token": 1, "pos_embed": 1}
+LEADING_AXES |= {"attn_pool.latent": 1}
+VIT = {
+    "patches": "patch_embed.proj",
+    "frozen_patches": "patch_embed.proj",
+    "token": "cls_token",
+    "distillation": "dist_token",
+    "positions": "pos_embed",
+    "registers": "reg_token",
+    "pre_norm": "norm_pre",
+    "LayerNorm_0": "norm",
+    "pool/query": "attn_pool.latent",
+    "pool/qkv": "attn_pool.qkv",
+    "pool/attention_out": "attn_pool.proj",
+    "pool/LayerNorm_0": "attn_pool.norm",
+    "pool/mlp_in": "attn_pool.mlp.fc1",
+    "pool/mlp_out": "attn_pool.mlp.fc2",
+    "projection/kernel": "proj",
+}
+VIT_BLOCK = {
+    "LayerNorm_0": "norm1",
+    "qkv": "attn.qkv",
+    "attention_out": "attn.proj",
+    "attention_scale": "ls1.gamma",
+    "LayerNorm_1": "norm2",
+    "mlp_in": "mlp.fc1",
+    "mlp_out": "mlp.fc2",
+    "mlp_scale": "ls2.gamma",
+}
+CONVNEXT_BLOCK = {
+    "Conv_0": "conv_dw",
+    "LayerNorm_0": "norm",
+    "mlp_in": "mlp.fc1",
+    "mlp_out": "mlp.fc2",
+    "response_norm": "mlp.grn",
+    "scale": "gamma",
+}
+ATTENTION_POOL = {
+    "AttentionPool_0/positions": "attnpool.positional_embedding",
+    "AttentionPool_0/query": "attnpool.q_proj",
+    "AttentionPool_0/key": "attnpool.k_proj",
+    "AttentionPool_0/value": "attnpool.v_proj",
+    "AttentionPool_0/out": "attnpool.c_proj",
+}
 
 
 class Entry(NamedTuple):
@@ -44,41 +81,30 @@ class Entry(NamedTuple):
     Attributes:
         name: public name.
         path: keys in our variables, beginning with "params" or "batch_stats".
-        layout: layouts of the array.
+        shape: shape of our array.
+        view: shape in which our array has the axes of the public one, in another order.
+        axes: order of these axes in the public array.
     """
 
     name: str
     path: tuple[str, ...]
-    layout: Layout
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
 
+    @property
+    def public_shape(self) -> tuple[int, ...]:
+        """Return the shape of the public array."""
+        return tuple(self.view[axis] for axis in self.axes)
 
-def _to_oihw(x: np.ndarray) -> np.ndarray:
-    """Transpose a kernel [height, width, in, out] to [out, in, height, width]."""
-    return x.transpose(3, 2, 0, 1)
+    def to_public(self, array: np.ndarray) -> np.ndarray:
+        """Return our array in PyTorch's layout."""
+        return array.reshape(self.view).transpose(self.axes)
 
-
-def _to_hwio(x: np.ndarray) -> np.ndarray:
-    return x.transpose(2, 3, 1, 0)
-
-
-SAME = Layout(lambda x: x, lambda x: x)
-# Some projects store these as convolutions of 1 x 1 pixels.
-DENSE = Layout(lambda x: x.reshape(x.shape[:2]).transpose(1, 0), lambda x: x.transpose(1, 0))
-CONV = Layout(_to_hwio, _to_oihw)
-# Some projects store these arrays with fewer or more axes of length 1.
-TOKEN = Layout(lambda x: x.reshape(x.shape[-1:]), lambda x: x[None, None])
-TOKENS = Layout(lambda x: x.reshape(x.shape[-2:]), lambda x: x[None])
-QUERY = Layout(lambda x: x.reshape(1, x.shape[-1]), lambda x: x[None])
-VECTOR = Layout(lambda x: x.reshape(max(x.shape)), lambda x: x)
-
-
-def _patches(side: int) -> Layout:
-    """Return the layout of a patch projection: a convolution in PyTorch, a matrix here."""
-
-    def ours(x: np.ndarray) -> np.ndarray:
-        return _to_hwio(x).reshape(-1, x.shape[0])
-
-    return Layout(ours, lambda x: _to_oihw(x.reshape(side, side, -1, x.shape[1])))
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        """Return a public array in our layout. It may have other axes of length 1."""
+        array = array.reshape(self.public_shape).transpose(np.argsort(self.axes))
+        return np.ascontiguousarray(array).reshape(self.shape)
 
 
 def make_net(config: Mapping[str, Any]) -> nn.Module:
@@ -105,22 +131,31 @@ def make_net(config: Mapping[str, Any]) -> nn.Module:
         ) from error
 
 
-def entries(net: nn.Module) -> list[Entry]:
-    """List a parameter-name entry for every array of a network's variables.
+def entries(net: nn.Module, variables: Mapping[str, Any]) -> list[Entry]:
+    """List an entry for every array of a network's variables.
+
+    Args:
+        net: the network.
+        variables: its variables, or their shapes.
 
     Raises:
         ValueError: if the network has no public names.
     """
-    tables: dict[type, Callable[[Any], list[Entry]]] = {
-        resnet.ResNet: _resnet,
-        clip_resnet.ClipResNet: _clip_resnet,
-        vit.ViT: _vit,
-        convnet.ConvNet: _convnet,
-        convnext.ConvNeXt: _convnext,
-    }
-    if type(net) not in tables:
+    if type(net) not in TABLES:
         raise ValueError(f"a {type(net).__name__} has no public parameter names")
-    return tables[type(net)](net)
+    names, result = TABLES[type(net)](net), []
+    for path, array in traverse_util.flatten_dict(dict(variables)).items():
+        *module, leaf = path[1:]
+        name = names.get("/".join(path[1:])) or f"{names['/'.join(module)]}.{ARRAYS[leaf]}"
+        view = (1,) * LEADING_AXES.get(name, 0) + array.shape
+        if isinstance(net, vit.ViT) and name == "patch_embed.proj.weight":
+            # A convolution in PyTorch, a matrix here.
+            view = (net.patch_size, net.patch_size, array.shape[0] // net.patch_size**2, net.dim)
+        axes = tuple(range(len(view)))
+        if leaf == "kernel" and name.endswith(".weight"):
+            axes = (3, 2, 0, 1) if len(view) == 4 else (1, 0)
+        result.append(Entry(name, path, array.shape, view, axes))
+    return result
 
 
 def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
@@ -141,147 +176,81 @@ def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
     return {"pos_embed": np.concatenate([zeros, positions])[None]}
 
 
-def _convnet(net: convnet.ConvNet) -> list[Entry]:
-    table = []
-    for i in range(len(net.widths)):
-        table += [_conv(f"stages.{i}.conv", (), i), *_batch_norm(f"stages.{i}.norm", (), i)]
-    return table
+def _vit(net: vit.ViT) -> dict[str, str]:
+    return VIT | _blocks((f"blocks.{i}" for i in range(net.layers)), VIT_BLOCK)
 
 
-def _convnext(net: convnext.ConvNeXt) -> list[Entry]:
-    table, number = _layer_norm("norm", ("norm",)), 0
-    for stage, depth in enumerate(net.depths):
-        conv, norm = ("stem.0", "stem.1")
-        if stage:
-            norm, conv = (f"stages.{stage}.downsample.{i}" for i in range(2))
-        table += _dense(conv, (f"Conv_{stage}",), CONV)
-        table += _layer_norm(norm, (f"LayerNorm_{stage}",))
-        for i in range(depth):
-            ours, public = f"Block_{number}", f"stages.{stage}.blocks.{i}"
-            table += _dense(f"{public}.conv_dw", (ours, "Conv_0"), CONV)
-            table += _layer_norm(f"{public}.norm", (ours, "LayerNorm_0"))
-            table += _mlp(f"{public}.mlp", (ours,))
-            if net.response_norm:
-                path, grn = ("params", ours, "response_norm"), f"{public}.mlp.grn"
-                table += [Entry(f"{grn}.weight", (*path, "scale"), VECTOR)]
-                table += [Entry(f"{grn}.bias", (*path, "bias"), VECTOR)]
-            else:
-                table += [Entry(f"{public}.gamma", ("params", ours, "scale"), VECTOR)]
-            number += 1
-    return table
+def _convnet(net: convnet.ConvNet) -> dict[str, str]:
+    modules = {"Conv": "conv", "BatchNorm": "norm"}
+    return {
+        f"{ours}_{i}": f"stages.{i}.{public}"
+        for i in range(len(net.widths))
+        for ours, public in modules.items()
+    }
 
 
-def _resnet(net: resnet.ResNet) -> list[Entry]:
+def _convnext(net: convnext.ConvNeXt) -> dict[str, str]:
+    names = {"Conv_0": "stem.0", "LayerNorm_0": "stem.1", "norm": "norm"}
+    for stage in range(1, len(net.depths)):
+        names[f"LayerNorm_{stage}"] = f"stages.{stage}.downsample.0"
+        names[f"Conv_{stage}"] = f"stages.{stage}.downsample.1"
+    places = (f"stages.{stage}.blocks.{i}" for stage, i in _positions(net.depths))
+    return names | _blocks(places, CONVNEXT_BLOCK)
+
+
+def _resnet(net: resnet.ResNet) -> dict[str, str]:
     # The convolutions of a deep stem are "conv1.0", "conv1.3" and "conv1.6", with norms after them.
     last = len(resnet.STEMS[net.stem]) - 1
-    table = [*_batch_norm("bn1", (), last)]
-    for i in range(last + 1):
-        table += [_conv(f"conv1.{3 * i}" if last else "conv1", (), i)]
-        table += _batch_norm(f"conv1.{3 * i + 1}", (), i) if i < last else []
-    # The first block of a stage changes the shape of its input, except in the first stage of a
-    # ResNet with basic blocks.
-    shortcuts = range(0 if net.bottleneck else 1, len(net.stages))
-    convolutions = 3 if net.bottleneck else 2
-    return table + _residual_blocks(net.stages, convolutions, shortcuts, int(net.pooled_shortcut))
+    names = {f"Conv_{i}": f"conv1.{3 * i}" if last else "conv1" for i in range(last + 1)}
+    names |= {f"BatchNorm_{i}": f"conv1.{3 * i + 1}" for i in range(last)}
+    names[f"BatchNorm_{last}"] = "bn1"
+    return names | _residual_blocks(net.stages, 3 if net.bottleneck else 2, net.pooled_shortcut)
 
 
-def _clip_resnet(net: clip_resnet.ClipResNet) -> list[Entry]:
-    table = _residual_blocks(net.stages, 3, range(len(net.stages)), 0)
-    for i in range(3):
-        table += [_conv(f"conv{i + 1}", (), i), *_batch_norm(f"bn{i + 1}", (), i)]
-    pool = "AttentionPool_0"
-    for name in ("query", "key", "value", "out"):
-        public = "c" if name == "out" else name[0]
-        table += _dense(f"attnpool.{public}_proj", (pool, name))
-    return [*table, Entry("attnpool.positional_embedding", ("params", pool, "positions"), SAME)]
+def _clip_resnet(net: clip_resnet.ClipResNet) -> dict[str, str]:
+    return ATTENTION_POOL | _conv_norms(3) | _residual_blocks(net.stages, 3, False)
 
 
-def _residual_blocks(
-    stages: Sequence[int], convolutions: int, shortcuts: Sequence[int], pooled: int
-) -> list[Entry]:
-    """Return the entries of residual blocks; ``shortcuts`` are the stages that begin with one."""
-    table, number = [], 0
-    for stage, blocks in enumerate(stages):
-        for i in range(blocks):
-            ours, public = (f"Block_{number}",), f"layer{stage + 1}.{i}"
-            for c in range(convolutions):
-                table += [_conv(f"{public}.conv{c + 1}", ours, c)]
-                table += _batch_norm(f"{public}.bn{c + 1}", ours, c)
-            if i == 0 and stage in shortcuts:
-                table += [_conv(f"{public}.downsample.{pooled}", ours, convolutions)]
-                table += _batch_norm(f"{public}.downsample.{1 + pooled}", ours, convolutions)
-            number += 1
-    return table
+def _residual_blocks(stages: Sequence[int], convolutions: int, pooled: bool) -> dict[str, str]:
+    # A pool before the convolution of a shortcut has the number 0.
+    shortcut = {f"Conv_{convolutions}": f"downsample.{int(pooled)}"}
+    shortcut[f"BatchNorm_{convolutions}"] = f"downsample.{1 + pooled}"
+    places = (f"layer{stage + 1}.{i}" for stage, i in _positions(stages))
+    return _blocks(places, _conv_norms(convolutions) | shortcut)
 
 
-def _vit(net: vit.ViT) -> list[Entry]:
-    patches = "frozen_patches" if net.freeze_patches else "patches"
-    projection = "patch_embed.proj"
-    table = [
-        Entry(f"{projection}.weight", ("params", patches, "kernel"), _patches(net.patch_size)),
-        Entry(f"{projection}.bias", ("params", patches, "bias"), SAME),
-        *_layer_norm("norm", ("LayerNorm_0",)),
-    ]
-    if net.class_token:
-        table += [Entry("cls_token", ("params", "token"), TOKEN)]
-    if net.distilled:
-        table += [Entry("dist_token", ("params", "distillation"), TOKEN)]
-    if net.positions == "learned":
-        table += [Entry("pos_embed", ("params", "positions"), TOKENS)]
-    if net.registers:
-        table += [Entry("reg_token", ("params", "registers"), TOKENS)]
-    if net.pre_norm:
-        table += _layer_norm("norm_pre", ("pre_norm",))
-    for i in range(net.layers):
-        ours, public = f"Block_{i}", f"blocks.{i}"
-        table += _layer_norm(f"{public}.norm1", (ours, "LayerNorm_0"))
-        table += _dense(f"{public}.attn.qkv", (ours, "qkv"))
-        table += _dense(f"{public}.attn.proj", (ours, "attention_out"))
-        table += _layer_norm(f"{public}.norm2", (ours, "LayerNorm_1"))
-        table += _mlp(f"{public}.mlp", (ours,))
-        if net.layer_scale:
-            for number, branch in enumerate(("attention_scale", "mlp_scale"), 1):
-                table += [Entry(f"{public}.ls{number}.gamma", ("params", ours, branch), SAME)]
-    if net.pool == "attention":
-        table += [Entry("attn_pool.latent", ("params", "pool", "query"), QUERY)]
-        table += _dense("attn_pool.qkv", ("pool", "qkv"))
-        table += _dense("attn_pool.proj", ("pool", "attention_out"))
-        table += _layer_norm("attn_pool.norm", ("pool", "LayerNorm_0"))
-        table += _mlp("attn_pool.mlp", ("pool",))
-    if net.projection:
-        table += [Entry("proj", ("params", "projection", "kernel"), SAME)]
-    return table
+def _conv_norms(count: int) -> dict[str, str]:
+    """Return the names of convolutions with a BatchNorm each."""
+    names = {f"Conv_{i}": f"conv{i + 1}" for i in range(count)}
+    return names | {f"BatchNorm_{i}": f"bn{i + 1}" for i in range(count)}
 
 
-def _conv(public: str, ours: Sequence[str], number: int) -> Entry:
-    return Entry(f"{public}.weight", ("params", *ours, f"Conv_{number}", "kernel"), CONV)
+def _positions(stages: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the stage of each block and its number in the stage."""
+    return [(stage, i) for stage, blocks in enumerate(stages) for i in range(blocks)]
 
 
-def _mlp(public: str, ours: Sequence[str]) -> list[Entry]:
-    return [
-        *_dense(f"{public}.fc1", (*ours, "mlp_in")),
-        *_dense(f"{public}.fc2", (*ours, "mlp_out")),
-    ]
+def _blocks(places: Iterable[str], block: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of consecutive blocks with these public names."""
+    return {
+        f"Block_{number}/{ours}": f"{place}.{public}"
+        for number, place in enumerate(places)
+        for ours, public in block.items()
+    }
 
 
-def _dense(public: str, ours: Sequence[str], layout: Layout = DENSE) -> list[Entry]:
-    return [
-        Entry(f"{public}.weight", ("params", *ours, "kernel"), layout),
-        Entry(f"{public}.bias", ("params", *ours, "bias"), SAME),
-    ]
-
-
-def _layer_norm(public: str, ours: Sequence[str]) -> list[Entry]:
-    return [
-        Entry(f"{public}.weight", ("params", *ours, "scale"), SAME),
-        Entry(f"{public}.bias", ("params", *ours, "bias"), SAME),
-    ]
-
-
-def _batch_norm(public: str, ours: Sequence[str], number: int) -> list[Entry]:
-    path = (*ours, f"BatchNorm_{number}")
-    return [
-        *_layer_norm(public, path),
-        Entry(f"{public}.running_mean", ("batch_stats", *path, "mean"), SAME),
-        Entry(f"{public}.running_var", ("batch_stats", *path, "var"), SAME),
-    ]
+# Functions that build the networks with public names.
+NETS: Mapping[str, Callable[..., nn.Module]] = {
+    "clip_resnet": clip_resnet.net,
+    "convnet": convnet.net,
+    "convnext": convnext.net,
+    "resnet": resnet.net,
+    "vit": vit.net,
+}
+TABLES: Mapping[type, Callable[[Any], dict[str, str]]] = {
+    clip_resnet.ClipResNet: _clip_resnet,
+    convnet.ConvNet: _convnet,
+    convnext.ConvNeXt: _convnext,
+    resnet.ResNet: _resnet,
+    vit.ViT: _vit,
+}

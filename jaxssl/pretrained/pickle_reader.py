@@ -1,16 +1,15 @@
 """Read PyTorch's pickles without running the code that they name.
 
 A pickle is a program. Calls of PyTorch's functions that rebuild tensors return descriptions of the
-tensors. Every other name becomes a placeholder that does nothing.
+tensors. Every other name becomes a placeholder that does nothing. Sets become placeholders too, and
+dicts leave out keys that are no text or number: a short pickle can hold a tuple that contains
+another tuple twice, which contains a third one twice, and so on, and its hash would take forever.
 """
 
-import io
-import mmap
 import pickle
-import pickletools
 import warnings
-from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -32,8 +31,6 @@ STORAGES = {
 }
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64}
 MAX_AXES = 16
-MAX_ITEMS = 10_000  # largest number of items of a tuple, nested tuples included
-FILL_OPCODES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 MAX_EXPANSION = 1 << 20  # how many numbers a tensor may repeat by a stride of 0
 
 
@@ -89,9 +86,20 @@ class Inert:
 
 
 class Dict(dict):
-    """Replacement for OrderedDict. ``state`` holds the attributes that the pickle sets on it."""
+    """Dict whose keys are text or numbers. ``state`` holds the attributes that the pickle sets."""
 
     state: Any = None
+
+    def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
+        """Create the dict. Pickles of Python 2 give the items here."""
+        super().__init__()
+        for key, value in items:
+            self[key] = value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set an item, but ignore a key of another type."""
+        if type(key) in (str, bytes, int, float):
+            super().__setitem__(key, value)
 
     def __setstate__(self, state: Any) -> None:
         """Store the attributes in ``state``, so that they cannot replace methods."""
@@ -113,82 +121,8 @@ class _TorchName:
         """Ignore the state, because a pickle must not change a replacement."""
 
 
-def check(file: IO[bytes] | mmap.mmap) -> bytes:
-    """Check one pickle without executing it, and leave the file at the pickle's end.
-
-    Raises:
-        ValueError: if it is cut off, if its memo indices would exhaust memory, or if its tuples are
-            nested so deeply that hashing one would not end or would exhaust the stack.
-    """
-    start, sizes = file.tell(), _TupleSizes()
-    # The warnings are about invalid escapes in strings.
-    with warnings.catch_warnings(action="ignore"):
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
-            puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
-            if puts and int(argument or 0) > number:
-                raise ValueError(
-                    f"memo entry {argument} of the pickle must be at most {number}, the number "
-                    "of the instruction"
-                )
-            sizes.step(opcode, argument)
-    end = file.tell()
-    file.seek(start)
-    return file.read(end - start)
-
-
-class _TupleSizes:
-    """Model of the pickle machine's stack that counts the items of nested tuples.
-
-    A short pickle can hold a tuple that contains another tuple twice, which contains a third one
-    twice, and so on. Python would hash 2^depth items when the outer tuple becomes a key of a dict.
-    """
-
-    def __init__(self) -> None:
-        self.stack: list[int] = []
-        self.marks: list[int] = []  # heights of the stack at the marks
-        self.memo: dict[int, int] = {}
-
-    def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Apply one pickle instruction to the modelled stack."""
-        stack, name = self.stack, opcode.name
-        if name == "MARK":
-            self.marks.append(len(stack))
-        elif name == "POP" and self.marks and self.marks[-1] == len(stack):
-            self.marks.pop()
-        elif name == "DUP":
-            stack.append(stack[-1])
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            self.memo[len(self.memo) if argument is None else argument] = stack[-1]
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            stack.append(self.memo[argument])
-        else:
-            self._other(opcode)
-
-    def _other(self, opcode: pickletools.OpcodeInfo) -> None:
-        before, stack, operands = opcode.stack_before, self.stack, []
-        count = len(before)
-        if pickletools.markobject in before:
-            count, height = before.index(pickletools.markobject), self.marks.pop()
-            operands = stack[height:]
-            del stack[height:]
-        operands = stack[len(stack) - count :] + operands
-        del stack[len(stack) - count :]
-        if not opcode.stack_after:
-            return
-        if opcode.name in FILL_OPCODES:
-            size = operands[0]
-        else:
-            unhashable = opcode.name in ("LIST", "DICT")
-            size = 1 if unhashable else 1 + sum(operands)
-        if size > MAX_ITEMS:
-            raise ValueError(
-                f"a tuple has more than {MAX_ITEMS} items, with those of nested tuples"
-            )
-        stack.append(size)
-
-
-def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
-    """Load a pickle that `check` returned, and give names and dtypes of its storages.
+def load(file: IO[bytes]) -> tuple[Any, dict[str, np.dtype]]:
+    """Load one pickle, leave the file at its end, and give names and dtypes of its storages.
 
     Returns:
         The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`, and the type of
@@ -198,12 +132,15 @@ def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
         Exception: of any type, if the pickle is damaged.
     """
     # Latin-1 reads the strings of Python 2.
-    unpickler = _Unpickler(io.BytesIO(text), encoding="latin-1")
+    unpickler = _Unpickler(file, encoding="latin-1")
+    # The warnings are about invalid escapes in strings.
     with warnings.catch_warnings(action="ignore"):
         return unpickler.load(), unpickler.storages
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The unpickler in Python, whose instructions can be replaced and whose memo is a dict."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.storages: dict[str, np.dtype] = {}
@@ -235,6 +172,32 @@ class _Unpickler(pickle.Unpickler):
             if not (_natural(first) and _natural(count)):
                 raise ValueError("a tensor has an invalid offset or size in its storage")
         return Storage(key, dtype, first, count)
+
+    def load_empty_dict(self) -> None:
+        self.append(Dict())
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()
+        self.append(Dict(zip(items[::2], items[1::2], strict=True)))
+
+    def load_empty_set(self) -> None:
+        self.append(Inert())
+
+    def load_frozenset(self) -> None:
+        self.pop_mark()
+        self.append(Inert())
+
+    def load_bytearray8(self) -> None:
+        # It would take the memory of the size that the pickle claims.
+        raise ValueError("the pickle has an array of bytes, which torch.save does not write")
+
+    dispatch = pickle._Unpickler.dispatch | {
+        pickle.EMPTY_DICT[0]: load_empty_dict,
+        pickle.DICT[0]: load_dict,
+        pickle.EMPTY_SET[0]: load_empty_set,
+        pickle.FROZENSET[0]: load_frozenset,
+        pickle.BYTEARRAY8[0]: load_bytearray8,
+    }
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Any:
@@ -280,9 +243,7 @@ def _rebuild_parameter(tensor: Any = None, *_: Any) -> Any:
 
 def _rebuild_subclass(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
     """Rebuild a tensor of a subclass, or with attributes."""
-    # The arguments must be a tuple, because `_TupleSizes` counts the items of tuples but not of
-    # lists.
-    return rebuild(*args) if isinstance(rebuild, _TorchName) and type(args) is tuple else Inert()
+    return rebuild(*args) if isinstance(rebuild, _TorchName) else Inert()
 
 
 REBUILD: Mapping[str, Callable[..., Any]] = {

@@ -58,7 +58,7 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
 
     if prefix + "byteorder" in archive.namelist():
         _require_little_endian(entry("byteorder") == b"little")
-    saved, _ = pickle_reader.load(pickle_reader.check(io.BytesIO(entry("data.pkl"))))
+    saved, _ = pickle_reader.load(io.BytesIO(entry("data.pkl")))
     return saved, lambda tensor: _view(tensor, entry(f"data/{tensor.storage.key}"), 0)
 
 
@@ -66,14 +66,13 @@ def _open_stream(file: mmap.mmap) -> tuple[Any, Read]:
     if file[:1] != b"\x80":
         raise ValueError("not a file of torch.save")
 
-    def next_pickle() -> tuple[Any, dict[str, np.dtype]]:
-        return pickle_reader.load(pickle_reader.check(file))
-
-    if next_pickle()[0] != MAGIC or next_pickle()[0] != PROTOCOL:
+    if pickle_reader.load(file)[0] != MAGIC or pickle_reader.load(file)[0] != PROTOCOL:
         raise ValueError("a pickle, but not one of torch.save")
-    _require_little_endian(next_pickle()[0]["little_endian"])
-    saved, dtypes = next_pickle()
-    keys, _ = next_pickle()
+    _require_little_endian(pickle_reader.load(file)[0]["little_endian"])
+    saved, dtypes = pickle_reader.load(file)
+    keys, _ = pickle_reader.load(file)
+    if not all(isinstance(key, str) for key in keys):
+        raise ValueError("the names of the storages must be text")
 
     # Each storage follows after the pickles: first the count of its numbers, then the numbers.
     storages, position = {}, file.tell()

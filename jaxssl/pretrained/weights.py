@@ -18,6 +18,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import safetensors
+from flax import traverse_util
 from jax import numpy as jnp
 
 from jaxssl import components
@@ -37,8 +38,9 @@ from jaxssl.pretrained import (
     torch_file,
 )
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
-from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
+from jaxssl.pretrained.encoder import PretrainedEncoder, require_valid
 from jaxssl.pretrained.names import Stored
+from jaxssl.pretrained.parameter_names import Entry
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
@@ -157,9 +159,9 @@ def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
             for path, leaf in leaves
         }
     arrays = parameter_names.fixed_positions(net, pretrained.inputs.size)
-    for entry in parameter_names.entries(net):
-        array = np.asarray(_leaf(pretrained.variables["net"], entry.path))
-        arrays[entry.name] = entry.layout.public(array)
+    ours = traverse_util.flatten_dict(pretrained.variables["net"])
+    for entry in parameter_names.entries(net, pretrained.variables["net"]):
+        arrays[entry.name] = entry.to_public(np.asarray(ours[entry.path]))
     renamed = timm_format.rename(net, arrays)
     return {name: np.ascontiguousarray(array) for name, array in renamed.items()}
 
@@ -240,7 +242,7 @@ def _load(
     input_settings.check_limits(net, inputs.size)
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
         arrays = position_tables.fit(arrays, net, inputs.size)
-    variables = _read_variables(net, inputs, arrays)
+    variables = _read_variables(net, inputs, arrays, path)
     if content.header is None:
         _log_choice(path, arrays, config)
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
@@ -287,28 +289,28 @@ def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str,
     return entries, config, inputs
 
 
-def _read_variables(net: nn.Module, inputs: Inputs, arrays: EncoderArrays) -> dict[str, Any]:
-    """Read the network's variables from a weights file and check their names and shapes.
+def _read_variables(
+    net: nn.Module, inputs: Inputs, arrays: EncoderArrays, path: Path
+) -> dict[str, Any]:
+    """Read the network's variables from a weights file and check their names, shapes and numbers.
 
     Raises:
-        ValueError: if the names or shapes of the arrays do not match the network.
+        ValueError: if the arrays do not match the network.
     """
-    image = _image(inputs)
-    shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), image)
+    shapes: Any = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), _image(inputs))
+    table = {entry.name: entry for entry in parameter_names.entries(net, shapes)}
     fixed = parameter_names.fixed_positions(net, inputs.size)
-    stored = {name: array for name, array in arrays.arrays.items() if name not in fixed}
-    table = {entry.name: entry for entry in parameter_names.entries(net)}
-    _add_zero_biases(stored, table, shapes)
-    wrong = []
-    for name in table.keys() & stored.keys():
-        layout, shape = table[name].layout, _leaf(shapes, table[name].path).shape
-        if _shape_in(layout.ours, stored[name].shape) != shape:
-            expected = [*(_shape_in(layout.public, shape) or ())]
-            wrong.append(f"{name} {list(stored[name].shape)}, expected {expected}")
+    stored = _zero_biases(table, arrays.arrays)
+    stored |= {name: array for name, array in arrays.arrays.items() if name not in fixed}
     mismatches = {
         "missing": [name for name in table if name not in stored],
         "unknown": [name for name in stored if name not in table],
-        "of another shape": sorted(wrong),
+        "of another shape": [
+            f"{name} {list(stored[name].shape)}, expected {list(table[name].public_shape)}"
+            for name in sorted(table.keys() & stored.keys())
+            # Some projects store arrays with more or fewer axes of length 1.
+            if _without_ones(stored[name].shape) != _without_ones(table[name].public_shape)
+        ],
     }
     texts = [
         f"{len(names)} {fault}: {abbreviate([repr(name) for name in names])}"
@@ -317,39 +319,24 @@ def _read_variables(net: nn.Module, inputs: Inputs, arrays: EncoderArrays) -> di
     ]
     if texts:
         raise ValueError(f"the arrays do not match the network: {'; '.join(texts)}")
-
-    variables: dict[str, Any] = {"params": {}, "batch_stats": {}}
-    for name, entry in table.items():
-        array = entry.layout.ours(as_float32(stored[name].load()))
-        node = variables
-        for key in entry.path[:-1]:
-            node = node.setdefault(key, {})
-        node[entry.path[-1]] = np.ascontiguousarray(array)
-    require_finite(variables, "the file")
+    read = {e.path: e.to_ours(as_float32(stored[name].load())) for name, e in table.items()}
+    variables = {"params": {}, "batch_stats": {}} | traverse_util.unflatten_dict(read)
+    require_valid(variables, path)
     return variables
 
 
-def _add_zero_biases(stored: dict[str, Stored], table: Mapping[str, Any], shapes: Any) -> None:
-    """Add the optional biases of a network that the file leaves out in all blocks."""
-    kinds = {re.sub(r"\d+", "", name) for name in stored}
-    for name, entry in table.items():
-        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds:
-            shape = _leaf(shapes, entry.path).shape
-            stored[name] = Stored(shape, partial(np.zeros, shape, np.float32))
+def _zero_biases(table: Mapping[str, Entry], arrays: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Return the optional biases of a network that a file leaves out in all blocks."""
+    kinds = {re.sub(r"\d+", "", name) for name in arrays}
+    return {
+        name: Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
+        for name, entry in table.items()
+        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds
+    }
 
 
-def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
-def _shape_in(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return an array's shape in the other layout, or None if the number of axes differs."""
-    try:
-        return layout(np.broadcast_to(np.float32(0), shape)).shape
-    except (ValueError, IndexError):
-        return None
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    return [length for length in shape if length != 1]
 
 
 def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:

@@ -69,11 +69,15 @@ def test_sharded_folder_is_read_and_a_missing_shard_is_named(tmp_path):
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(UserError, match="'model-00002-of-00003.safetensors', .* is missing"):
         jaxssl.load_encoder(folder)
-    index = {"weight_map": {"a": "../secret.safetensors"}}
-    write_folder(folder, VIT, shards=3, **{"model.safetensors.index": index})
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="outside the folder"):
-        jaxssl.load_encoder(folder)
+    for files, message in (
+        ({"a": "../secret.safetensors"}, "outside the folder"),
+        ({}, "index.json must have a weight_map"),
+        (["model.safetensors"], "index.json must have a weight_map"),
+    ):
+        index = json.dumps({"weight_map": files})
+        (folder / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(UserError, match=message):
+            jaxssl.load_encoder(folder)
 
 
 @pytest.fixture
@@ -205,6 +209,11 @@ def test_networks_that_are_not_supported_are_named(name, network, tmp_path):
 @pytest.mark.parametrize(
     ("project", "theirs", "common"),
     [
+        (
+            "torchvision's ViT",
+            "encoder.layers.encoder_layer_1.mlp.linear_2.bias",
+            "blocks.1.mlp.fc2.bias",
+        ),
         ("timm's ViT", "storage_tokens", "reg_token"),
         ("timm's ViT", "blocks.1.11.attn.qkv.bias_mask", "blocks.11.attn.qkv.bias_mask"),
         ("timm's ViT", "blocks.3.mlp.w3.weight", "blocks.3.mlp.fc2.weight"),

@@ -6,14 +6,17 @@ golden/README.md says how. The `.pth` files there are PyTorch's.
 
 import json
 import logging
+import struct
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from safetensors.numpy import save_file
+from ml_collections import ConfigDict
+from safetensors.numpy import save, save_file
 from weights_cases import (
     GOLDEN,
     NETS,
@@ -26,6 +29,7 @@ from jaxssl.errors import UserError
 from jaxssl.models import convnet, convnext, resnet, vit
 from jaxssl.pretrained import architecture, input_settings, names, parameter_names, weights
 from jaxssl.pretrained.encoder import make_apply
+from jaxssl.pretrained.start import start
 
 FORMATS = ("zip", "legacy")
 
@@ -105,7 +109,7 @@ def test_every_array_of_a_network_has_one_public_name():
         image = jnp.zeros((1, 8, 8, 3))
         tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
         leaves = [tuple(k.key for k in path) for path, _ in jax.tree.leaves_with_path(dict(tree))]
-        table = parameter_names.entries(module)
+        table = parameter_names.entries(module, tree)
         assert sorted(entry.path for entry in table) == sorted(leaves)
         assert len({entry.name for entry in table}) == len(table)
 
@@ -150,24 +154,6 @@ def test_encoder_is_located_under_the_prefixes_of_public_checkpoints(tree, place
     encoder = architecture.find_encoder(architecture.flatten(tree, lambda x: x))
     assert encoder.prefix == place
     assert len(encoder.arrays) == 1
-
-
-def test_torchvision_vits_are_renamed_to_timm():
-    theirs = (
-        "class_token conv_proj.weight conv_proj.bias encoder.pos_embedding encoder.ln.weight "
-        "encoder.layers.encoder_layer_11.ln_2.bias heads.head.weight "
-        "encoder.layers.encoder_layer_0.self_attention.in_proj_weight "
-        "encoder.layers.encoder_layer_0.self_attention.out_proj.bias "
-        "encoder.layers.encoder_layer_0.mlp.0.weight encoder.layers.encoder_layer_0.mlp.3.bias "
-        "encoder.layers.encoder_layer_1.mlp.linear_2.bias"
-    ).split()
-    ours = (
-        "cls_token patch_embed.proj.weight patch_embed.proj.bias pos_embed norm.weight "
-        "blocks.11.norm2.bias blocks.0.attn.qkv.weight blocks.0.attn.proj.bias "
-        "blocks.0.mlp.fc1.weight blocks.0.mlp.fc2.bias blocks.1.mlp.fc2.bias"
-    ).split()
-    stored = dict.fromkeys(theirs, names.Stored((1,), np.zeros))
-    assert sorted(architecture.find_encoder(stored).arrays) == sorted(ours)
 
 
 def described(arrays, place="", others=(), **options):
@@ -244,8 +230,6 @@ def test_vit_with_learned_positions_requires_square_images_of_one_size():
 
 def test_part_of_a_checkpoint_is_not_read_as_a_smaller_network(file):
     arrays = draw_weights("vit_tiny", 224)
-    with pytest.raises(UserError, match="3 blocks, but a ViT of width 192 usually has 12"):
-        weights.load(file(arrays))
     gap = {name.replace("blocks.2.", "blocks.7."): array for name, array in arrays.items()}
     with pytest.raises(UserError, match="missing: 'blocks.2.*unknown: 'blocks.7."):
         weights.load(file(gap), layers=3)
@@ -314,40 +298,111 @@ def test_invalid_header_of_an_exported_file_raises_a_one_line_error(change, file
     assert "\n" not in str(error.value)
 
 
-def test_wrong_weights_paths_raise_a_one_line_error(tmp_path, file):
-    for path, message in (
-        (tmp_path / "none.pth", "No such file"),
-        (tmp_path, "must end with one of .safetensors"),
-        (file(b"{}", "x.json"), "end with one of"),
-        (file(b"my weights", "z.safetensors"), "no weights file"),
-        (file(b"", "y.safetensors"), "is empty"),
-        (file({"head.weight": np.ones((2, 3))}), r"got head.weight \[2, 3\]"),
+def resnet_with(**changes):
+    """A small ResNet with other arrays. A change of None drops all arrays of that beginning."""
+    arrays = dict(draw_weights("resnet", 8))
+    for name, value in changes.items():
+        arrays = {key: array for key, array in arrays.items() if not key.startswith(name)}
+        arrays |= {} if value is None else {name: value}
+    return arrays
+
+
+def filled(value, *shape, dtype=np.float32):
+    return np.full(shape, value, dtype)
+
+
+LARGE = {"conv1.weight": {"dtype": "F32", "shape": [2**29, 2**29], "data_offsets": [0, 2**60]}}
+LARGE = json.dumps(LARGE).encode()
+REFUSED = {
+    "a classifier": (lambda: {"fc.weight": filled(1, 2, 3)}, r"got fc.weight \[2, 3\]"),
+    "a text tower": (lambda: {"token_embedding.weight": filled(1, 9, 8)}, "like a text network"),
+    "no file of weights": (lambda: b"my weights", "no weights file"),
+    "nothing": (lambda: b"", "is empty"),
+    "a header of 2^60 bytes": (lambda: struct.pack("<Q", 2**60) + b"{}", "damaged, cut off"),
+    "an array of 2^60 bytes": (
+        lambda: struct.pack("<Q", len(LARGE)) + LARGE + bytes(64),
+        "damaged, cut off",
+    ),
+    "an end that is cut off": (lambda: save(resnet_with())[:-4], "damaged, cut off"),
+    "no first block": (lambda: resnet_with(**{"layer1.0.conv1": None}), r"got bn1.bias \[4\]"),
+    "no third stage": (
+        lambda: resnet_with(layer3=None),
+        r"a ResNet must be one of 18, 26, 34, 50, 101, 152, got \[2, 2, 2\] basic",
+    ),
+    "a quarter of a ViT": (
+        lambda: draw_weights("vit_tiny", 224),
+        "3 blocks, but a ViT of width 192 usually has 12",
+    ),
+    "transposed convolutions": (
+        lambda: {k: v.T if v.ndim == 4 else v for k, v in resnet_with().items()},
+        r"conv1.weight has shape \[3, 3, 3, 4\]; expected \[out, 3, side, side\]",
+    ),
+    "5 x 5 kernels": (
+        lambda: resnet_with(**{"conv1.weight": filled(0, 4, 3, 5, 5)}),
+        "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5",
+    ),
+    "NaN": (
+        lambda: resnet_with(**{"bn1.weight": filled(np.nan, 4)}),
+        r"x.safetensors: params/BatchNorm_0/scale has values that are not finite",
+    ),
+    "float64 beyond float32": (
+        lambda: resnet_with(**{"bn1.weight": filled(1e300, 4, dtype=np.float64)}),
+        "params/BatchNorm_0/scale has values that are not finite",
+    ),
+    "a negative variance": (
+        lambda: resnet_with(**{"bn1.running_var": filled(-1, 4)}),
+        "batch_stats/BatchNorm_0/var has a negative variance",
+    ),
+    "heads of any number": (
+        lambda: draw_weights("tiny", 4),
+        "num_heads cannot be inferred for a ViT of width 8",
+    ),
+    "no grid of positions": (
+        lambda: draw_weights("tiny", 4) | {"pos_embed": filled(0, 1, 3, 8)},
+        r"pos_embed has shape \[1, 3, 8\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_half_and_hostile_weights_are_refused_in_one_line(case, file):
+    make, message = REFUSED[case]
+    path, untouched = file(make()), cast(Any, None)
+    config = ConfigDict({"init": str(path), "net": {}})
+    for read in (
+        lambda: jaxssl.load_encoder(path),
+        lambda: start(config, untouched, untouched),
     ):
         with pytest.raises(UserError, match=message) as error:
-            weights.load(path)
+            read()
         assert "\n" not in str(error.value)
-    (tmp_path / "folder.pth").mkdir()
-    with pytest.raises(UserError, match="Is a directory"):
-        weights.load(tmp_path / "folder.pth")
 
 
-def test_unsupported_network_error_describes_it(file):
-    arrays = draw_weights("resnet", 8)
-    one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
-    five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
-    tiny = draw_weights("tiny", 4)
-    no_grid = tiny | {"pos_embed": np.zeros((1, 3, 8), np.float32)}
-    for content, message in (
-        (
-            one_less,
-            r"depth of a ResNet must be one of 18, 26, 34, 50, 101, 152, got \[2, 2, 2, 1\] basic",
-        ),
-        (five, "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5"),
-        (tiny, "num_heads cannot be inferred for a ViT of width 8"),
-        (no_grid, r"pos_embed has shape \[1, 3, 8\]"),
-    ):
-        with pytest.raises(UserError, match=message):
-            weights.load(file(content))
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.pth", "No such file"),
+        ("x.json", "a weights file must end with one of .safetensors"),
+        ("folder", "holds no checkpoint"),
+        ("folder.pth", "holds no checkpoint"),
+    ],
+)
+def test_path_without_weights_is_refused_in_one_line(name, message, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    for folder in ("folder", "folder.pth"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(UserError, match=message) as error:
+        jaxssl.load_encoder(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16])
+def test_weights_of_other_precision_become_float32(dtype, file):
+    arrays = {name: array.astype(dtype) for name, array in resnet_with().items()}
+    expected = {name: array.astype(np.float32) for name, array in arrays.items()}
+    ours = weights.public_arrays(weights.load(file(arrays)))
+    assert {array.dtype for array in ours.values()} == {np.dtype(np.float32)}
+    jax.tree.map(np.testing.assert_array_equal, ours, expected)
 
 
 def test_load_encoder_arguments_override_the_input_settings(file):

@@ -101,19 +101,28 @@ def test_other_weights_are_refused_before_the_first_checkpoint_too(tiny, whole, 
         run_record.write(settings, tmp_path, record._replace(init={"sha256": "b"}))
 
 
-def test_colour_weights_give_grey_images_the_features_of_grey_colour_images(tmp_path):
-    path = tmp_path / "vit.safetensors"
-    arrays = weights_cases.draw_weights("tiny", 8)
+@pytest.mark.parametrize(
+    ("case", "net", "options", "reshaped"),
+    [
+        ("tiny", weights_cases.TINY, {"num_heads": 2}, "patches/kernel [12, 8] -> [4, 8]"),
+        ("resnet", weights_cases.RESNET, {}, "Conv_0/kernel [3, 3, 3, 4] -> [3, 3, 1, 4]"),
+    ],
+)
+def test_colour_weights_give_grey_images_the_features_of_grey_colour_images(
+    tmp_path, case, net, options, reshaped
+):
+    path = tmp_path / "x.safetensors"
+    arrays = weights_cases.draw_weights(case, 8)
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
-    encoder = load.load_pretrained(path, num_heads=2, mean=0.5, std=0.5)
+    encoder = load.load_pretrained(path, mean=0.5, std=0.5, **options)
     colour = Inputs(8, 3).prepare(jnp.asarray(np.repeat(IMAGES, 3, axis=3)))
     expected = load.make_apply(encoder)(encoder.variables["net"], colour)
-    net = {f"net.{key}": str(value) for key, value in weights_cases.TINY.items()}
+    net = {f"net.{key}": str(value) for key, value in net.items()}
     shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
     settings = config.load(DIGITS, [*shared.items(), *net.items(), ("init", str(path))])
     features, _, report = started(settings)
     np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-4)
-    assert report["reshaped"] == ["net/params/patches/kernel [12, 8] -> [4, 8]"]
+    assert report["reshaped"] == [f"net/params/{reshaped}"]
     assert any(text.startswith("mean") for text in report["differences"])
 
 
