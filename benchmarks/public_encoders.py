@@ -1,11 +1,11 @@
 """Compare encoders of torchvision, timm, transformers and open_clip with our reading of them.
 
     python benchmarks/public_encoders.py --record    # tests/golden/encoders.npz, tiny networks
-    python benchmarks/public_encoders.py             # 23 typical encoders at full size
+    python benchmarks/public_encoders.py             # 29 typical encoders at full size
 
 Needs torch, torchvision, timm, transformers and open_clip_torch. Weights are random; see
 `draw_arrays` in tests/weights_cases.py. The figures are the largest difference of the features,
-relative to the largest feature, and the time and the peak memory of loading.
+relative to the largest feature, and the time of loading.
 """
 
 import argparse

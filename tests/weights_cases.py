@@ -1,13 +1,16 @@
 """Weights of the networks whose features public implementations gave, drawn again."""
 
 import math
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from jax import numpy as jnp
 
+from jaxssl.errors import UserError
 from jaxssl.pretrained import parameter_names
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "weights.npz")
@@ -61,6 +64,14 @@ def draw_picture(h, w):
     waves = sum(np.sin(x / a + y / b) for a, b in ((37, 50), (9, -13), (3, 4)))
     noise = np.random.default_rng(0).normal(0, 25, (h, w, 3))
     return np.clip(127 + 30 * waves[..., None] + noise, 0, 255).astype(np.uint8)
+
+
+@contextmanager
+def refused(match):
+    """Expect a UserError of one line."""
+    with pytest.raises(UserError, match=match) as error:
+        yield
+    assert "\n" not in str(error.value)
 
 
 @cache

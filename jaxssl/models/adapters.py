@@ -80,10 +80,14 @@ class LinenNetwork(NamedTuple):
         self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
     ) -> Any:
         """Apply the module with the arguments that it takes."""
-        axis_name = options.get("axis_name")
-        name = type(self.module).__name__
-        if variables.get("batch_stats") and "axis_name" not in _options(self.module.__call__):
-            _require_one_device(name, axis_name)
+        axis_name, name = options.get("axis_name"), type(self.module).__name__
+        has_axis = "axis_name" in _options(self.module.__call__)
+        if variables.get("batch_stats") and axis_name and not has_axis:
+            if lax.axis_size(axis_name) > 1:
+                raise ValueError(
+                    f"{name} has BatchNorm, which would average over the examples of one device "
+                    "only; give __call__ the argument axis_name, and pass it to BatchNorm"
+                )
         arguments = _accepted(self.module.__call__, train=train, **options)
         try:
             out = self.module.apply(variables, x, mutable=mutable, **arguments)
@@ -205,15 +209,6 @@ def _require_features(name: str, features: Any, x: Any) -> None:
         )
 
 
-def _require_one_device(name: str, axis_name: str | None) -> None:
-    """Raise ValueError if BatchNorm would see only the examples of its own device."""
-    if axis_name is not None and lax.axis_size(axis_name) > 1:
-        raise ValueError(
-            f"{name} has BatchNorm, which would average over the examples of one device only; give "
-            "__call__ the argument axis_name, and pass it to BatchNorm"
-        )
-
-
 def _no_random_layers(name: str) -> str:
     return (
         f"{name} draws random numbers in its layers (dropout), which would depend on the number of "
@@ -231,12 +226,8 @@ def _to_dict(state: Any) -> dict[str, Any]:
 
 def _from_dict(state: Any, values: Any) -> Any:
     """Return an NNX state with the arrays of nested dicts from `_to_dict`."""
-
-    def value(path: tuple[Any, ...]) -> Any:
-        node = values
-        for key in path:
-            node = node[str(key)]
-        return node
-
-    pairs = [(path, variable.replace(value(path))) for path, variable in nnx.to_flat_state(state)]
-    return nnx.from_flat_state(pairs)
+    arrays = traverse_util.flatten_dict(values)
+    return nnx.from_flat_state(
+        (path, variable.replace(arrays[tuple(map(str, path))]))
+        for path, variable in nnx.to_flat_state(state)
+    )

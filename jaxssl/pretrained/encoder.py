@@ -43,11 +43,7 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
     ``pretrained.variables["net"]``, and x comes from ``pretrained.inputs.prepare``.
     """
 
-    def apply(variables: Any, x: Array) -> Array:
-        params, stats = variables["params"], variables["batch_stats"]
-        return networks.features(pretrained.encoder, params, stats, x)
-
-    return apply
+    return lambda variables, x: _features(pretrained.encoder, {"net": variables}, x)
 
 
 def make_encode(

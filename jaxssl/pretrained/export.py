@@ -79,7 +79,8 @@ def export(
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
         contents = {
-            _file_name(stem, name): FORMATS[name][1](pretrained, header) for name in formats
+            file.format(stem=stem): write(pretrained, header)
+            for file, write in (FORMATS[name] for name in formats)
         }
         if "timm" in formats:
             num_features = json.loads(header)["features"]
@@ -99,14 +100,9 @@ def export(
     return [out / name for name in names]
 
 
-def _file_name(stem: str, name: str) -> str:
-    """Return the name of the file of a format."""
-    return FORMATS[name][0] if name == "timm" else stem + FORMATS[name][0]
-
-
 def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
     """Return the model card of all files exported from this checkpoint, earlier ones included."""
-    names = [_file_name(stem, name) for name in FORMATS]
+    names = [name.format(stem=stem) for name, _ in FORMATS.values()]
     files = [name for name in names if (out / name).exists()]
     label = pretrained.metadata["step"], "pretrained"
     rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
@@ -147,10 +143,10 @@ def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
     return bytes(jax_export.export(program, platforms=platforms)(images).serialize())
 
 
-# Maps each export format to its file suffix and its writer.
+# Maps each export format to the name of its file and its writer.
 FORMATS: dict[str, tuple[str, Callable[[PretrainedEncoder, str], bytes]]] = {
-    "safetensors": (".safetensors", _safetensors),
-    "torch": (".pth", _torch),
-    "stablehlo": (".stablehlo", _stablehlo),
+    "safetensors": ("{stem}.safetensors", _safetensors),
+    "torch": ("{stem}.pth", _torch),
+    "stablehlo": ("{stem}.stablehlo", _stablehlo),
     "timm": ("model.safetensors", _safetensors),
 }

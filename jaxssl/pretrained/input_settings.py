@@ -22,23 +22,20 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
     Args:
         inputs: the settings of the file, or the defaults.
         net: the backbone.
-        **settings: ``mean``, ``std``, ``crop``, ``size`` or ``interpolation``. None keeps the
-            setting of ``inputs``.
+        **settings: ``mean``, ``std``, ``crop``, ``size`` or ``interpolation``.
 
     Raises:
         UserError: if a setting is out of range, or a ViT cannot take images of the size.
     """
-    settings = {name: value for name, value in settings.items() if value is not None}
     try:
         result = validate(inputs._asdict() | settings)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if isinstance(net, vit.ViT):
-        if "size" in settings and result.size % net.patch_size:
-            raise UserError(
-                f"size must be a multiple of the network's patches of {net.patch_size} pixels, got "
-                f"{result.size}"
-            )
+    if isinstance(net, vit.ViT) and "size" in settings and result.size % net.patch_size:
+        raise UserError(
+            f"size must be a multiple of the network's patches of {net.patch_size} pixels, got "
+            f"{result.size}"
+        )
     return result
 
 

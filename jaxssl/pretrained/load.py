@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+from flax import traverse_util
 from jax import Array, core
 from jax import numpy as jnp
 from ml_collections import ConfigDict
@@ -208,8 +208,8 @@ def _make_init(config: ConfigDict, method: Method, views: Any) -> Callable[[Arra
 def _require_shapes(variables: Any, expected: Any) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
     ours, theirs = (
-        {jax.tree_util.keystr(p, simple=True, separator="/"): np.shape(x) for p, x in leaves}
-        for leaves in map(jax.tree_util.tree_leaves_with_path, (variables, expected))
+        {name: x.shape for name, x in traverse_util.flatten_dict(tree, sep="/").items()}
+        for tree in (variables, expected)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):

@@ -113,8 +113,8 @@ def make_net(config: Mapping[str, Any]) -> nn.Module:
     Raises:
         ValueError: if the network or a setting is unknown.
     """
-    name = config.get("name")
-    if isinstance(name, str) and components.is_custom(name):
+    name = str(config.get("name"))
+    if components.is_custom(name):
         raise ValueError(
             f"the file has the arrays of the network {name!r}, which is not part of jaxssl; load "
             "the run, or its export as StableHLO"
@@ -144,7 +144,8 @@ def entries(net: nn.Module, variables: Mapping[str, Any]) -> list[Entry]:
     if type(net) not in TABLES:
         raise ValueError(f"a {type(net).__name__} has no public parameter names")
     names, result = TABLES[type(net)](net), []
-    for path, array in traverse_util.flatten_dict(dict(variables)).items():
+    arrays: Any = traverse_util.flatten_dict(dict(variables))
+    for path, array in arrays.items():
         *module, leaf = path[1:]
         name = names.get("/".join(path[1:])) or f"{names['/'.join(module)]}.{ARRAYS[leaf]}"
         view = (1,) * LEADING_AXES.get(name, 0) + array.shape

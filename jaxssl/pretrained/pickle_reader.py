@@ -6,6 +6,7 @@ dicts leave out keys that are no text or number: a short pickle can hold a tuple
 another tuple twice, which contains a third one twice, and so on, and its hash would take forever.
 """
 
+import mmap
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -121,7 +122,7 @@ class _TorchName:
         """Ignore the state, because a pickle must not change a replacement."""
 
 
-def load(file: IO[bytes]) -> tuple[Any, dict[str, np.dtype]]:
+def load(file: IO[bytes] | mmap.mmap) -> tuple[Any, dict[str, np.dtype]]:
     """Load one pickle, leave the file at its end, and give names and dtypes of its storages.
 
     Returns:
@@ -138,7 +139,11 @@ def load(file: IO[bytes]) -> tuple[Any, dict[str, np.dtype]]:
         return unpickler.load(), unpickler.storages
 
 
-class _Unpickler(pickle._Unpickler):
+# Type checkers do not know the methods of this class of the standard library.
+_PythonUnpickler: Any = pickle._Unpickler
+
+
+class _Unpickler(_PythonUnpickler):
     """The unpickler in Python, whose instructions can be replaced and whose memo is a dict."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -191,7 +196,7 @@ class _Unpickler(pickle._Unpickler):
         # It would take the memory of the size that the pickle claims.
         raise ValueError("the pickle has an array of bytes, which torch.save does not write")
 
-    dispatch = pickle._Unpickler.dispatch | {
+    dispatch = _PythonUnpickler.dispatch | {
         pickle.EMPTY_DICT[0]: load_empty_dict,
         pickle.DICT[0]: load_dict,
         pickle.EMPTY_SET[0]: load_empty_set,

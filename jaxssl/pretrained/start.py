@@ -63,15 +63,15 @@ def start(
         raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
     stats = state.carried.batch_stats
     ours = {name: {"params": state.params[name], "batch_stats": stats[name]} for name in names}
+    leaves, tree = jax.tree.flatten_with_path(ours)
     theirs = _by_name({name: source.variables[name] for name in names})
     old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
     net = make_networks(config).net
-    faults, reshaped = [], []
-
-    def fit(name: str, leaf: Any) -> Any:
-        array, shape = theirs.get(name), [*leaf.shape]
-        if f"/{lora.PREFIX}" in name:
-            return leaf
+    fitted, faults, reshaped = {}, [], []
+    for path, leaf in leaves:
+        name, shape = _name(path), [*leaf.shape]
+        # Adapters keep their values.
+        array = leaf if f"/{lora.PREFIX}" in name else theirs.get(name)
         if array is None:
             faults.append(f"{name} {shape} is missing")
         elif [*array.shape] != shape:
@@ -81,9 +81,7 @@ def start(
                 array = position_tables.resize(array, net.tokens, len(leaf) - net.tokens)
             fits = [*array.shape] == shape
             (reshaped if fits else faults).append(f"{name} {before} -> {shape}")
-        return array
-
-    fitted = jax.tree_util.tree_map_with_path(lambda path, x: fit(_name(path), x), ours)
+        fitted[name] = array
     if faults:
         faults.sort(key=lambda text: "/params/" not in text)
         flags = " ".join(f"--config.net.{k}={v}" for k, v in source.metadata["net"].items())
@@ -98,13 +96,13 @@ def start(
     report = {
         "from": str(config.init),
         "sha256": _digest(theirs),
-        "loaded": len(theirs.keys() & _by_name(ours).keys()),
+        "loaded": len(theirs.keys() & fitted.keys()),
         "missing": [name for name in missing if name not in names],
-        "extra": sorted({*theirs} - {*_by_name(ours)} | {*source.variables} - {*names}),
+        "extra": sorted({*theirs} - {*fitted} | {*source.variables} - {*names}),
         "reshaped": reshaped,
         "differences": differences,
     }
-    return _replace(state, fitted), report
+    return _replace(state, tree.unflatten(fitted.values())), report
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from jax import numpy as jnp
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.models.vit import ViT
@@ -43,6 +43,9 @@ from jaxssl.pretrained.names import Stored
 from jaxssl.pretrained.parameter_names import Entry
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
+# Options of `load`: settings of the network, and fields of `jaxssl.augment.views.Inputs`.
+NET_OPTIONS = ("num_heads", "layers", "stem", "pool", "activation")
+INPUT_OPTIONS = ("mean", "std", "crop", "size", "interpolation")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
 VERSION = 2  # Version 1 had no digest of the arrays.
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
@@ -62,49 +65,38 @@ class Content(NamedTuple):
     header: str | None
 
 
-def load(
-    path: str | Path,
-    *,
-    num_heads: int | None = None,
-    stem: str | None = None,
-    mean: float | Sequence[float] | None = None,
-    std: float | Sequence[float] | None = None,
-    crop: float | None = None,
-    size: int | None = None,
-    interpolation: str | None = None,
-    pool: str | None = None,
-    activation: str | None = None,
-    layers: int | None = None,
-) -> PretrainedEncoder:
+def load(path: str | Path, **options: Any) -> PretrainedEncoder:
     """Load the backbone of a weights file, without running code that the file may contain.
 
     The encoder is recognised by its parameter names, at any depth of the checkpoint. Heads are
-    ignored. The arguments override the header of files written by `jaxssl export`.
+    ignored. The options override the header of files written by `jaxssl export`.
 
     Args:
         path: a file with one of `SUFFIXES`, or a folder that `folders` reads, whose JSON files give
             settings of the network and its inputs.
-        num_heads: attention heads of a ViT, by default one per 64 channels of its width, and 12 for
-            MoCo-v3's small ViT.
-        stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of 2,
-            as in solo-learn). By default "cifar_wide" for files of solo-learn.
-        mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
-            ImageNet's, or CIFAR-10's with a 3 x 3 stem.
-        std: standard deviation of images, in (0, 1], with the same defaults.
-        crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps the
-            whole image. timm calls it ``crop_pct``.
-        size: side length of the network's images in pixels, 1 to 8192. The learned positions of a
-            ViT are interpolated if it is not theirs.
-        interpolation: "bilinear" or "bicubic", for the resizing of images.
-        pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
-        activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it, and
-            names alone do not tell it.
-        layers: blocks of a ViT, by default those in the file. A file with fewer blocks than public
-            ViTs of its width is refused without this number, because it may be incomplete.
+        **options: None keeps what the file says, or the default.
+            num_heads: attention heads of a ViT, by default one per 64 channels of its width, and 12
+                for MoCo-v3's small ViT.
+            stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of
+                2, as in solo-learn). By default "cifar_wide" for files of solo-learn.
+            pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
+            activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it, and
+                names alone do not tell it.
+            layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
+                public ViTs of its width is refused without this number, because it may be
+                incomplete.
+            mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
+                ImageNet's, or CIFAR-10's with a 3 x 3 stem.
+            std: standard deviation of images, in (0, 1], with the same defaults.
+            crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps
+                the whole image. timm calls it ``crop_pct``.
+            size: side length of the network's images in pixels, 1 to 8192. The learned positions of
+                a ViT are interpolated if it is not theirs.
+            interpolation: "bilinear" or "bicubic", for the resizing of images.
 
     Raises:
         UserError: if the file does not exist, is damaged or contains no supported network, if its
-            names or shapes do not match the network, or if an argument is out of range.
+            names or shapes do not match the network, or if an option is unknown or out of range.
     """
     path = Path(path)
     folder = folders.is_weights_folder(path)
@@ -114,10 +106,13 @@ def load(
         raise UserError(
             f"{path} is part {int(match[1])} of {int(match[2])} of a checkpoint; give the folder"
         )
-    options = {"num_heads": num_heads, "stem": stem, "pool": pool, "activation": activation}
-    options["layers"] = layers
-    settings = {"mean": mean, "std": std, "crop": crop, "size": size}
-    settings["interpolation"] = interpolation
+    for name in options:
+        if name not in (*NET_OPTIONS, *INPUT_OPTIONS):
+            known = suggest(name, (*NET_OPTIONS, *INPUT_OPTIONS))
+            raise UserError(f"{name!r} is no option of a weights file{known}")
+    given = {name: value for name, value in options.items() if value is not None}
+    net = {name: value for name, value in given.items() if name in NET_OPTIONS}
+    inputs = {name: value for name, value in given.items() if name in INPUT_OPTIONS}
     try:
         files = folders.weights_files(path) if folder else [path]
         # A file with the usual name has its settings beside it.
@@ -129,7 +124,7 @@ def load(
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
             arrays = {name: array for one in contents for name, array in one.arrays.items()}
-            return _load(path, Content(arrays, contents[0].header), options, settings, theirs)
+            return _load(path, Content(arrays, contents[0].header), net, inputs, theirs)
     except UserError:
         raise
     except ValueError as error:
@@ -153,11 +148,8 @@ def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
     """
     net = pretrained.encoder.net
     if components.is_custom(pretrained.metadata["net"]["name"]):
-        leaves = jax.tree.leaves_with_path(pretrained.variables["net"])
-        return {
-            jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf, np.float32)
-            for path, leaf in leaves
-        }
+        leaves = traverse_util.flatten_dict(pretrained.variables["net"], sep=".")
+        return {name: np.asarray(leaf, np.float32) for name, leaf in leaves.items()}
     arrays = parameter_names.fixed_positions(net, pretrained.inputs.size)
     ours = traverse_util.flatten_dict(pretrained.variables["net"])
     for entry in parameter_names.entries(net, pretrained.variables["net"]):
@@ -227,7 +219,6 @@ def _load(
     theirs: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> PretrainedEncoder:
     entries: dict[str, Any] = {}
-    options = {name: value for name, value in options.items() if value is not None}
     if content.header is None:
         arrays = architecture.find_encoder(content.arrays)
         config, inputs = architecture.infer(arrays, {**theirs[0], **options})

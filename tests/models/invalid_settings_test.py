@@ -33,6 +33,7 @@ pytestmark = pytest.mark.fast
         (clip_resnet.net, {"num_heads": 3}, "net.num_heads must divide .* 2560, got 3"),
         (vit.net, {"size": "huge"}, "net.size must be one of .*'base'.* got 'huge'"),
         (vit.net, {"pool": "max"}, "net.pool must be one of .*'mean'.* got 'max'"),
+        (vit.net, {"positions": "none"}, "net.positions must be one of .* got 'none'"),
         (vit.net, {"drop_path": 1.0}, r"net.drop_path must be in \[0, 1\), got 1.0"),
         (vit.net, {"patch_size": 0}, "net.patch_size must be >= 1, got 0"),
         (vit.net, {"num_heads": 0}, "net.num_heads must be >= 1, got 0"),
@@ -54,11 +55,13 @@ def test_invalid_settings_raise_an_error_that_names_them(make, settings, message
 
 
 POOLED = clip_resnet.ClipResNet(stages=(1,), width=4, heads=2, dim=3, stem="cifar")
+LEARNED = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned")
 
 
 @pytest.mark.parametrize(
     ("net", "shape", "message"),
     [
+        (LEARNED, (2, 8, 3), "expected 2 x 2 patches, got 1 x 4"),
         (clip_resnet.net(), (31, 64, 3), ">= 32 pixels a side, got 31 x 64"),
         (POOLED, (8, 16, 3), "expected 11 x 11 patches, got 8 x 16"),
         (POOLED, (8, 4, 3), "pixels a side, got 8 x 4"),
@@ -72,11 +75,22 @@ def test_inputs_of_a_size_that_a_network_cannot_take_are_refused(net, shape, mes
         init_shapes(net, 1, *shape)
 
 
-def test_inputs_that_do_not_fit_the_trained_positions_are_refused():
-    variables, _ = init_shapes(POOLED, 1, 8, 8, 3)
-    images = jnp.zeros((1, 16, 16, 3))
-    with pytest.raises(ValueError, match="a square grid, expected 8 x 8 patches, got 16 x 16"):
-        jax.eval_shape(lambda v: POOLED.apply(v, images, train=False), variables)
+@pytest.mark.parametrize(
+    ("net", "shape", "message"),
+    [
+        (POOLED, (16, 16), "a square grid, expected 8 x 8 patches, got 16 x 16"),
+        (LEARNED, (16, 16), "expected 4 x 4 patches, got 8 x 8"),
+        (LEARNED, (4, 8), "expected 4 x 4 patches, got 2 x 4"),
+    ],
+)
+def test_images_that_do_not_fit_the_trained_positions_are_refused(net, shape, message):
+    variables, _ = init_shapes(net, 1, 8, 8, 3)
+    images = jnp.zeros((1, *shape, 3))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda v: net.apply(v, images, train=False), variables)
+
+
+def test_texts_that_are_longer_than_the_context_are_refused():
     texts = jax.ShapeDtypeStruct((2, 7), jnp.int32)
     with pytest.raises(ValueError, match="at most text.context=6 tokens, got 7"):
         jax.eval_shape(lambda x: text.net(context=6).init(KEY, x, train=False), texts)

@@ -16,12 +16,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from ml_collections import ConfigDict
-from safetensors.numpy import save, save_file
-from weights_cases import (
-    GOLDEN,
-    NETS,
-    draw_weights,
-)
+from safetensors.numpy import save
+from weights_cases import GOLDEN, NETS, draw_weights, refused
 
 import jaxssl
 from jaxssl.augment.views import Inputs
@@ -30,8 +26,6 @@ from jaxssl.models import convnet, convnext, resnet, vit
 from jaxssl.pretrained import architecture, input_settings, names, parameter_names, weights
 from jaxssl.pretrained.encoder import make_apply
 from jaxssl.pretrained.start import start
-
-FORMATS = ("zip", "legacy")
 
 
 def features(backbone, size):
@@ -42,27 +36,6 @@ def features(backbone, size):
 
 def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-
-
-@pytest.fixture
-def file(tmp_path):
-    """Return a function that writes a .safetensors file, or bytes."""
-
-    def write(content, name="x.safetensors", prefix="", metadata=None):
-        path = tmp_path / name
-        if isinstance(content, dict):
-            save_file({prefix + k: np.asarray(v) for k, v in content.items()}, path, metadata)
-        else:
-            path.write_bytes(content)
-        return path
-
-    return write
-
-
-@pytest.fixture(params=FORMATS)
-def checkpoint(request, file):
-    """A checkpoint with DINO's layout that PyTorch wrote."""
-    return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
 
 
 @pytest.mark.parametrize(
@@ -214,20 +187,6 @@ def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn(
     assert inputs == Inputs(224, 1, (0.449,), (0.226,), 0.875)
 
 
-def test_vit_with_learned_positions_requires_square_images_of_one_size():
-    net = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned")
-    shapes = [jax.ShapeDtypeStruct((1, h, w, 3), jnp.float32) for h, w in ((4, 4), (8, 8), (2, 8))]
-    variables = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[0])
-    assert variables["params"]["positions"].shape == (5, 8)
-    for image in shapes[1:]:
-        with pytest.raises(ValueError, match=r"expected 2 x 2 patches, got \d x 4"):
-            jax.eval_shape(partial(net.apply, train=False), variables, image)
-    with pytest.raises(ValueError, match="got 1 x 4"):
-        jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[2])
-    with pytest.raises(ValueError, match="net.positions must be one of"):
-        vit.net(positions="none")
-
-
 def test_part_of_a_checkpoint_is_not_read_as_a_smaller_network(file):
     arrays = draw_weights("vit_tiny", 224)
     gap = {name.replace("blocks.2.", "blocks.7."): array for name, array in arrays.items()}
@@ -252,26 +211,12 @@ def test_error_lists_missing_unknown_and_misshapen_arrays(file):
     assert "\n" not in message
 
 
-def exported_file(file, change=None):
+def exported_file(file, change):
     """A file of `jaxssl export` with a changed header."""
     backbone = weights.load(file(draw_weights("resnet", 8), "theirs.safetensors"))
-    header = json.loads(weights.header(backbone)) | {"step": 7, "loss": "nt_xent"}
-    header = change(header) if change else header
+    header = change(json.loads(weights.header(backbone)))
     text = header if isinstance(header, str) else json.dumps(header)
-    return file(weights.public_arrays(backbone), metadata={"jaxssl": text}), backbone
-
-
-def test_header_of_an_exported_file_sets_input_settings_and_metadata(file):
-    path, theirs = exported_file(file)
-    ours = weights.load(path)
-    assert ours.inputs == theirs.inputs and ours.metadata["net"] == theirs.metadata["net"]
-    assert (ours.metadata["step"], ours.metadata["loss"]) == (7, "nt_xent")
-    assert (ours.metadata["source"], ours.metadata["checkpoint"]) == ("x.safetensors", "file")
-    assert jax.tree.all(jax.tree.map(np.array_equal, ours.variables, theirs.variables))
-    _, variables, _ = jaxssl.load_encoder(path)
-    untrained = jax.eval_shape(lambda: ours.untrained(0))
-    assert set(untrained) == {"net"}
-    assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, untrained["net"])
+    return file(weights.public_arrays(backbone), metadata={"jaxssl": text})
 
 
 @pytest.mark.parametrize(
@@ -292,10 +237,9 @@ def test_header_of_an_exported_file_sets_input_settings_and_metadata(file):
         lambda header: header | {"inputs": {"size": "x"}},
     ],
 )
-def test_invalid_header_of_an_exported_file_raises_a_one_line_error(change, file, monkeypatch):
-    with pytest.raises(UserError, match=r"x\.safetensors") as error:
-        weights.load(exported_file(file, change)[0])
-    assert "\n" not in str(error.value)
+def test_invalid_header_of_an_exported_file_raises_a_one_line_error(change, file):
+    with refused(r"x\.safetensors"):
+        weights.load(exported_file(file, change))
 
 
 def resnet_with(**changes):
@@ -367,15 +311,14 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_half_and_hostile_weights_are_refused_in_one_line(case, file):
     make, message = REFUSED[case]
-    path, untouched = file(make()), cast(Any, None)
+    path, untouched = file(make(), "x.safetensors"), cast(Any, None)
     config = ConfigDict({"init": str(path), "net": {}})
     for read in (
         lambda: jaxssl.load_encoder(path),
         lambda: start(config, untouched, untouched),
     ):
-        with pytest.raises(UserError, match=message) as error:
+        with refused(message):
             read()
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -391,9 +334,8 @@ def test_path_without_weights_is_refused_in_one_line(name, message, tmp_path):
     (tmp_path / "x.json").write_text("{}")
     for folder in ("folder", "folder.pth"):
         (tmp_path / folder).mkdir()
-    with pytest.raises(UserError, match=message) as error:
+    with refused(message):
         jaxssl.load_encoder(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16])
@@ -407,11 +349,13 @@ def test_weights_of_other_precision_become_float32(dtype, file):
 
 def test_load_encoder_arguments_override_the_input_settings(file):
     path = file(draw_weights("resnet", 8))
+    with refused("'crops' is no option of a weights file; did you mean 'crop'"):
+        weights.load(path, crops=0.9)
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
     assert inputs == Inputs(48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
     inputs = weights.load(path, std=[0.5], interpolation="bicubic").inputs
     assert inputs == Inputs(32, 3, architecture.CIFAR["mean"], (0.5,), 0.0, "bicubic")
-    ours, _ = exported_file(file)
+    ours = exported_file(file, lambda header: header)
     _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
     x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
     np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
