@@ -207,10 +207,8 @@ def _make_init(config: ConfigDict, method: Method, views: Any) -> Callable[[Arra
 
 def _require_shapes(variables: Any, expected: Any) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
-    ours, theirs = (
-        {name: x.shape for name, x in traverse_util.flatten_dict(tree, sep="/").items()}
-        for tree in (variables, expected)
-    )
+    trees: Any = [traverse_util.flatten_dict(tree, sep="/") for tree in (variables, expected)]
+    ours, theirs = ({name: leaf.shape for name, leaf in tree.items()} for tree in trees)
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ValueError(
