@@ -42,7 +42,6 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
     It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
     ``pretrained.variables["net"]``, and x comes from ``pretrained.inputs.prepare``.
     """
-
     return lambda variables, x: _features(pretrained.encoder, {"net": variables}, x)
 
 
