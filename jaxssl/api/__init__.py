@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.api.run import Run as Run
+from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, prepare
 from jaxssl.data.splits import Splits
@@ -256,7 +257,7 @@ def _use_data(config: ConfigDict, data: Any) -> Splits | None:
             config.data.name = data
             return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
-        config.data.name = prepare.IN_MEMORY
+        config.data.name = IN_MEMORY
         config.data.path = f"sha256:{digest[:16]}"  # refuses to resume with other data
         config.data.train_split, config.data.bank_split, config.data.test_split = (
             "train",

@@ -16,13 +16,14 @@ from jax.typing import ArrayLike
 from jaxssl.augment.image import between, choose
 
 GREY_WEIGHTS = (0.299, 0.587, 0.114)  # luminance weights of red, green and blue (ITU-R BT.601)
+RGB = 3  # number of channels that the operations on colours need
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # indices of the four operations of `jitter`
 ORDERS = tuple(itertools.permutations(range(4)))
 
 
 def grey(image: Array) -> Array:
     """Return the luminance [1, h, w] of an image [c, h, w]."""
-    if image.shape[0] != 3:
+    if image.shape[0] != RGB:
         return jnp.mean(image, axis=0, keepdims=True)
     r, g, b = image
     return (GREY_WEIGHTS[0] * r + GREY_WEIGHTS[1] * g + GREY_WEIGHTS[2] * b)[None]
@@ -57,7 +58,12 @@ def grayscale(image: Array) -> Array:
 
 
 def random_grayscale(u: Array, image: Array, probability: float) -> Array:
-    """Turn an image grey with ``probability``. ``u`` [] is uniform in [0, 1)."""
+    """Turn an RGB image grey with ``probability``. ``u`` [] is uniform in [0, 1).
+
+    Images of other numbers of channels are returned unchanged.
+    """
+    if image.shape[0] != RGB:
+        return image
     return jnp.where(u < probability, grayscale(image), image)
 
 
@@ -69,7 +75,7 @@ def hue(image: Array, shift: ArrayLike) -> Array:
         shift: shift as a fraction of the colour circle, in [-0.5, 0.5]. With 0, the image is
             returned exactly.
     """
-    if image.shape[0] != 3:
+    if image.shape[0] != RGB:
         return image
     r, g, b = image
     high = jnp.maximum(jnp.maximum(r, g), b)
@@ -126,6 +132,8 @@ def random_jitter(
 ) -> Array:
     """Jitter the colours in random order with random strengths, as torchvision's ``ColorJitter``.
 
+    Saturation and hue are left out unless the image is RGB.
+
     Args:
         u: [6] uniform in [0, 1): whether to change the image, order, brightness, contrast,
             saturation, hue.
@@ -136,6 +144,7 @@ def random_jitter(
         hue: largest shift, in [0, 0.5]. The shift is uniform in [-hue, hue].
         probability: probability of changing the image.
     """
+    saturation = saturation if image.shape[0] == RGB else 0.0
     strengths = jnp.array([brightness, contrast, saturation], jnp.float32)
     changed = u[0] < probability
     order = jnp.array(ORDERS, jnp.int32)[choose(u[1], len(ORDERS))]

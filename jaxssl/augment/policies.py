@@ -156,7 +156,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
     light = colour.grey(image)
     others = {
         "brightness": jnp.zeros_like(image),
-        "color": jnp.broadcast_to(light, image.shape),
+        "color": jnp.broadcast_to(light, image.shape) if image.shape[0] == colour.RGB else image,
         "contrast": jnp.broadcast_to(colour.mean(light), image.shape),
         "sharpness": colour.smooth(image),
     }

@@ -1,7 +1,7 @@
 """Turn uint8 examples into network inputs: random views to train, plain inputs to evaluate."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
 
     Attributes:
         size: side of an image in pixels.
-        channels: number of channels, 1 (grey) or 3 (RGB).
+        channels: number of channels, such as 1 (grey) or 3 (RGB).
         mean: mean to subtract, per channel or for all channels, for values in [0, 1].
         std: standard deviation to divide by, per channel or for all channels.
         crop: side of a central square crop, as a fraction of the short side; 0 resizes the whole
@@ -48,6 +48,18 @@ class Inputs(NamedTuple):
     def prepare(self, images: Array) -> Array:
         """Map uint8 images [n, h, w, c] to network inputs for evaluation; see `preprocess`."""
         return preprocess(images, self)
+
+
+class Scale(NamedTuple):
+    """Statistics of each channel by which the views of a run are scaled, for values in [0, 1].
+
+    Attributes:
+        mean: mean to subtract.
+        std: standard deviation to divide by.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 class VideoInputs(NamedTuple):
@@ -88,7 +100,9 @@ class VideoInputs(NamedTuple):
         return normalise(inputs.reshape(-1, *inputs.shape[2:]))
 
 
-def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
+def make_views(
+    recipes: Sequence[Recipe], crops: Sequence[Recipe] = (), scale: Scale | None = None
+) -> Augment:
     """Return a function that draws the random views of a batch of images.
 
     The function maps ``(key, images, index)`` to a dict with "views" [V, b, s, s, c] and, with
@@ -102,6 +116,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
     Args:
         recipes: a recipe for each of V >= 1 views. Recipes may be repeated.
         crops: a recipe for each of L >= 0 small crops.
+        scale: statistics to scale by in place of [-1, 1].
     """
 
     def make_group(
@@ -119,7 +134,8 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
                 first = last
             return jnp.concatenate(views)
 
-        return normalise(jax.vmap(make_example, out_axes=1)(images, index))
+        views = jax.vmap(make_example, out_axes=1)(images, index)
+        return standardise(views, scale) if scale else normalise(views)
 
     def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
         image_per_view = isinstance(images, dict)
@@ -133,7 +149,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
     return augment
 
 
-def make_image_text_views(recipes: Sequence[Recipe]) -> Augment:
+def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None) -> Augment:
     """Return a function that draws one view of each image and one of its captions.
 
     The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
@@ -142,8 +158,9 @@ def make_image_text_views(recipes: Sequence[Recipe]) -> Augment:
 
     Args:
         recipes: a single recipe for the images.
+        scale: as in `make_views`.
     """
-    make_image_views = make_views(recipes)
+    make_image_views = make_views(recipes, scale=scale)
 
     def augment(key: Array, pairs: dict[str, Any], index: Array) -> dict[str, Array]:
         image_key, text_key = jax.random.split(key)
@@ -164,20 +181,14 @@ def preprocess(images: Array, inputs: Inputs) -> Array:
     Grey images are repeated over the channels of an RGB network.
 
     Raises:
-        ValueError: if the images have more channels than the network takes.
+        ValueError: if the images are not grey and have other channels than the network takes.
     """
     return standardise(resize_images(images, inputs), inputs)
 
 
 def resize_images(images: Array, inputs: Inputs) -> Array:
     """Map uint8 images to float32 in [0, 1] with the network's size and channels."""
-    if images.shape[3] > inputs.channels:
-        raise ValueError(
-            f"the network takes images of {inputs.channels} channel, got images of "
-            f"{images.shape[3]}"
-        )
-    if images.shape[3] < inputs.channels:
-        images = jnp.broadcast_to(images, (*images.shape[:3], inputs.channels))
+    images = match_channels(images, inputs.channels)
 
     def resize_one(image: Array) -> Array:
         if not inputs.crop:
@@ -189,10 +200,27 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
     return jax.vmap(resize_one)(to_float(images))
 
 
-def standardise(images: Array, inputs: Inputs) -> Array:
-    """Subtract the mean and divide by the standard deviation that the network expects."""
-    mean, std = (jnp.asarray(x, jnp.float32)[None, None, None] for x in (inputs.mean, inputs.std))
+def match_channels(images: Array, channels: int) -> Array:
+    """Repeat grey images [n, h, w, 1] over ``channels``. Other images must have that many.
+
+    Raises:
+        ValueError: if they have another number.
+    """
+    if images.shape[3] not in (1, channels):
+        raise ValueError(
+            f"the network takes {channels}-channel images, got {images.shape[3]}-channel images"
+        )
+    return jnp.broadcast_to(images, (*images.shape[:3], channels))
+
+
+def standardise(images: Array, inputs: Inputs | Scale) -> Array:
+    """Subtract the mean and divide by the standard deviation of each channel [..., c]."""
+    mean, std = (_per_channel(x, images.ndim) for x in (inputs.mean, inputs.std))
     return (images - mean) / std
+
+
+def _per_channel(values: tuple[float, ...], rank: int) -> Array:
+    return jnp.asarray(values, jnp.float32).reshape((1,) * (rank - 1) + (-1,))
 
 
 def to_float(images: Array) -> Array:
@@ -205,6 +233,14 @@ def normalise(images: Array) -> Array:
     return images * 2 - 1
 
 
-def to_uint8(views: Array) -> Array:
-    """Map training views in [-1, 1] back to uint8 images for display."""
+def to_uint8(views: Array, scale: Scale | None = None) -> Array:
+    """Map training views, in [-1, 1] or scaled by statistics, back to uint8 images."""
+    if scale:
+        mean, std = (_per_channel(x, views.ndim) for x in scale)
+        views = normalise(views * std + mean)
     return jnp.round((views + 1) * 127.5).astype(jnp.uint8)
+
+
+def measured_scale(data: Mapping[str, Any]) -> Scale | None:
+    """Return the statistics that a run has recorded in its group `data`, None for [-1, 1]."""
+    return Scale(tuple(data["mean"]), tuple(data["std"])) if "mean" in data else None

@@ -273,8 +273,8 @@ def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
     return flags.DEFINE_bool(
         "trust",
         False,
-        "Execute the Python files that the config of the run names, even if you have not trained "
-        "with them.",
+        "Execute the Python files, and use the data, that the config of the run names, even if you "
+        "have not trained with them.",
         values,
     )
 

@@ -85,5 +85,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
         suite.run(SUITE.value, paths, defaults, data_overrides, **options)
         return
     for path in paths:
-        data = data_config(path, defaults, DATASET.value, data_overrides)
+        chosen = DATASET.value, data_overrides
+        data = data_config(path, defaults, *chosen, trust=TRUST.value)
         run.evaluate(path, PROTOCOLS.value, data=data, **options)

@@ -9,6 +9,9 @@ From bottom to top, each module using only modules above it in this list:
     splits                         splits of data sets, read by index
     opening                        sets that are prepared once, or given as Python objects
     source, metadata, fingerprint  a split by its name, sizes of common sets, a digest of the data
+    statistics                     mean and standard deviation of the channels of training images
     plan, batches                  the stream of batches
     prompts                        sentences for zero-shot classification
 """
+
+IN_MEMORY = "python"  # data.name of sets that are given as Python objects

@@ -8,6 +8,7 @@ from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader
 
+from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -62,20 +63,25 @@ def check_num_records(folder: Path, split: str, expected: int) -> None:
         raise _damaged(folder, f"{split}: {count} records, not {expected}")
 
 
-def image_shape(folder: Path, shape: Any) -> tuple[int | None, int | None, int]:
+def image_shape(
+    folder: Path, shape: Any, channels: int | None = None
+) -> tuple[int | None, int | None, int]:
     """Validate the image shape [h, w, c] in the metadata. An alpha channel is not counted.
 
     Args:
         folder: the prepared set, for the message.
         shape: from the set's metadata, where h and w may be None.
+        channels: c, if the metadata say how many channels are decoded.
 
     Raises:
         UserError: if it is not the shape of an image.
     """
-    valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in (1, 3, 4, None)
+    expected = (1, 3, 4, None) if channels is None else (channels,)
+    valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
+    valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
     if not valid or not all(side is None or _is_side(side) for side in shape):
         raise _damaged(folder, f"its images have shape {shape!r:.80}")
-    return (shape[0], shape[1], 1 if shape[2] == 1 else 3)
+    return (shape[0], shape[1], channels or (1 if shape[2] == 1 else 3))
 
 
 def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:

@@ -4,7 +4,7 @@ Each file of `jaxssl/kinds/` defines one kind. The rest of the package takes fro
 depends on it. A recipe of views and a network name their kind in the constant ``EXAMPLES``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxssl import components
@@ -38,7 +38,8 @@ class Kind(NamedTuple):
         make_reader: ``(source, order, batch_size, rows, crops, seed) -> reader`` of batches, with
             the methods ``__call__(step, indices)``, ``example()`` and ``shapes()``.
         array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
-        views: ``(recipes of the views, recipes of the small crops) -> augment``.
+        views: ``(recipes of the views, recipes of the small crops) -> augment``. Those of images
+            take ``scale`` too, see `jaxssl.augment.views.make_views`.
         find_crops: ``(size, arguments of each view, of each small crop) -> Crops`` that the host
             can cut.
         view_shapes: ``(config, inputs) -> views`` of a batch of two, as `jax.ShapeDtypeStruct`.
@@ -62,7 +63,7 @@ class Kind(NamedTuple):
     plan: Callable[..., Any]
     make_reader: Callable[..., Any]
     array: Callable[..., Any]
-    views: Callable[[Sequence[Any], Sequence[Any]], Any]
+    views: Callable[..., Any]
     find_crops: Callable[..., Any]
     view_shapes: Callable[..., dict[str, Any]]
     inputs: Callable[..., Any]

@@ -70,6 +70,8 @@ class PreparedSplit:
         path: prefix of the paths of cached arrays. None disables the cache.
         decode: converts a record to the input, for sets that do not hold images.
         captions: returns the tokens of a record's captions. None if the set has no captions.
+        labels: the label of every record, if they are known without reading the records.
+        streamed: whether records are only read when they are needed, and never all in advance.
     """
 
     records: Sequence[Record]
@@ -81,6 +83,8 @@ class PreparedSplit:
     path: Path | None = None
     decode: Callable[[Record], Any] | None = None
     captions: CaptionReader | None = None
+    labels: np.ndarray | None = None
+    streamed: bool = False
 
     def read_records(self, indices: Iterable[int] | np.ndarray) -> list[Record]:
         """Read records of a prepared split by index, one file after the other."""
@@ -88,6 +92,8 @@ class PreparedSplit:
         read_many: Any = getattr(self.records, "__getitems__", None)
         try:
             return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
+        except UserError:
+            raise
         except Exception as error:  # A damaged file raises many exception types.
             raise UserError(
                 f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "

@@ -78,6 +78,11 @@ class Source:
         """Return True if all images have the same height and width."""
         return None not in self.shape
 
+    @property
+    def streamed(self) -> bool:
+        """Return True if the examples are never read in advance, because they may be very many."""
+        return any(part.streamed for part, _ in self.parts)
+
     @cached_property
     def labelled(self) -> bool:
         """Return True if the examples have labels. Of prepared parts, the first one is read."""
@@ -171,7 +176,7 @@ class Source:
             units = kind.units(self.kind)
             raise ValueError(f"a data set of images is needed, but {self.name!r} holds {units}")
         shape = self.shape_at(size)
-        if len(self) * math.prod(shape) > IN_MEMORY:
+        if self.streamed or len(self) * math.prod(shape) > IN_MEMORY:
             return self.lazy_images(size, *settings)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
             return self.lazy_images(size, *settings)[:]  # too many records to cache all of them
@@ -264,6 +269,8 @@ def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
 
 def _labels(part: PreparedSplit) -> np.ndarray:
     """Return the labels of all records, int32 [n], from the cache if possible."""
+    if part.labels is not None:
+        return part.labels
 
     def read() -> np.ndarray:
         indices = np.arange(len(part.records))

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, to_uint8
+from jaxssl.augment.views import Inputs, make_views, measured_scale, to_uint8
 from jaxssl.data import kind
 from jaxssl.data.splits import Source, Splits
 from jaxssl.evaluation.features import extract
@@ -154,11 +154,12 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
+    scale = measured_scale(config.data) if config else None
     batch_of = kind.get(kind.name_of(config) if config else "image").batch_of
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
-        return to_uint8(augment(key, batch_of(images), index)["views"])[0]
+        return to_uint8(augment(key, batch_of(images), index)["views"], scale)[0]
 
     return view
 

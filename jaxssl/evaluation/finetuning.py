@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxssl import collectives, distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
-from jaxssl.augment.views import Inputs, standardise, to_float
+from jaxssl.augment.views import Inputs, match_channels, standardise, to_float
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
@@ -261,10 +261,6 @@ def _views(key: Array, batch: dict[str, Any], training: Training, inputs: Inputs
     images, scale, kind = batch["input"], training.crop_scale, training.augment
     if isinstance(images, dict):  # The images were cropped on the host.
         images, scale = images["views"][:, 0], (1.0, 1.0)
-    if images.shape[3] > inputs.channels:
-        raise ValueError(
-            f"the network takes images of {inputs.channels} channel, got {images.shape[3]}"
-        )
     hyper = {"crop_scale": tuple(scale), "flip": training.flip, "erasing": training.erasing}
     if kind == "simclr":
         recipe = recipes.simclr(size=inputs.size, **hyper)
@@ -272,4 +268,4 @@ def _views(key: Array, batch: dict[str, Any], training: Training, inputs: Inputs
         recipe = recipes.policy(size=inputs.size, **hyper, crop=kind, pad=training.pad)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["index"])
     views = jax.vmap(lambda key, image: recipe(key, to_float(image)))(keys, images)
-    return jnp.broadcast_to(views, (*views.shape[:3], inputs.channels))
+    return match_channels(views, inputs.channels)

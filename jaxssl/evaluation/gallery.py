@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
-from jaxssl.augment.views import to_uint8
+from jaxssl.augment.views import measured_scale, to_uint8
 from jaxssl.data import kind
 from jaxssl.data.plan import make_plan
 from jaxssl.data.splits import Source, Splits
@@ -159,8 +159,9 @@ def example_views(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
     )
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
+    scale = measured_scale(config.data)
     views = {
-        name: ours.draw(np.asarray(to_uint8(views[name])).swapaxes(0, 1))
+        name: ours.draw(np.asarray(to_uint8(views[name], scale)).swapaxes(0, 1))
         for name in ("views", "crops")
         if name in views
     }

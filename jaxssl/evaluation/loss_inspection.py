@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.data import kind
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.nearest_neighbours import nearest_others
@@ -61,7 +62,8 @@ def arrays(
     used = used[used >= 0]
     for name in names:
         out[name] = np.where(out[name] >= 0, np.searchsorted(used, out[name]), -1).astype(np.int32)
-    return out | {"block": thumbnails(images[used]), "block_label": labels[used]}
+    drawn = kind.of(config).draw(images[used])
+    return out | {"block": thumbnails(drawn), "block_label": labels[used]}
 
 
 def mmcl_settings(

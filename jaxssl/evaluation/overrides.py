@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained.load import is_run
-from jaxssl.training.config import apply_overrides, read_config
+from jaxssl.training.config import apply_overrides, read_config, types
+from jaxssl.training.config.trust import require_data
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -66,6 +67,8 @@ def data_config(
     defaults: ConfigDict,
     dataset: str | None,
     overrides: Sequence[tuple[str, str]] = (),
+    *,
+    trust: bool = False,
 ) -> ConfigDict | None:
     """Return the config group `data` of another data set, or None for the run's data set.
 
@@ -74,15 +77,22 @@ def data_config(
         defaults: defaults of the group, used for another data set.
         dataset: name of another data set; None for the run's.
         overrides: ("data.KEY", text) from the command line.
+        trust: whether to use data that only the config of the run names.
 
     Raises:
-        UserError: if a key is unknown, or ``path`` is not a run.
+        UserError: if a key is unknown, ``path`` is not a run, or the run names data that this user
+            has not trained with.
     """
     if dataset is None and not overrides:
         return None
     data = defaults.copy_and_resolve_references()
     if is_run(path):
-        run = read_config(path).data
+        config = read_config(path)
+        types.add_later_keys(config)
+        run = config.data
+        inherited = run if dataset is None else ConfigDict({"dir": run.dir})
+        named = {key.removeprefix("data.") for key, _ in overrides}
+        require_data({k: v for k, v in inherited.items() if k not in named}, path, trust)
         data = run if dataset is None else data
         data.dir = run.dir
         data.context = run.get("context", data.context)  # The text network fixes the text length.

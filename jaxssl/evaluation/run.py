@@ -28,7 +28,7 @@ from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
 from jaxssl.report.workdir import read_metrics
 from jaxssl.training.config import read_config
-from jaxssl.training.config.trust import require as require_trust
+from jaxssl.training.config import trust as trusted
 from jaxssl.training.output import console, logs
 
 
@@ -69,8 +69,8 @@ def evaluate(
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
         online: whether to write rows of the metrics that the run measured during training, before
             the rows that are returned. See `rows.online_rows`.
-        trust: whether to execute the Python files that the config of a run names, even if this user
-            has not trained with them.
+        trust: whether to execute the Python files and to use the data that the config of a run
+            names, even if this user has not trained with them.
 
     Returns:
         The new rows of results.json. Other rows in the file are kept.
@@ -87,11 +87,13 @@ def evaluate(
     seed = run_seed if seed is None else seed
     names, settings = _defaults(subject, protocols, data)
     if protocols is None:
-        require_trust(names, subject.path or "the run of the encoder", trust)
+        trusted.require(names, subject.path or "the run of the encoder", trust)
     examples = "image_text" if "text" in encoder.variables else encoder.inputs.kind
     selected = select_protocols(names, examples)
     if out is not None:
         results.read_results(out)  # raises an error for a damaged file before any work is done
+    if data is None and splits is None:
+        trusted.require_data(settings, subject.path or "the run of the encoder", trust)
     splits = splits or source.load_splits(settings, encoder.inputs.kind)
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(selected, splits, strict=strict)

@@ -71,7 +71,8 @@ def run(
             (f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *PER_DATASET)
         ]
         for encoder in encoders:
-            settings = data_config(encoder, defaults, values["name"], [*changes, *overrides])
+            changed, trust = [*changes, *overrides], options.get("trust", False)
+            settings = data_config(encoder, defaults, values["name"], changed, trust=trust)
             assert settings is not None  # A suite always names its data sets.
             source.load_splits(settings)
             data[name, encoder] = settings

@@ -15,11 +15,11 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.augment.image import random_crop_box
-from jaxssl.augment.views import Inputs, make_views, resize_images
+from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_images
 from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.decoders.decoding import Crop, Crops
+from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops
 from jaxssl.data.kind import Kind, Opened, Shape
 from jaxssl.data.plan import Plan, cache_limit
 from jaxssl.data.records import CAPTION_FEATURES, CaptionReader
@@ -96,7 +96,8 @@ def open_images(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any)
     if not images:
         raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(info.features)}")
     image = min(images, key=lambda key: key != "image")
-    shape = integrity.image_shape(folder, metadata.get("shape") or info.features[image].shape)
+    shape = metadata.get("shape") or info.features[image].shape
+    shape = integrity.image_shape(folder, shape, metadata.get("channels"))
     text = next((name for name in CAPTION_FEATURES if name in info.features), None)
     settings = {
         "image": image,
@@ -121,7 +122,8 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     cached, why = False, "pictures of many sizes"
     if source.one_size:
         needed, limit = len(source) * math.prod(source.shape), cache_limit()
-        cached = cache == "device" or (cache == "auto" and needed <= limit)
+        fits = needed <= limit and not source.streamed
+        cached = cache == "device" or (cache == "auto" and fits)
         why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
         why = why if cache == "auto" else "as data.cache asks"
     elif cache == "device":
@@ -201,25 +203,27 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
 
 def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> Inputs:
     """Return the inputs of a run's network, which sees images of ``shape`` [h, w, c]."""
-    return Inputs(config.augment.size, shape[-1])
+    scale = measured_scale(config.data)
+    return Inputs(config.augment.size, shape[-1], **(scale._asdict() if scale else {}))
 
 
 def infer_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
     """Return the inputs of a trained network, whose channels its variables tell."""
-    size = config.augment.size
-    return Inputs(size, find_channels(net, variables, (size, size)))
+    size, scale = config.augment.size, measured_scale(config.data)
+    candidates = (len(scale.mean),) if scale else (3, 1, 2, *range(4, MAX_CHANNELS + 1))
+    return make_inputs(config, (find_channels(net, variables, (size, size), candidates),))
 
 
 def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
     """Adapt the inputs of an encoder to a data set.
 
     Raises:
-        UserError: if the images have too many channels.
+        UserError: if the images are not grey and have other channels.
     """
-    if test.shape[-1] > inputs.channels:
+    if test.shape[-1] not in (1, inputs.channels):
         raise UserError(
-            f"the encoder takes images of {inputs.channels} channel, {test.name!r} has "
-            f"{test.shape[-1]}"
+            f"the encoder takes {inputs.channels}-channel images, {test.name!r} has "
+            f"{test.shape[-1]}-channel images"
         )
     # Images of different sizes are already centre-cropped when they are read.
     return inputs if test.one_size else inputs._replace(crop=0.0)
@@ -242,7 +246,15 @@ def shrink(inputs: Inputs, block: Array) -> Array:
 
 def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
     """Return images, cropped to ``size`` if their sizes differ."""
-    return source.lazy_images(size)[indices]
+    return draw(source.lazy_images(size)[indices])
+
+
+def draw(images: np.ndarray) -> np.ndarray:
+    """Show images [..., h, w, c] as RGB if they have three channels or more, else as grey.
+
+    Of more channels the first three are shown, of two the first.
+    """
+    return images[..., : 3 if images.shape[-1] >= 3 else 1]
 
 
 kind = Kind(
@@ -261,5 +273,6 @@ kind = Kind(
     fit_inputs=fit_inputs,
     raw_features=pixels,
     show=show,
+    draw=draw,
     pictures=True,
 )

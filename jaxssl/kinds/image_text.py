@@ -7,7 +7,7 @@ import jax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl.augment.views import Inputs, make_image_text_views
+from jaxssl.augment.views import Inputs, Scale, make_image_text_views
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
@@ -27,11 +27,11 @@ def make_reader(source: Source, *args: Any) -> image.Reader:
     return image.make_reader(source, *args)._replace(captions=True)
 
 
-def make_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+def make_views(recipes: Sequence[Any], crops: Sequence[Any], scale: Scale | None = None) -> Any:
     """Return the function that draws a view of each image and one of its captions."""
     if crops or len(recipes) != 1:
         raise ValueError("images with captions have one view; set views=1 and crops.number=0")
-    return make_image_text_views(recipes)
+    return make_image_text_views(recipes, scale)
 
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:

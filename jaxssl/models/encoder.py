@@ -209,7 +209,7 @@ def find_channels(
     net: nn.Module,
     variables: VariableDict,
     sides: tuple[int, ...],
-    candidates: tuple[int, ...] = (3, 1),
+    candidates: tuple[int, ...],
 ) -> int:
     """Find the number of channels of the images or videos that a backbone accepts.
 
@@ -230,5 +230,6 @@ def find_channels(
             continue
         return channels
     raise ValueError(
-        f"the backbone accepts neither RGB nor grey images of {' x '.join(map(str, sides))}"
+        f"the backbone accepts no images of {' x '.join(map(str, sides))} with "
+        f"{', '.join(map(str, candidates))} channels"
     )

@@ -8,6 +8,7 @@ import flax.linen as nn
 
 from jaxssl.augment.image import INTERPOLATIONS
 from jaxssl.augment.views import Inputs
+from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, vit
 
@@ -49,8 +50,8 @@ def validate(settings: Mapping[str, Any]) -> Inputs:
     size, channels = inputs.size, inputs.channels
     if type(size) is not int or not 0 < size <= MAX_SIZE:
         raise ValueError(f"size must be a number of pixels from 1 to {MAX_SIZE}, got {size!r:.80}")
-    if type(channels) is not int or channels not in (1, 3):
-        raise ValueError(f"channels must be 1 or 3, got {channels!r:.80}")
+    if type(channels) is not int or not 0 < channels <= MAX_CHANNELS:
+        raise ValueError(f"channels must be from 1 to {MAX_CHANNELS}, got {channels!r:.80}")
     statistics = {"mean": _numbers(inputs.mean), "std": _numbers(inputs.std)}
     for name, interval in (("mean", "[0, 1]"), ("std", "(0, 1]")):
         numbers = statistics[name]

@@ -15,6 +15,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.markdown import markdown_table
 from jaxssl.report.results import format_value
 
+CHANNELS = {1: "1, grey", 3: "3, in the order red, green, blue"}
 RESULTS_HEADING = (
     *("metric", "value", "protocol", "data set", "fitted on", "tested on", "features"),
     *("checkpoint", "step", "seed"),
@@ -73,7 +74,7 @@ def _images(inputs: Inputs) -> dict[str, Any]:
         "resized": rule,
         "interpolation": f"{inputs.interpolation}, antialiased (Pillow's "
         f"{inputs.interpolation.upper()})",
-        "channels": {1: "1, grey", 3: "3, in the order red, green, blue"}[inputs.channels],
+        "channels": CHANNELS.get(inputs.channels, str(inputs.channels)),
         "range": "[0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation",
         "mean": ", ".join(f"{value:g}" for value in inputs.mean),
         "standard deviation": ", ".join(f"{value:g}" for value in inputs.std),

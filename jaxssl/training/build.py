@@ -10,7 +10,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl.data import batches, kind
+from jaxssl.augment.views import measured_scale
+from jaxssl.data import batches, kind, statistics
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
@@ -246,7 +247,9 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     if not config.second_view:
         second = first  # the same object, so that it is compiled once
     views = [second if view == 1 else first for view in range(config.views)]
-    return kind.of(config).views(views, [small] * config.crops.number)
+    scale = measured_scale(config.data)
+    options = {"scale": scale} if scale else {}
+    return kind.of(config).views(views, [small] * config.crops.number, **options)
 
 
 def make_crops(config: ConfigDict) -> Crops:
@@ -259,6 +262,13 @@ def make_crops(config: ConfigDict) -> Crops:
     by_view = [second if view == 1 else first for view in range(config.views)]
     size, small_crops = config.augment.get("size", 0), [small] * config.crops.number
     return kind.of(config).find_crops(size, by_view, small_crops)
+
+
+def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
+    """Return a config with the statistics that its views are scaled by, see `statistics`."""
+    config, size = ConfigDict(config.to_dict()), config.augment.get("size", 0)
+    config.data.update(statistics.channel_statistics(config.data, train, size))
+    return config.lock()
 
 
 def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:

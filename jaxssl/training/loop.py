@@ -24,7 +24,7 @@ from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.training import collapse, compile_cache, nonfinite, profiling, summary
-from jaxssl.training.build import Setup, build, make_batches
+from jaxssl.training.build import Setup, add_statistics, build, make_batches
 from jaxssl.training.compatibility import check_labels, has_online_probe
 from jaxssl.training.config import custom, trust
 from jaxssl.training.metrics_reporter import MetricsReporter
@@ -113,7 +113,7 @@ def train(
     workdir = Path(os.path.realpath(workdir))
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
     run = _set_up(config, workdir, evaluation, splits)
-    setup, batches, programs = run.setup, run.batches, run.programs
+    config, setup, batches, programs = run.config, run.setup, run.batches, run.programs
     state, total = programs.init(config.seed), setup.total_steps
     # A profile cuts the calls of all processes, so that they must agree on it.
     run_record.require_equal({"--profile": str(profile)})
@@ -135,7 +135,7 @@ def train(
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
         components = custom.names(config.to_dict()).values()
-        trust.remember([*components, *config.eval.protocols])
+        trust.remember([*components, *config.eval.protocols], config.data)
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
         record = run.record._replace(**ids)
         step, state = _resume(run, state)
@@ -233,6 +233,7 @@ def _set_up(
     record = run_record.RunRecord(None, data, run_record.environment())
     run_record.require_equal({"data": record.fingerprint})
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
+    config = add_statistics(config, train_set)
     batches = make_batches(config, train_set, mesh)
     setup = build(config, len(train_set), mesh.size, crops=batches.crops)
     probed = train_set.num_classes if has_online_probe(config, splits) else 0

@@ -7,9 +7,11 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.augment.colour import RGB
+from jaxssl.augment.recipes import needs_rgb
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
-from jaxssl.training.config import arguments
+from jaxssl.training.config import VIEW_GROUPS, arguments
 from jaxssl.training.state import TrainState
 
 
@@ -43,8 +45,13 @@ def lines(
     if kind.of(config).captions:
         captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
     view_groups = ()
+    image_shape = jax.tree.leaves(views["views"])[0].shape
+    if kind.of(config).pictures and (left_out := _left_out(config, image_shape[-1])):
+        view_groups = (f"left out   {left_out} of the views: the images are not RGB",)
+    if "mean" in config.data:
+        view_groups += (f"scale      mean {config.data.mean}, std {config.data.std} by channel",)
     if config.second_view:
-        view_groups = (f"second view {_values(config.second_view)}",)
+        view_groups += (f"second view {_values(config.second_view)}",)
     if config.crops.number:
         view_groups += (f"small crops {_values(config.crops)}",)
     return [
@@ -67,6 +74,13 @@ def lines(
         f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
         f"{', '.join(config.eval.protocols) or 'none'}",
     ]
+
+
+def _left_out(config: ConfigDict, channels: int) -> str:
+    """Return the operations of the views that images with other channels than RGB do not get."""
+    groups = ({**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS)
+    names = (name for group in groups for name in needs_rgb(group))
+    return "" if channels == RGB else ", ".join(dict.fromkeys(names))
 
 
 def describe_init(report: Mapping[str, Any]) -> str:

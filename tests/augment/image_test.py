@@ -356,7 +356,7 @@ def test_preprocess_repeats_a_grey_image_over_the_channels():
     actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(8, 3, crop=1.0))
     expected = jax.jit(preprocess, static_argnums=1)(np.repeat(batch, 3, 3), Inputs(8, 3, crop=1.0))
     np.testing.assert_array_equal(actual, expected)
-    with pytest.raises(ValueError, match="takes images of 1 channel, got images of 3"):
+    with pytest.raises(ValueError, match="takes 1-channel images, got 3-channel"):
         preprocess(pixels(1, 8, 8, 3), Inputs(8, 1))
 
 

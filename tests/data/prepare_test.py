@@ -145,7 +145,7 @@ def interrupted(error):
     """Reading that goes wrong after a few pictures."""
     checked = _pictures.read_checked
 
-    def read(wanted):
+    def read(wanted, *_):
         for place, item in enumerate(checked(wanted)):
             if place == 5:
                 raise error

@@ -1,6 +1,7 @@
 """Splits, classes and images of prepared sets: what is asked for, in that order, nothing else."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from jaxssl.configs import base
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.class_names import read_classes
-from jaxssl.data.decoders import lazy_array
+from jaxssl.data.decoders import array_cache, files, lazy_array
 from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
@@ -356,6 +357,26 @@ def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monke
 def test_decoded_image_cache_is_separate_for_each_size(directory, folder):
     source = load(of(folder, directory), "train")
     assert [source.images(size).shape[1] for size in (8, 12, 8)] == [8, 12, 8]
+
+
+@pytest.mark.parametrize("place", ["start", "middle", "end"])
+@pytest.mark.parametrize("blocks", [1, 20])
+def test_records_replaced_by_others_of_equal_size_and_time_are_decoded_again(
+    blocks, place, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(array_cache, "SAMPLES", 5)
+    record = tmp_path / "x-train.array_record-00000-of-00001"
+    content = np.zeros(blocks * files.BLOCK, np.uint8)
+    cached = lambda value: array_cache.load_or_compute(  # noqa: E731
+        tmp_path / "decoded-train-labels.npy", (3,), np.int32, lambda: np.full(3, value, np.int32)
+    )
+    record.write_bytes(content.tobytes())
+    status = record.stat()
+    assert cached(1).tolist() == cached(2).tolist() == [1, 1, 1]
+    content[{"start": 0, "middle": len(content) // 2, "end": -1}[place]] = 1
+    record.write_bytes(content.tobytes())
+    os.utime(record, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cached(3).tolist() == [3, 3, 3]
 
 
 SPOILT = {

@@ -281,7 +281,7 @@ def test_eval_rejects_invalid_options(run, out, options, message):
 
 def test_eval_rejects_a_data_set_that_does_not_fit_the_run(run, out, labelled, data_dir):
     colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
-    with pytest.raises(UserError, match="takes images of 1 channel, .* has 3"):
+    with pytest.raises(UserError, match="takes 1-channel images, .* has 3"):
         knn(run, out, data=colour)
     other = data_config(dir=str(data_dir), classes=str(out))
     out.write_text("\n".join("0123456789"))

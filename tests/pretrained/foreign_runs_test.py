@@ -13,8 +13,10 @@ from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import components
+from jaxssl.configs import base
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation
+from jaxssl.evaluation.overrides import data_config
 from jaxssl.pretrained.export import export
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.comparison import write_page
@@ -144,6 +146,44 @@ def test_training_starts_from_a_run_that_the_user_trusts(forge, plugin):
     report = train_from(run, trust=True).init
     assert report is not None and report["from"] == str(run) and report["loaded"] > 0
     assert plugin.with_name("executed").exists()
+
+
+class Opened(Exception):
+    """The data set of a run was opened."""
+
+
+@pytest.mark.parametrize("key", trust.DATA_KEYS)
+def test_data_that_only_the_run_names_are_neither_read_nor_written(
+    key, forge, tmp_path, monkeypatch
+):
+    def opened(*_):
+        raise Opened
+
+    theirs, defaults = tmp_path / "theirs", base.get_config().data
+    run = forge({"config.data.dir": "", f"config.data.{key}": str(theirs)})
+    message = f"names data that you have not trained with: data.{key}={theirs}; .*--trust"
+    with pytest.raises(UserError, match=message):
+        jaxssl.evaluate(run, "knn")
+    with pytest.raises(UserError, match=message):
+        data_config(run, defaults, None, [("data.test_split", "test")])
+    assert not theirs.exists()
+
+    named = data_config(run, defaults, None, [(f"data.{key}", "ours")])
+    assert named is not None and named[key] == "ours"
+    monkeypatch.setattr(evaluation.source, "load_splits", opened)
+    for options in ({"trust": True}, {"data": named}):
+        with pytest.raises(Opened):
+            evaluation.evaluate(run, ["knn"], **options)
+    trust.remember([], {"name": "folder", key: str(theirs)})
+    with pytest.raises(Opened):
+        jaxssl.evaluate(run, "knn")
+
+
+def test_another_data_set_is_not_looked_for_in_the_folder_of_the_run(forge, tmp_path):
+    run = forge({"config.data.dir": str(tmp_path / "theirs"), "config.data.path": "elsewhere"})
+    with pytest.raises(UserError, match=f"not trained with: data.dir={tmp_path}/theirs; "):
+        data_config(run, base.get_config().data, "digits", [])
+    assert data_config(run, base.get_config().data, "digits", [("data.dir", "ours")]).path == ""
 
 
 # Each case forges values of a checkpoint's metadata and of config.json.

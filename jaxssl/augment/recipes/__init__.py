@@ -10,7 +10,7 @@ of graphs) -> row``, "video" for videos [t, h, w, c], "image_text" for images wi
 recipe is also available under the name of its file, as in ``recipes.simclr(size=32)``.
 """
 
-from jaxssl.augment.recipes._common import Recipe
+from jaxssl.augment.recipes._common import Recipe, needs_rgb
 from jaxssl.augment.recipes.clip import recipe as clip
 from jaxssl.augment.recipes.digits import recipe as digits
 from jaxssl.augment.recipes.graph import recipe as graph
@@ -18,4 +18,4 @@ from jaxssl.augment.recipes.policy import recipe as policy
 from jaxssl.augment.recipes.simclr import recipe as simclr
 from jaxssl.augment.recipes.video import recipe as video
 
-__all__ = ["Recipe", "clip", "digits", "graph", "policy", "simclr", "video"]
+__all__ = ["Recipe", "clip", "digits", "graph", "needs_rgb", "policy", "simclr", "video"]

@@ -1,6 +1,7 @@
 """The function type of augmentation recipes, and checks of their settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jax import Array
 
@@ -12,6 +13,14 @@ def require_fractions(**settings: float) -> None:
     for name, value in settings.items():
         if not 0 <= value <= 1:
             raise ValueError(f"{name} must be in [0, 1], got {value}")
+
+
+def needs_rgb(settings: Mapping[str, Any]) -> list[str]:
+    """Return the operations of a recipe that are left out unless images are RGB."""
+    names = [name for name in ("saturation", "hue", "grayscale") if settings.get(name)]
+    if not settings.get("jitter"):
+        names = [name for name in names if name == "grayscale"]
+    return names + ["color of the policy"] * (settings.get("policy", "none") != "none")
 
 
 def blur_kernel_side(blur_kernel: int, size: int) -> int:

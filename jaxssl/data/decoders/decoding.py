@@ -6,7 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -14,8 +14,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MAX_CHANNELS = 16
+# Pillow's modes by number of channels. Pictures with others are arrays in .npy files.
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE, NPY_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
@@ -49,18 +52,54 @@ class Crops(NamedTuple):
     frames: tuple[int, ...] = ()
 
 
-def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.Image:
+class Planes:
+    """A picture whose channels are not those of a Pillow mode, with the interface of crops.
+
+    Pillow resizes each channel alone. As "RGBA" it would multiply colours by the fourth channel.
+
+    Attributes:
+        size: width and height in pixels.
+    """
+
+    def __init__(self, planes: Sequence[Image.Image]) -> None:
+        self._planes = planes
+        self.size = planes[0].size
+        self.width, self.height = self.size
+
+    def resize(self, *args: Any, **options: Any) -> "Planes":
+        """Resize each channel, see `PIL.Image.Image.resize`."""
+        return Planes([plane.resize(*args, **options) for plane in self._planes])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """Return uint8 pixels [h, w, c]."""
+        del dtype, copy
+        return np.stack([np.asarray(plane) for plane in self._planes], axis=2)
+
+
+Picture = Image.Image | Planes
+
+
+def suffixes(channels: int) -> tuple[str, ...]:
+    """Return the endings of the names of pictures, with ".npy" unless they are grey or RGB."""
+    return SUFFIXES if channels in (0, 1, 3) else (*SUFFIXES, ".npy")
+
+
+def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Picture:
     """Decode an image file to 8 bits a channel.
 
     Args:
-        data: content of a file in one of `FORMATS`, with at most `MAX_PIXELS` pixels.
+        data: content of a file in one of `FORMATS`, with at most `MAX_PIXELS` pixels, or of a .npy
+            file [h, w, channels] as `to_8_bits` takes it.
         channels: see `convert`.
         upright: see `convert`.
 
     Raises:
         OSError: if the data are not an image, too large or cut short. Pillow raises other
             exceptions for other damage.
+        ValueError: if the array of a .npy file has another shape or range.
     """
+    if data.startswith(NPY_SIGNATURE):
+        return _open_array(data, channels)
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:  # Pillow's message would show a memory address.
@@ -74,13 +113,13 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     return convert(picture, channels, upright=upright)
 
 
-def convert(picture: Image.Image, channels: int | None, *, upright: bool = False) -> Image.Image:
+def convert(picture: Image.Image, channels: int | None, *, upright: bool = False) -> Picture:
     """Convert a picture to 8 bits a channel.
 
     Args:
         picture: any Pillow image.
-        channels: 1 converts to grey, 3 to RGB. None keeps grey pictures of 8 and 16 bits grey. An
-            alpha channel is dropped, and 16-bit grey values are divided by 257.
+        channels: 1 converts to grey, 3 to RGB, 2 and 4 to the same with alpha. None keeps grey
+            pictures of 8 and 16 bits grey, and drops alpha. 16-bit grey values are divided by 257.
         upright: rotate the image as its EXIF orientation says. Pillow always rotates TIFF files.
 
     Raises:
@@ -102,10 +141,47 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
         raise OSError("has floating-point pixels of an unknown range; save it with 8 or 16 bits")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
-    grey = channels == 1 or (channels is None and picture.mode == "L")
-    mode = "L" if grey else "RGB"
+    channels = channels or (1 if picture.mode == "L" else 3)
+    if channels not in MODES:
+        raise OSError(f"has {len(picture.getbands())} channels, expected {channels} in a .npy file")
     # `convert` always copies, even to the same mode.
-    return picture if picture.mode == mode else picture.convert(mode)
+    picture = picture if picture.mode == MODES[channels] else picture.convert(MODES[channels])
+    return picture if channels in (1, 3) else Planes(picture.split())
+
+
+def _open_array(data: bytes, channels: int) -> Picture:
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("is a .npy file of another version than 1.0")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    # Unlike `np.load`, this allocates nothing for a shape that is larger than the file.
+    values = np.frombuffer(data, dtype, offset=file.tell())
+    values = values.reshape(shape, order="F" if fortran else "C")
+    if values.ndim != 3 or values.shape[2] != channels or not values.size:
+        raise ValueError(f"has the shape {list(shape)}, expected [height, width, {channels}]")
+    return from_pixels(to_8_bits(values))
+
+
+def to_8_bits(values: np.ndarray) -> np.ndarray:
+    """Round uint16, or floats in [0, 1], to uint8. Keep uint8.
+
+    Raises:
+        ValueError: if they have another type, or are out of range.
+    """
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype == np.uint16:
+        return from_16_bits(values)
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ValueError(
+            f"has the dtype {values.dtype}; expected uint8, uint16, or floats in [0, 1]"
+        )
+    if values.size and not (values.min() >= 0 and values.max() <= 1):
+        raise ValueError(
+            f"has values in [{values.min():g}, {values.max():g}]; expected floats in [0, 1], or "
+            "uint8"
+        )
+    return np.round(values * 255).astype(np.uint8)
 
 
 def from_16_bits(values: np.ndarray) -> np.ndarray:
@@ -131,19 +207,21 @@ def _check_png(data: bytes) -> None:
     raise OSError("is a PNG file that was cut short")
 
 
-def from_pixels(values: np.ndarray) -> Image.Image:
-    """Convert uint8 pixels [h, w, 1 or 3] to a Pillow image."""
+def from_pixels(values: np.ndarray) -> Picture:
+    """Convert uint8 pixels [h, w, c] to a picture."""
+    if values.shape[2] not in (1, 3):
+        return Planes([Image.fromarray(plane) for plane in np.moveaxis(values, 2, 0)])
     return Image.fromarray(values[:, :, 0] if values.shape[2] == 1 else values)
 
 
-def pixels(picture: Image.Image) -> np.ndarray:
-    """Convert a Pillow image to uint8 pixels [h, w, c]."""
+def pixels(picture: Picture) -> np.ndarray:
+    """Convert a picture to uint8 pixels [h, w, c]."""
     values = np.asarray(picture)
     return values[:, :, None] if values.ndim == 2 else values
 
 
 def centre(
-    picture: Image.Image, size: int, crop: float = 0.0, interpolation: str = "bilinear"
+    picture: Picture, size: int, crop: float = 0.0, interpolation: str = "bilinear"
 ) -> np.ndarray:
     """Crop the central square and resize it to [size, size, c].
 
@@ -165,7 +243,7 @@ def centre(
 
 
 def random_crops(
-    picture: Image.Image, crops: Sequence[Crop], rng: np.random.Generator
+    picture: Picture, crops: Sequence[Crop], rng: np.random.Generator
 ) -> list[np.ndarray]:
     """Draw and cut random resized crops of an image, each [size, size, c].
 
@@ -189,7 +267,7 @@ def random_crops(
 
 
 def _resize(
-    picture: Image.Image,
+    picture: Picture,
     box: tuple[float, float, float, float],
     size: int,
     interpolation: str = "bilinear",

@@ -13,13 +13,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxssl.data.decoders import decompression
 from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
+BLOCK = 2**16  # bytes of a block of `fingerprint`
 MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
 MAX_LONG_HEADER = 2**18  # bytes of a header with a long name or attributes
 LONG_HEADERS = (
@@ -121,22 +122,39 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def fingerprint(root: Path, suffixes: tuple[str, ...]) -> str:
+def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     """Hash the names, sizes and modification times of a folder's files, or of an archive.
 
-    Files in a folder are ignored if their names do not end with one of ``suffixes``.
+    Args:
+        root: the folder or archive.
+        suffixes: files in a folder are ignored if their names do not end with one of these.
+        samples: number of blocks whose content is hashed too. They are evenly spaced in every file,
+            at least two in each.
     """
     digest = hashlib.sha256()
-    for name in _list_folder(root) if root.is_dir() else ("",):
-        if name and not name.lower().endswith(suffixes):
-            continue
+    names = [""]
+    if root.is_dir():
+        names = [name for name in _list_folder(root) if name.lower().endswith(suffixes)]
+    for name in names:
         path = f"{root}/{name}" if name else root
         try:
             status = os.stat(path)
         except OSError:  # A broken symbolic link has no size.
             status = os.lstat(path)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        if samples:
+            with open(path, "rb") as file:
+                for block in _blocks(file, status.st_size, max(2, samples // len(names))):
+                    digest.update(block)
     return digest.hexdigest()
+
+
+def _blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
+    """Read ``count`` evenly spaced blocks of a file, with its start and its end."""
+    last = max(0, size - BLOCK)
+    for start in sorted({last * i // (count - 1) for i in range(count)}):
+        file.seek(start)
+        yield file.read(BLOCK)
 
 
 def _list_folder(root: Path) -> list[str]:

@@ -139,7 +139,7 @@ def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
     return _centre_square(decoding.open_picture(data, channels, upright=True), size)
 
 
-def _centre_square(picture: Image.Image, size: int) -> np.ndarray:
+def _centre_square(picture: decoding.Picture, size: int) -> np.ndarray:
     """Crop the centre square of a picture, reduced to at most ``size`` pixels a side."""
     side = min(picture.size)
     left, top = ((length - side) // 2 for length in picture.size)

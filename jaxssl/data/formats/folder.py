@@ -38,57 +38,73 @@ class Builder(_layout.Builder, skip_registration=True):
     name = "folder"
 
     def _info(self) -> tfds.core.DatasetInfo:
-        return self._make_info({"shape": None, "skipped": [], "upright": True})
+        channels = {"channels": self.builder_config.channels}
+        return self._make_info({"shape": None, "skipped": [], "upright": True, **channels})
 
     def _feature(self) -> tfds.features.FeatureConnector:
-        return tfds.features.Image(shape=(None, None, CHANNELS))
+        return tfds.features.Image(shape=(None, None, self.builder_config.channels))
 
     def _read(
         self, classes: Mapping[str, str]
     ) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
         everything = files.read_files(self.builder_config.root, self.builder_config.inside)
-        return _pictures.read_checked(item for item in everything if item[0] in classes)
+        wanted = (item for item in everything if item[0] in classes)
+        return _pictures.read_checked(wanted, self.builder_config.channels)
 
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
-        return [*next(iter(sizes)), CHANNELS] if len(sizes) == 1 else None
+        return [*next(iter(sizes)), self.builder_config.channels] if len(sizes) == 1 else None
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a folder of pictures as it is now.
 
     Args:
-        data: "path", "labels" (a CSV file), "test_fraction", "split_seed" and "on_error".
+        data: "path", "labels" (a CSV file), "test_fraction", "split_seed", "on_error" and
+            "channels".
         data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
         UserError: if the path does not exist, holds no pictures, or has an unknown layout.
     """
-    source = user_files.locate(data, "a folder or an archive of pictures", decoding.SUFFIXES)
+    channels = data.get("channels") or CHANNELS  # Runs of earlier versions lack it.
+    if not 0 < channels <= decoding.MAX_CHANNELS:
+        raise UserError(f"data.channels must be in [0, {decoding.MAX_CHANNELS}], got {channels}")
+    suffixes = decoding.suffixes(channels)
+    source = user_files.locate(data, "a folder or an archive of pictures", suffixes)
     _layout.check_fraction(data)
     labels = read_labels(data["labels"]) if data["labels"] else None
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels
+    # Sets that were prepared before there were other numbers of channels keep their names.
+    content = content if channels == CHANNELS else (*content, channels)
     config, prepared = user_files.find_prepared(
         Builder, source, content, data_dir, default="folder"
     )
     if prepared:
         return prepared
-    layout = arrange(user_files.list_names(source), source.path, labels=labels, **split)
+    names = user_files.list_names(source)
+    layout = arrange(names, source.path, suffixes=suffixes, labels=labels, **split)
     if layout.other:
         files_left_out = len(layout.other), abbreviate(layout.other)
         log.info("data       %d files are not pictures and are left out: %s", *files_left_out)
-    config.contents = layout
+    config.contents, config.channels = layout, channels
     return Builder(data_dir=data_dir, config=config)
 
 
 def arrange(
-    names: Iterable[str], path: str, *, labels: Mapping[str, str] | None = None, **split: Any
+    names: Iterable[str],
+    path: str,
+    *,
+    suffixes: tuple[str, ...] = decoding.SUFFIXES,
+    labels: Mapping[str, str] | None = None,
+    **split: Any,
 ) -> Layout:
     """Assign pictures to splits and classes by the names of the files below ``path``.
 
     Args:
         names: relative to ``path``, with slashes.
         path: for messages.
+        suffixes: endings of the names of pictures.
         labels: class of each picture by its name, instead of the folders.
         **split: "test_fraction" and "split_seed", see `_layout.assign`.
 
@@ -96,12 +112,12 @@ def arrange(
         UserError: if there are no pictures, or the layout is not understood.
     """
     names = sorted(names)
-    pictures = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
-    other = tuple(name for name in names if not name.lower().endswith(decoding.SUFFIXES))
+    pictures = [name for name in names if name.lower().endswith(suffixes)]
+    other = tuple(name for name in names if not name.lower().endswith(suffixes))
     if not pictures:
         raise UserError(
             f"data.path={path} holds no pictures ({len(other)} other files); expected files "
-            f"ending in {', '.join(decoding.SUFFIXES)}"
+            f"ending in {', '.join(suffixes)}"
         )
     splits, classes = _layout.assign(pictures, path, noun="pictures", labels=labels, **split)
     return Layout(splits, classes, other)

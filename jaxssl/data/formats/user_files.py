@@ -53,6 +53,7 @@ class Config(tfds.core.BuilderConfig):
         on_error: "stop" or "skip", for files that cannot be read.
         contents: a layout, or the captions of each image.
         frame_size: largest side of the frames of a clip.
+        channels: of pictures.
     """
 
     root: Path = Path()
@@ -62,6 +63,7 @@ class Config(tfds.core.BuilderConfig):
         default=None, repr=False
     )  # With repr=True, TFDS would log all file contents.
     frame_size: int = 0
+    channels: int = 3
 
 
 def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) -> UserFiles:

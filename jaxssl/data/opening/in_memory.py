@@ -13,15 +13,15 @@ import numpy as np
 from PIL import Image
 
 from jaxssl import components
-from jaxssl.data import kind
+from jaxssl.data import IN_MEMORY, kind
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import _pictures, user_files
+from jaxssl.data.opening import items
 from jaxssl.data.opening.labels import convert_labels
-from jaxssl.data.opening.prepare import IN_MEMORY
-from jaxssl.data.opening.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile, from_columns, open_path
+from jaxssl.data.opening.tables import LABEL_KEYS, PictureFile, from_columns, open_path
 from jaxssl.data.records import UNLABELLED, PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 LABEL_TYPES = (int, float, str, np.generic, type(None))
@@ -40,6 +40,7 @@ class _Examples(NamedTuple):
         shape: [h, w, c] of the images, where h and w are None if they differ.
         class_names: name of each label, () without labels.
         digest: SHA-256 of images and labels.
+        streamed: whether the images are a `items.Stream`.
     """
 
     records: "_Records"
@@ -47,34 +48,45 @@ class _Examples(NamedTuple):
     shape: tuple[Any, ...]
     class_names: tuple[str, ...]
     digest: str
+    streamed: bool = False
 
 
 def load_splits(
-    data: Any, *, test_fraction: float = 0.2, seed: int = 0, on_error: str = "stop"
+    data: Any,
+    *,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    on_error: str = "stop",
+    channels: int = 0,
+    cache: str = "auto",
 ) -> tuple[Splits, str]:
     """Return the splits of a data set that is given as Python objects, and its fingerprint.
 
-    All examples are read once, to find their sizes and labels.
+    All examples are read once, to find their sizes and labels, unless they are `items.Stream`s.
 
     Args:
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
             "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or uint16 or floats in
-            [0, 1], which are rounded to 8 bits. Labels are described in `labels.convert_labels`;
-            an example without a label is left out of evaluation. Objects with ``__len__`` and
-            ``__getitem__`` return an image (array, Pillow, or the path or bytes of a file), (image,
-            label), or a dict such as {"image": ..., "label": ...}. A path is opened by
-            `tables.open_path`, and a data frame has a column of paths.
+            [0, 1], which are rounded to 8 bits, with 1 to 16 channels. Labels are described in
+            `labels.convert_labels`; an example without a label is left out of evaluation. Objects
+            with ``__len__`` and ``__getitem__`` return an image (array, Pillow, or the path or
+            bytes of a file), (image, label), or a dict such as {"image": ..., "label": ...}. A path
+            is opened by `tables.open_path`, and a data frame has a column of paths.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split and has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read.
+        channels: of picture files. 0 is `_pictures.CHANNELS`.
+        cache: `config.data.cache`, see `items.is_streamed`.
 
     Raises:
         UserError: if the data are none of these.
     """
     train, test = _split(data)
+    options: dict[str, Any] = {"on_error": on_error, "cache": cache}
+    options["channels"] = channels or _pictures.CHANNELS
     if test is None:
-        both = _examples(train, "data", on_error)
+        both = _examples(train, "data", **options)
         order = np.random.default_rng(seed).permutation(len(both.labels))
         count = round(test_fraction * len(order))
         test_indices, train_indices = np.sort(order[:count]), np.sort(order[count:])
@@ -84,7 +96,7 @@ def load_splits(
         digest = both.digest
     else:
         examples = [
-            _examples(part, f"the {split} data", on_error)
+            _examples(part, f"the {split} data", **options)
             for part, split in ((train, "training"), (test, "test"))
         ]
         splits = [
@@ -153,6 +165,8 @@ def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
         "test_fraction": data["test_fraction"],
         "seed": data["split_seed"],
         "on_error": data["on_error"],
+        "channels": data.get("channels", 0),
+        "cache": data["cache"],
     }
 
 
@@ -170,12 +184,15 @@ def load_images(
         UserError: as `load_splits`.
     """
     shape = getattr(images, "shape", ())
-    if isinstance(images, Image.Image) or len(shape) == 2 or (len(shape) == 3 and shape[2] == 3):
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in {3, channels} - {1})
+    if isinstance(images, Image.Image) or is_one:
         images = [images]
-    examples = _examples(images, "images", on_error, channels)._replace(class_names=())
+    options: dict[str, Any] = {"on_error": on_error, "channels": channels, "cache": "auto"}
+    examples = _examples(images, "images", **options)._replace(class_names=())
     if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
-    names = [x.name for x in examples.records.images if isinstance(x, PictureFile)]
+    pictures = () if examples.streamed else examples.records.images
+    names = [x.name for x in pictures if isinstance(x, PictureFile)]
     source = _source(examples, "all", np.arange(len(examples.labels)))
     return source, names if len(names) == len(source) else None
 
@@ -203,24 +220,34 @@ def _is_labelled(data: Any) -> bool:
     return not pictures and all(isinstance(x, LABEL_TYPES) for x in values)
 
 
-def _examples(
-    data: Any, name: str, on_error: str = "stop", channels: int = _pictures.CHANNELS
-) -> _Examples:
+def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> _Examples:
     if isinstance(data, str | Path):
         data = open_path(Path(data).expanduser())
     elif hasattr(data, "columns"):
         data = from_columns({key: data[key] for key in data.columns}, name, Path())
     names: tuple[str, ...] = ()
-    labels = None
+    labels, probes = None, None
     if isinstance(data, Mapping):
-        data, labels = _image_and_label(data, name)
+        data, labels = items.image_and_label(data, name)
     elif _is_labelled(data):
         data, labels = data
     if hasattr(data, "shape") and hasattr(data, "dtype"):
-        images = _pixels(np.asarray(data), name)
+        images = items.pixels_of(np.asarray(data), name)
         shapes: list[Any] = [images.shape[1:]] * len(images)
+    elif items.is_streamed(data, name, channels, cache):
+        images = items.Stream(data, name, channels)
+        probes = images.probe()
+        shapes = [probe.shape for probe in probes]
+        labels = items.label_column(data) if labels is None else labels
+        if labels is None and items.read_item(data, 0, name)[1] is not None:
+            log.info(
+                "data       %s is read as it goes, without the labels of its items; pass (data, "
+                "labels) to use them",
+                name,
+            )
+        names = tuple(_hugging_face_names(data))
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        images, item_labels = _read_items(data, name)
+        images, item_labels = items.read_items(data, name)
         shapes = _check_files(images, name, channels, on_error)
         labels = item_labels if labels is None else labels
         names = tuple(_hugging_face_names(data))
@@ -239,31 +266,18 @@ def _examples(
     sizes = set(shapes) - {None}
     different = {size[-1] for size in sizes}
     if len(different) > 1:
-        raise UserError(f"{name} has grey and RGB images; convert all of them to one of the two")
+        raise UserError(
+            f"{name} has images of {' and '.join(map(str, sorted(different)))} channels; convert "
+            "all of them to one number"
+        )
     shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *different)
+    if isinstance(images, items.Stream):
+        images.shape = shape
     records = _Records(images, labels)
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
-    for image in images:
+    for image in images if probes is None else probes:
         digest.update(image.tobytes())
-    return _Examples(records, labels, shape, names, digest.hexdigest())
-
-
-def _image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tuple[Any, Any]:
-    """Return the image and the label (or None) of a mapping."""
-    image = next((key for key in IMAGE_KEYS if key in item), None)
-    label = next((key for key in LABEL_KEYS if key in item), None)
-    if image is None:
-        raise UserError(
-            f"{name} has the keys {', '.join(map(str, item))}; expected images under one of "
-            f"{', '.join(IMAGE_KEYS)}"
-        )
-    ignored = ", ".join(str(key) for key in item if key != image)
-    if warn and ignored and label is None:
-        log.warning(
-            "data       %s has no labels, and ignores %s; name labels one of %s",
-            *(name, ignored, ", ".join(LABEL_KEYS)),
-        )
-    return item[image], None if label is None else item[label]
+    return _Examples(records, labels, shape, names, digest.hexdigest(), probes is not None)
 
 
 def _check_files(
@@ -273,7 +287,8 @@ def _check_files(
     shapes: list[Any] = [getattr(image, "shape", None) for image in images]
     files = {str(i): x for i, x in enumerate(images) if isinstance(x, PictureFile)}
     reasons = []
-    for index, _, size in _pictures.read_checked((i, x.tobytes) for i, x in files.items()):
+    contents = ((i, x.tobytes) for i, x in files.items())
+    for index, _, size in _pictures.read_checked(contents, channels):
         if isinstance(size, str):
             reasons.append(f"{files[index].name}: {size}")
         else:
@@ -317,67 +332,6 @@ class _Records(Sequence):
         return len(self.labels)
 
 
-def _read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], list[Any] | None]:
-    """Return the images, and the labels if any item has one."""
-    images, labels = [], []
-    for index in range(len(data)):
-        item = data[index]
-        label = None
-        if isinstance(item, Mapping):
-            image, label = _image_and_label(item, f"item {index} of {name}", warn=index == 0)
-        elif isinstance(item, tuple | list) and len(item) == 2:
-            image, label = item
-        else:
-            image = item
-        if isinstance(image, Image.Image):
-            try:
-                # In place, the user's picture would change.
-                image = decoding.convert(image.copy(), None, upright=True)
-            except Exception as error:  # Pillow's decoders raise many exception types.
-                raise UserError(f"item {index} of {name} {one_line(error)}") from error
-        if isinstance(image, PictureFile):
-            images.append(image)
-            labels.append(label)
-            continue
-        if isinstance(image, str | Path | bytes):
-            content = Path(image).expanduser() if isinstance(image, str) else image
-            image_name = f"item {index}" if isinstance(image, bytes) else str(image)
-            images.append(PictureFile(image_name, content))
-            labels.append(label)
-            continue
-        values = np.asarray(image)
-        if values.ndim not in (2, 3):
-            raise UserError(f"item {index} of {name} is no image but a {type(image).__name__}")
-        images.append(_pixels(values[None], f"item {index} of {name}")[0])
-        labels.append(label)
-    return images, None if all(label is None for label in labels) else labels
-
-
-def _pixels(images: np.ndarray, name: str) -> np.ndarray:
-    """Return uint8 [n, h, w, c] of arrays in any of the accepted forms."""
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.ndim != 4 or images.shape[-1] not in (1, 3) or not all(images.shape[1:]):
-        raise UserError(
-            f"{name} has the shape {list(images.shape)}; expected images [n, h, w, c] with 1 or 3 "
-            "channels last"
-        )
-    if images.dtype == np.uint8:
-        return images
-    if images.dtype == np.uint16:
-        return decoding.from_16_bits(images)
-    if not np.issubdtype(images.dtype, np.floating):
-        raise UserError(
-            f"{name} has the dtype {images.dtype}; expected uint8, uint16, or floats in [0, 1]"
-        )
-    if images.size and not (images.min() >= 0 and images.max() <= 1):
-        raise UserError(
-            f"{name} has values in [{images.min():g}, {images.max():g}]; expected floats in "
-            "[0, 1], or uint8"
-        )
-    return np.round(images * 255).astype(np.uint8)
-
-
 def _hugging_face_names(data: Any) -> Sequence[str]:
     """Return the class names of a Hugging Face data set, or ()."""
     features = getattr(data, "features", None)
@@ -394,5 +348,7 @@ def _source(examples: _Examples, split: str, indices: np.ndarray) -> Source:
         channels=examples.shape[-1],
         num_classes=len(examples.class_names),
         upright=True,
+        labels=examples.labels,
+        streamed=examples.streamed,
     )
     return Source(IN_MEMORY, split, ((part, indices),), examples.class_names, examples.shape)

@@ -17,16 +17,14 @@ from tensorflow_datasets.core.download.download_manager import NonMatchingChecks
 from tensorflow_datasets.core.download.util import DownloadError
 
 from jaxssl import components
-from jaxssl.data import integrity
+from jaxssl.data import IN_MEMORY, integrity
 from jaxssl.data.class_names import SUBSETS
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
-# These names stand for some classes of a TFDS data set: (the data set, the list of classes).
 FORMAT = "array_record"
-IN_MEMORY = "python"  # name of sets that are given as Python objects, see in_memory.py
 
 
 def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
@@ -124,6 +122,8 @@ def _make_builder(
         )
     if data["labels"] and name not in ("folder", "captions"):
         raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
+    if data.get("channels") and name != "folder":
+        raise UserError("data.channels is only for data.name='folder'; set it to 0")
     for group in ("data", "toy"):
         if name in components.names(group):
             return components.factory(group, name)(data, data_dir)

@@ -32,6 +32,8 @@ OPTIONAL = ("text", "predictor")
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # A run can resume with other values of these keys, because they do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
+# Set from the training images when a run starts, unlike all other keys.
+MEASURED_KEYS = ("data.mean", "data.std")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to
 
 
@@ -59,6 +61,8 @@ def load(
         return complete(config, overrides)
     config = read_config(file.parent)
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
+    for name in ("mean", "std"):  # A run measures its own images.
+        config.data.pop(name, None)
     return complete(config, overrides)
 
 
@@ -235,6 +239,7 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
     before, lengths = list(theirs.get("extended", ())), now.get("extended", [])
     is_extension = len(lengths) > len(before) and lengths[: len(before)] == before
     free = (*CHANGEABLE_KEYS, *LENGTH_KEYS) if is_extension else CHANGEABLE_KEYS
+    free += () if "mean" in ours.data else MEASURED_KEYS
     return [line for line in lines if line.partition(":")[0] not in free]
 
 

@@ -1,19 +1,23 @@
-"""Decide which Python files that a run names may be executed when the run is read.
+"""Decide which files of this machine that a run names may be used when the run is read.
 
 The config of a run names the files of the components that its user has added. Training executes
 them, because the user has named them. Who reads a run may have got it from somebody else. Reading
-executes only files with which this user has trained, unless the user trusts the run.
+executes only files with which this user has trained, unless the user trusts the run. The same holds
+for the folders and files of the data set, which evaluation reads and prepares sets in.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxssl import components
+from jaxssl.data import IN_MEMORY
 from jaxssl.errors import UserError, escape
 from jaxssl.training.output.logs import log
+
+DATA_KEYS = ("dir", "path", "classes", "labels")  # keys of the group `data` that name files
 
 
 def require(names: Iterable[str], source: Any, trust: bool) -> None:
@@ -37,12 +41,36 @@ def require(names: Iterable[str], source: Any, trust: bool) -> None:
         )
 
 
-def remember(names: Iterable[str]) -> None:
-    """Record in the user's state folder that this user trains with the files of components.
+def require_data(data: Mapping[str, Any], source: Any, trust: bool) -> None:
+    """Check that the folders and files of a run's data set may be read and written.
+
+    Args:
+        data: values of the group `config.data` that come from the run.
+        source: the run, for the message.
+        trust: True accepts all.
+
+    Raises:
+        UserError: if this user has not trained with one of them.
+    """
+    unknown = [] if trust else [k for k, path in _data(data).items() if not _marker(*path).exists()]
+    if unknown:
+        texts = ", ".join(f"data.{key}={escape(str(data[key]))}" for key in unknown)
+        raise UserError(
+            f"{source} names data that you have not trained with: {texts}; name them yourself with "
+            "--config.data.KEY, or data=... in Python, or allow them with --trust, or trust=True"
+        )
+
+
+def remember(names: Iterable[str], data: Mapping[str, Any] | None = None) -> None:
+    """Record in the user's state folder that this user trains with files of components and data.
 
     The folder is XDG_STATE_HOME, or ~/.local/state. It gets a small file for each path and content.
+
+    Args:
+        names: names of components.
+        data: the group `config.data`.
     """
-    for path, digest in _files(names):
+    for path, digest in (*_files(names), *_data(data or {}).values()):
         try:
             marker = _marker(path, digest)
             marker.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +87,12 @@ def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
     """Return the absolute path and the SHA-256 of each file that names of components have."""
     read = [components.read_file(name) for name in names if ".py:" in name]
     return sorted({(p.resolve(), hashlib.sha256(content).hexdigest()) for p, content in read})
+
+
+def _data(data: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
+    """Return the absolute path of each key of a data set that names one. Its content may change."""
+    keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
+    return {key: (Path(os.path.abspath(os.path.expanduser(data[key]))), "data") for key in keys}
 
 
 def _marker(path: Path, digest: str) -> Path:

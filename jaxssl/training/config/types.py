@@ -43,6 +43,8 @@ TYPES: dict[str, Any] = {
 LATER: dict[str, Any] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
     "init": "",
+    "data.channels": 0,
+    "data.normalise": "auto",
     **{f"optim.{key}": value for key, value in Transfer._field_defaults.items()},
     "log": ("tensorboard",),
 }

@@ -1,0 +1,125 @@
+"""Data sets that are read by index while training goes on, because they exceed the memory."""
+
+import logging
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from file_cases import refused
+
+from jaxssl.data.fingerprint import fingerprint
+from jaxssl.data.opening import items as items_of
+from jaxssl.data.opening.in_memory import load_images, load_splits
+
+NUMBER = 10**6
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class Items:
+    """Generated items that count how often they are read."""
+
+    def __init__(self, number=NUMBER, side=32, item=lambda image, index: image):
+        self.number, self.side, self.item = number, side, item
+        self.read, self.lock = 0, threading.Lock()
+
+    def __len__(self):
+        return self.number
+
+    def __getitem__(self, index):
+        with self.lock:
+            self.read += 1
+        shape = (self.side, self.side, 3)
+        return self.item(np.full(shape, index % 251, np.uint8), index)
+
+
+@pytest.mark.fast
+def test_opening_and_hashing_a_large_source_read_few_items():
+    items = Items()
+    splits, digest = load_splits(items)
+    assert items.read <= items_of.PROBED + 2
+    assert len(splits.train) == NUMBER and splits.train.shape == (32, 32, 3)
+    assert not splits.labelled and splits.train.streamed
+    read = items.read
+    fingerprint(splits.train)
+    assert items.read - read <= 1025
+    example = splits.train.read(np.array([123_456]))[0]
+    assert np.unique(np.asarray(example.input)).tolist() == [123_456 % 251]
+    changed = Items(item=lambda image, index: image + np.uint8(index == NUMBER - 1))
+    assert load_splits(changed)[1] != digest == load_splits(Items())[1]
+    assert load_splits(Items(NUMBER - 1))[1] != digest
+
+
+@pytest.mark.fast
+def test_labels_beside_a_source_are_used_and_those_of_its_items_are_named(caplog):
+    labels = np.arange(NUMBER) % 7
+    items = Items()
+    splits, _ = load_splits((items, labels))
+    assert splits.labelled and splits.train.num_classes == 7
+    np.testing.assert_array_equal(splits.train.labels, labels[splits.train.parts[0][1]])
+    assert splits.train.read(np.array([9]))[0].label == splits.train.labels[9]
+    assert items.read < 100
+    with caplog.at_level(logging.INFO, "jaxssl"):
+        splits, _ = load_splits(Items(item=lambda image, index: (image, index % 3)))
+    assert not splits.labelled and "pass (data, labels) to use them" in caplog.text
+
+
+@pytest.mark.fast
+def test_labels_of_a_column_of_a_hugging_face_data_set_are_used():
+    class HuggingFace(Items):
+        features = {"label": SimpleNamespace(names=["a", "b"])}
+
+        def __getitem__(self, index):
+            if index == "label":
+                return [i % 2 for i in range(len(self))]
+            return {"image": super().__getitem__(index), "label": index % 2}
+
+    data = HuggingFace()
+    splits, _ = load_splits(data)
+    assert splits.labelled and splits.test.class_names == ("a", "b") and data.read < 100
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("cache", "side", "streamed"),
+    [("auto", 32, True), ("auto", 2, False), ("none", 2, True), ("device", 32, False)],
+)
+def test_sources_are_read_in_advance_if_they_are_small_or_shall_be_on_the_device(
+    cache, side, streamed, monkeypatch
+):
+    monkeypatch.setattr(items_of, "IN_ADVANCE", 1000 * 32 * 32)
+    splits, _ = load_splits(Items(500, side), cache=cache)
+    assert splits.train.streamed == streamed
+    images = splits.train.images(0)
+    assert isinstance(images, np.ndarray) != streamed
+    assert images[:][:, 0, 0, 0].tolist() == [i % 251 for i in range(500)]
+    assert load_images(Items(500, side))[0].streamed == (side == 32)
+
+
+@pytest.mark.fast
+def test_items_of_another_shape_and_too_many_items_are_refused():
+    def item(image, index):
+        return image[1:] if index == 5 else image
+
+    splits, _ = load_splits(Items(item=item))
+    with refused("item 5 of data has the shape [31, 32, 3], but the first 64 items"):
+        splits.train.read(np.array([5]))
+    with refused("data has 2147483648 items; expected at most 2147483647"):
+        load_splits(Items(2**31))
+
+
+def test_example_of_the_page_trains_on_a_million_items_and_reads_few(tmp_path, monkeypatch):
+    [code] = [code for code in BLOCK.findall(PAGE.read_text()) if "class Generated" in code]
+    monkeypatch.chdir(tmp_path)
+    read = []
+    getter = "def __getitem__(self, index):"
+    code = code.replace(getter, f"{getter}\n        read.append(index)")
+    with jax.numpy_dtype_promotion("standard"):
+        exec(code, names := {"read": read})
+    assert len(names["run"].splits.train) == NUMBER and names["run"].metrics[-1]["step"] == 3
+    # 66 tell the shape, 1 024 are hashed, and the others are of 3 batches of 64 and those after.
+    assert 66 + 1024 + 3 * 64 <= len(read) < 10_000
