@@ -5,6 +5,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+# A run can resume with other values of these keys, because they do not change its result.
+CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
 # A mapping that names one of these components replaces its group in `changed`.
 COMPONENTS = ("augment", "net", "head", "text", "predictor", "method", "loss")
 

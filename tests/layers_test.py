@@ -44,7 +44,7 @@ ONLY = {
     "models": {"errors", "collectives", "losses"},
     "kinds": {"errors", "augment", "data", "models"},
     "methods": {"collectives", "losses", "models"},
-    "report": {"errors", "training"},
+    "report": {"errors", "configs", "training"},
 }
 # jaxssl/configs is a link, which rglob does not follow.
 FILES = sorted({*PACKAGE.rglob("*.py"), *(PACKAGE / "configs").rglob("*.py")})

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxssl import components
-from jaxssl.studies.grid import KNN, LINEAR, RunResult
+from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Claim, Setting, scale_config
 
 ROOT = Path(__file__).parents[1]

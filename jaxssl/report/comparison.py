@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 
+from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report.curves import comparison_curves
 from jaxssl.report.images import STYLE
@@ -17,7 +18,6 @@ from jaxssl.report.results import format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_series
-from jaxssl.training.config import CHANGEABLE_KEYS
 from jaxssl.training.output import atomic_files
 
 MAX_LOSSES = 3  # largest number of losses named in the page title

@@ -6,10 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
-from jaxssl.training.config import CHANGEABLE_KEYS
 from jaxssl.training.output.regular_files import read_lines
 
 MAX_NAME = 40  # characters of a name in a legend

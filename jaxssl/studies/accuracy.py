@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxssl.studies import grid
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import (
     KNN,
@@ -47,7 +48,7 @@ ABSOLUTE = {
 def run(setting: Setting) -> Findings:
     """Train all methods at the scale's batch size, and some of them at other batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
-    default = grid.cell_config(setting, {}).batch_size
+    default = cell_config(setting, {}).batch_size
     cells_of_size = grid.batch_size_cells(setting, BATCHES)
     cells_of_size = {default: grid.batch_size_values(setting, default), **cells_of_size}
     sizes = sorted(cells_of_size)
@@ -105,7 +106,7 @@ def _logs(results: Results) -> dict[str, list[list[Any]]]:
 
 
 def _verdicts(setting: Setting, results: Results, sizes: Sequence[int]) -> dict[str, Verdict]:
-    config = grid.cell_config(setting, {})
+    config = cell_config(setting, {})
     smallest, default = min(sizes), config.batch_size
     comparisons = {
         "auc_cl_smallest": ("auc_cl", "simclr", smallest, KNN),

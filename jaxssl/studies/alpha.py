@@ -10,7 +10,8 @@ from itertools import combinations
 
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import KNN, RunResult
+from jaxssl.studies.grid import KNN
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 from jaxssl import components
 from jaxssl.report.markdown import markdown_table
 from jaxssl.studies import documents
-from jaxssl.studies.study import Claim, Verdict, claims_file, read_claims
+from jaxssl.studies.study import (
+    HOLDS,
+    OPPOSITE,
+    REFUTED,
+    SMALLER,
+    UNDECIDED,
+    Claim,
+    Verdict,
+    claims_file,
+    read_claims,
+)
 from jaxssl.studies.verdicts import Summary, judge_summaries
 from jaxssl.training.output import atomic_files
 
@@ -29,11 +39,13 @@ on each. This page is generated from the documents of the studies:
 
 - **holds**: the 95 % interval of the difference lies above zero, or the criterion in the text of
   the claim is met.
-- **does not hold**: the interval lies below zero, or contains zero and excludes the paper's
-  difference.
+- **smaller than claimed**: the interval contains zero and excludes the paper's difference. A
+  smaller difference of the same sign remains possible.
+- **opposite**: the interval lies below zero.
+- **does not hold**: the criterion in the text of the claim is not met.
 - **cannot be told**: the interval contains both zero and the paper's difference (or zero, if the
-  paper reports none), or the probe is at its ceiling: the paper's difference does not fit between
-  the other method and 100 %. A single seed never decides a claim.
+  paper reports none), or the probe is at its ceiling: twice the paper's difference does not fit
+  between the other method and 100 %. A single seed never decides a claim.
 - **not yet run**: nobody has measured the claim with this code.
 
 Differences are in percentage points, paired by seed, with Student's t interval in brackets.
@@ -42,8 +54,7 @@ If a claim is about several batch sizes, encoders or methods, its intervals hold
 
 Each verdict applies to the scale that is named beside it. The scales are far smaller than the
 experiments of the papers. All seeds share the test images, so the intervals cover the variation of
-training alone. Some fifty claims are tested. Of the false ones, about one will seem to hold by
-chance.
+training alone. A false claim seems to hold by chance in at most one of forty cases.
 
 A scale is a variant of [`configs/studies.py`](../configs/studies.py). [studies.md](studies.md)
 describes the studies.
@@ -51,7 +62,6 @@ describes the studies.
 ## Number of verdicts
 
 A claim that was measured at several scales has a verdict for each of them.
-
 """
 
 
@@ -102,7 +112,12 @@ def write_claims(folder: Path, page: Path) -> Path:
         papers[f"{paper} ({source})"] = [
             claim for claim in claims if claim["source"].split(",")[0] == paper
         ]
-    parts = [HEAD, _count_verdicts(papers)]
+    tested = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
+    parts = [
+        HEAD,
+        f"{len(set(tested))} claims are tested, with {len(tested)} verdicts.\n\n",
+        _count_verdicts(papers),
+    ]
     for title, claims in papers.items():
         by_text = {}
         for claim in sorted(claims, key=lambda claim: claim["verdict"] is None):
@@ -139,8 +154,7 @@ def _unstudied() -> Iterator[dict[str, Any]]:
     for row in read_unstudied_claims():
         claim = _without_verdict(row.claim)
         if row.verdict:
-            verdict = documents.VERDICTS[row.verdict.holds]
-            claim |= {"figure": row.verdict.measured, "verdict": verdict}
+            claim |= {"figure": row.verdict.measured, "verdict": row.verdict.word}
         yield {**claim, "command": row.command}
 
 
@@ -150,7 +164,7 @@ def _without_verdict(claim: Claim) -> dict[str, Any]:
 
 def _count_verdicts(papers: dict[str, list[dict[str, Any]]]) -> str:
     """Return a table with the number of each verdict for each paper."""
-    verdicts = [*documents.VERDICTS.values(), documents.NOT_RUN]
+    verdicts = (HOLDS, SMALLER, OPPOSITE, REFUTED, UNDECIDED, documents.NOT_RUN)
     rows = []
     for title, claims in papers.items():
         counts = Counter(claim["verdict"] or documents.NOT_RUN for claim in claims)

@@ -16,7 +16,6 @@ from jaxssl.studies.study import Claim, Findings, Setting
 from jaxssl.training.output import atomic_files
 from jaxssl.training.output.console import show, show_table
 
-VERDICTS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NOT_RUN = "not yet run"
 CLAIM_HEADING = ("claim", "the paper", "source", "measured", "verdict")
 
@@ -116,7 +115,7 @@ def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
             show(table.note)
     for key, verdict in findings.verdicts.items():
         claim = claims[key]
-        show(f"{VERDICTS[verdict.holds]}: {claim.text} ({claim.source}): {verdict.measured}")
+        show(f"{verdict.word}: {claim.text} ({claim.source}): {verdict.measured}")
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -179,7 +178,7 @@ def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
     if key not in findings.verdicts:
         return {"figure": None, "verdict": None}
     verdict = findings.verdicts[key]
-    return {"figure": verdict.measured, "verdict": VERDICTS[verdict.holds]}
+    return {"figure": verdict.measured, "verdict": verdict.word}
 
 
 def _key(key: Any) -> str:

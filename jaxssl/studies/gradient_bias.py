@@ -38,8 +38,8 @@ from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.images import DASHES, MARKERS
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import cell_config
 from jaxssl.studies.plots import make_axes
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide

@@ -5,26 +5,29 @@ study records each finished run with its config and the fingerprint of its train
 ``setting.earlier`` names such a document, whose runs are not trained again.
 """
 
-import hashlib
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from jaxssl.configs import studies
 from jaxssl.data import kind, source
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
-from jaxssl.studies import documents
+from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.run_results import (
+    RunResult,
+    describe_each_run,
+    null_to_nan,
+    read_runs,
+    run_label,
+)
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.studies.verdicts import Pairs, spread
 from jaxssl.training import config, nonfinite
@@ -35,41 +38,8 @@ RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
 METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
-MAX_NAME = 120  # longest folder name of a run, in characters
 
 
-class RunResult(NamedTuple):
-    """A finished run of a study with its metrics.
-
-    Attributes:
-        seed: of the run.
-        workdir: of the run.
-        metrics: accuracies in percent, NaN if training stopped because of a non-finite value.
-        history: the lines of metrics.jsonl.
-        seconds: time of training and evaluation in the last command.
-        commit: of the code that trained the run last, "" if unknown.
-        config: as JSON, with file names in place of absolute paths.
-        fingerprint: fingerprint of the training split, "" if unknown.
-        baselines: as `baselines` returns them, for a run of an earlier document.
-    """
-
-    seed: int
-    workdir: Path
-    metrics: dict[str, float]
-    history: list[dict[str, Any]]
-    seconds: float
-    commit: str = ""
-    config: Mapping[str, Any] = {}
-    fingerprint: str = ""
-    baselines: dict[str, dict[str, float]] | None = None
-
-    @property
-    def is_finite(self) -> bool:
-        """False if training stopped because of a non-finite value."""
-        return all(map(math.isfinite, self.metrics.values()))
-
-
-Cell = Mapping[str, Any]  # values of the config keys that one run changes
 # maps a cell, usually (method, x), to the results of all seeds
 Results = Mapping[Any, list[RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
@@ -118,11 +88,6 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
     if not any(results.values()):
         raise UserError(f"no run of this grid in {setting.out} is finished; leave --finished out")
     return results
-
-
-def run_label(name: Any, seed: int) -> str:
-    """Return the name of a run in messages: its cell and its seed."""
-    return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
 
 def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, Any], Cell]:
@@ -270,23 +235,6 @@ def describe_runs(results: Results) -> str:
     return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
 
 
-def describe_each_run(results: Results) -> dict[str, Any]:
-    """Return the runs of a grid for a document: all that ``setting.earlier`` needs.
-
-    "config" has the keys with the same value in all runs, and each run has the others.
-    """
-    runs = [(name, result) for name, of_cell in results.items() for result in of_cell]
-    configs = [_flatten(result.config) for _, result in runs]
-    shared = {k: v for k, v in configs[0].items() if all(k in c and c[k] == v for c in configs)}
-    entries = []
-    for (name, result), flat in zip(runs, configs, strict=True):
-        own = {key: value for key, value in flat.items() if key not in shared}
-        entries.append({"cell": name, **result._asdict(), "config": own})
-        for key in ("workdir", "history", "baselines"):
-            del entries[-1][key]
-    return {"config": shared, "runs": entries}
-
-
 def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
     """Return all metrics of a grid, as a list over the seeds."""
     return {
@@ -312,46 +260,6 @@ def metric_curve(
     # A run without a line of metrics stopped at a non-finite value before the first evaluation.
     values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
     return [recorded[0][i]["epoch"] for i in steps], values
-
-
-def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
-    """Return the complete config of one cell of a grid."""
-    values: dict[str, str] = {}
-    if setting.dataset:
-        values["data.name"] = setting.dataset
-        if config.load(setting.config).data.train_split == "train":
-            values |= studies.SPLITS.get(setting.dataset, {})
-    values |= dict(setting.overrides)
-    values |= {key: _text(value) for key, value in cell.items()}
-    # Runs are evaluated by the study, without a report page for each.
-    values |= {"eval.protocols": "()"}
-    return config.load(setting.config, list(values.items()))
-
-
-def run_name(setting: Setting, cell: Cell) -> str:
-    """Return a readable folder name: the values that differ from the scale's config.
-
-    Studies that need the same run share it, as redundant values are left out of the name.
-    """
-    values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
-    values = dict(sorted(values.items()))
-    bare = setting._replace(overrides=())  # The overrides are already among the values.
-    target = cell_config(bare, values).to_dict()
-    for key in list(values):
-        rest = {other: text for other, text in values.items() if other != key}
-        # Other values depend on names and presets, so these are never dropped.
-        keep = key == "seed" or key.endswith((".name", ".preset"))
-        if not keep and cell_config(bare, rest).to_dict() == target:
-            values = rest
-    name = ",".join(
-        f"{key}={text}"
-        for key, text in values.items()
-        if key not in (*config.CHANGEABLE_KEYS, "data.path")
-    )
-    safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
-    if len(safe) <= MAX_NAME and safe == name:
-        return safe
-    return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
 def run_cell(
@@ -383,11 +291,11 @@ def run_cell(
         result = RunResult(
             seed=cell["seed"],
             workdir=workdir,
-            metrics=_null_to_nan(document["figures"]),
-            history=list(map(_null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))),
+            metrics=null_to_nan(document["figures"]),
+            history=list(map(null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))),
             seconds=document["seconds"],
             commit=document.get("commit", ""),
-            config=_portable(settings),
+            config=portable_config(settings),
             fingerprint=_read_fingerprint(workdir),
         )
     except (ValueError, KeyError, AttributeError) as error:
@@ -404,7 +312,7 @@ def _read_earlier(
         UserError: if the document cannot be read, or has another scale, or if one of the runs has
             another config than the grid, or other training data than there are now.
     """
-    scale, recorded = _read_runs(path)
+    scale, recorded = read_runs(path)
     refused = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
         raise UserError(f"{refused}: its scale is {scale!r}, not {setting.scale!r}")
@@ -415,7 +323,7 @@ def _read_earlier(
             continue
         label = run_label(name, result.seed)
         settings = cell_config(setting, {**cells[name], "seed": result.seed})
-        if changed := config.conflicts(ConfigDict(_portable(settings)), result.config):
+        if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
             differences = run_record.shorten(changed)
             raise UserError(f"{refused}: {label} has another config ({differences})")
         key = settings.data.to_json()
@@ -431,49 +339,6 @@ def _read_earlier(
     return runs
 
 
-def _read_runs(path: Path) -> tuple[str, list[tuple[Any, RunResult]]]:
-    """Return the scale of a study's document and its runs, with their cells."""
-    document = documents.read_document(path)
-    data, runs = document["data"], []
-    if "runs" not in data:
-        raise UserError(f"--earlier {path} does not list its runs; run the study without --earlier")
-    try:
-        for entry in data["runs"]:
-            cell = entry["cell"]
-            settings = unflatten_dict({**data["config"], **entry["config"]}, sep=".")
-            result = RunResult(
-                seed=entry["seed"],
-                workdir=path,
-                metrics=_null_to_nan(entry["metrics"]),
-                history=[],
-                seconds=entry["seconds"],
-                commit=entry["commit"],
-                config=settings,
-                fingerprint=entry["fingerprint"],
-                baselines=data.get("baselines", {}),
-            )
-            runs.append((tuple(cell) if isinstance(cell, list) else cell, result))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
-    return document["scale"], runs
-
-
-def _portable(settings: ConfigDict) -> dict[str, Any]:
-    """Return a config as JSON, with file names in place of absolute paths and of data.path."""
-
-    def shorten(value: Any) -> Any:
-        return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
-
-    document = jax.tree.map(shorten, json.loads(settings.to_json()))
-    document["data"]["path"] = Path(document["data"]["path"]).name
-    return document
-
-
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
-    return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
-
-
 def _read_fingerprint(workdir: Path) -> str:
     """Return the fingerprint of a run's training data from its checkpoints, "" without any."""
     facts = checkpoint.read_all_facts(workdir).values()
@@ -486,10 +351,6 @@ def _workdir(setting: Setting, cell: Cell) -> Path:
 
 def _finished(results: Results) -> list[RunResult]:
     return [run for runs in results.values() for run in runs]
-
-
-def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None else value for key, value in row.items()}
 
 
 def _train(
@@ -521,8 +382,3 @@ def _explain_stop(workdir: Path) -> Iterator[None]:
     except SystemExit:
         console.show_error(f"stopped in {workdir}; the same command resumes there")
         raise
-
-
-def _text(value: Any) -> str:
-    """Return a config value as it is written on the command line."""
-    return value if isinstance(value, str) else repr(value)

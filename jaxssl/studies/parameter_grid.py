@@ -19,7 +19,9 @@ from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.report import page
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies import documents
-from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, run_cell
+from jaxssl.studies.cells import cell_config
+from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
 from jaxssl.training import config, nonfinite

@@ -18,8 +18,8 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.losses.pairs import pair_views
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import cell_config
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import (
     Findings,

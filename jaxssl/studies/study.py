@@ -69,11 +69,27 @@ class Claim(NamedTuple):
     difference: float | None = None
 
 
+HOLDS, SMALLER, OPPOSITE = "holds", "smaller than claimed", "opposite"
+REFUTED, UNDECIDED = "does not hold", "cannot be told"
+
+
 class Verdict(NamedTuple):
-    """Measurement of a claim in words, and whether the claim holds (None: undecided)."""
+    """Measurement of a claim in words, and whether the claim holds (None: undecided).
+
+    Attributes:
+        measured: in words.
+        holds: whether the claim holds.
+        failure: how a claim about a difference does not hold: `SMALLER` or `OPPOSITE`.
+    """
 
     measured: str
     holds: bool | None
+    failure: str = REFUTED
+
+    @property
+    def word(self) -> str:
+        """Return the verdict as it is printed."""
+        return UNDECIDED if self.holds is None else HOLDS if self.holds else self.failure
 
     def after(self, text: str) -> "Verdict":
         """Return the verdict with ``text`` and a colon before the measurement."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from jaxssl.studies.study import Claim, Verdict
+from jaxssl.studies.study import OPPOSITE, REFUTED, SMALLER, Claim, Verdict
 
 LEVEL = 0.95  # confidence level of all intervals
+CEILING = 2  # times the paper's difference: a probe nearer to its highest value decides nothing
 
 # maps a name to the paired values (ours, theirs)
 Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]
@@ -76,8 +77,8 @@ def judge(
         claim: with the paper's difference, if it reports one.
         ours: a value for each seed. Pairs that are not finite are left out.
         theirs: likewise, of the same seeds.
-        top: the highest possible value, such as 100 %. If the paper's difference does not fit
-            between ``theirs`` and the top, the probe is at its ceiling and decides nothing.
+        top: the highest possible value, such as 100 %. If twice the paper's difference does not
+            fit between ``theirs`` and the top, the probe is at its ceiling and decides nothing.
         level: of the interval.
         digits: of the printed numbers.
 
@@ -96,9 +97,16 @@ def judge(
     low, high = interval(differences, level)
     text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     room = inf if top is None else top - fmean(b for _, b in pairs)
-    if claim.difference is not None and room < claim.difference:
+    if claim.difference is not None and room < CEILING * claim.difference:
         return Verdict(f"{text}, the probe is at its ceiling: {room:.{digits}f} are left", None)
-    return Verdict(text, decide(low, high, claim.difference))
+    return _judge_interval(text, low, high, claim)
+
+
+def _judge_interval(text: str, low: float, high: float, claim: Claim) -> Verdict:
+    """Judge the interval of a difference that a claim says is above zero."""
+    holds = decide(low, high, claim.difference)
+    failure = REFUTED if holds is not False else OPPOSITE if high < 0 else SMALLER
+    return Verdict(text, holds, failure)
 
 
 def judge_all(claim: Claim, pairs: Pairs, **options: Any) -> Verdict:
@@ -155,7 +163,7 @@ def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
     gap = ours.mean - theirs.mean
     low, high = gap - half, gap + half
     text = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f} ({x.runs} seeds)" for x in both)
-    verdict = Verdict(f"{gap:+.2f} [{low:+.2f}, {high:+.2f}]", decide(low, high, claim.difference))
+    verdict = _judge_interval(f"{gap:+.2f} [{low:+.2f}, {high:+.2f}]", low, high, claim)
     return verdict.after(text)
 
 
@@ -165,7 +173,13 @@ def bonferroni_level(number: int) -> float:
 
 
 def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
-    """Combine verdicts into one for a claim that holds if all its parts hold."""
+    """Combine verdicts into one for a claim that holds if all its parts hold.
+
+    A part that is smaller than the paper's difference counts less than one that is opposite.
+    """
     measured = "; ".join(f"{name}: {part.measured}" for name, part in parts.items())
     decisions = [part.holds for part in parts.values()]
-    return Verdict(measured, False if False in decisions else None if None in decisions else True)
+    holds = False if False in decisions else None if None in decisions else True
+    failures = {part.failure for part in parts.values() if part.holds is False}
+    failure = next((f for f in (OPPOSITE, REFUTED, SMALLER) if f in failures), REFUTED)
+    return Verdict(measured, holds, failure)

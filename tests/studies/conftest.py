@@ -4,6 +4,7 @@ import pytest
 from study_cases import made_up
 
 from jaxssl.studies import grid
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.grid import KNN, LINEAR
 
 
@@ -20,7 +21,7 @@ def trained_cells(monkeypatch, diverged):
 
     def run_grid(setting, cells):
         for cell in cells.values():
-            grid.cell_config(setting, cell)  # refuses wrong values as a run would
+            cell_config(setting, cell)  # refuses wrong values as a run would
         trained.extend(cells.values())
         return {
             name: [made_up(cell, seed, diverged) for seed in range(setting.seeds)]

@@ -7,7 +7,8 @@ from study_cases import setting, study
 
 from jaxssl.studies import grid, tuning
 from jaxssl.studies.accuracy import TOLERANCE
-from jaxssl.studies.grid import KNN, LINEAR, RunResult
+from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.run_results import RunResult
 
 pytestmark = pytest.mark.fast
 

@@ -14,8 +14,9 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import documents, grid
+from jaxssl.studies.cells import cell_config, portable_config, run_name
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import RunResult
+from jaxssl.studies.run_results import RunResult, describe_each_run
 from jaxssl.studies.study import Setting
 
 CONFIG = "studies:tiny"
@@ -155,7 +156,7 @@ def test_divergence_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
 
     monkeypatch.setattr(pretrain, "train", locked)
     cell = {"x": {"loss.temperature": 0.8}}
-    fault = setting.out / "runs" / grid.run_name(setting, {**cell["x"], "seed": 0}) / "fault.json"
+    fault = setting.out / "runs" / run_name(setting, {**cell["x"], "seed": 0}) / "fault.json"
     fault.parent.mkdir(parents=True)
     fault.write_text("{}")
     with pytest.raises(UserError, match="locked"):
@@ -164,7 +165,7 @@ def test_divergence_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
 
 def test_finished_run_of_another_config_raises(setting, results):
     cell = {"seed": 0, "loss.temperature": 0.9}
-    folder = setting.out / "runs" / grid.run_name(setting, cell)
+    folder = setting.out / "runs" / run_name(setting, cell)
     folder.symlink_to(results["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="is a run of another config .*take another --out"):
         grid.run_grid(setting, {"x": {"loss.temperature": 0.9}})
@@ -185,7 +186,7 @@ def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
     assert 0 < findings.data["binding"]["support"][0] <= 1
     assert findings.data["at_run_C"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
     assert set(findings.verdicts) <= set(module.CLAIMS)
-    other = setting._replace(workdir=setting.out / "runs" / grid.run_name(setting, {"seed": 0}))
+    other = setting._replace(workdir=setting.out / "runs" / run_name(setting, {"seed": 0}))
     with pytest.raises(UserError, match="must be a run with mmcl, got .* with nt_xent"):
         module.run(other)
 
@@ -213,12 +214,12 @@ def test_studies_share_runs_of_the_same_config(setting):
     auc_cl = METHODS["auc_cl"]
 
     def name(**changes):
-        return grid.run_name(plain, {**auc_cl, "seed": 0, **changes})
+        return run_name(plain, {**auc_cl, "seed": 0, **changes})
 
     assert name() == name(batch_size=64) == name(**{"loss.alpha": PRESETS["recommended"]["alpha"]})
     assert name() == "loss.name=auc_cl,loss.preset=recommended,seed=0"
     other = plain._replace(overrides=(("epochs", "7"),))
-    assert grid.run_name(other, {"seed": 0}) == "epochs=7,seed=0"
+    assert run_name(other, {"seed": 0}) == "epochs=7,seed=0"
     different = {name(seed=1), name(batch_size=16), name(**{"loss.alpha": 0.1}), name()}
     assert len(different) == 4
     long = name(**{"data.train_split": "train[:80%]", "net.widths": (16, 32, 64)})
@@ -288,7 +289,7 @@ def test_runs_of_a_document_are_not_trained_again(results, document, continue_gr
         assert result.fingerprint and other.baselines == document["data"]["baselines"]
         assert grid.baselines(other) == document["data"]["baselines"]
     assert grid.describe_runs(again) == grid.describe_runs(results)
-    written = documents.to_json(grid.describe_each_run(again))
+    written = documents.to_json(describe_each_run(again))
     assert written == {key: document["data"][key] for key in ("config", "runs")}
 
 
@@ -359,5 +360,5 @@ def test_document_has_file_names_instead_of_absolute_paths(setting, document):
     assert str(setting.out) not in json.dumps(document)
     assert document["data"]["config"]["data.dir"] == Path(dict(setting.overrides)["data.dir"]).name
     overrides = (*setting.overrides, ("data.name", "folder"), ("data.path", "some/where/x.tar.xz"))
-    moved = grid.cell_config(setting._replace(overrides=overrides), {})
-    assert grid._portable(moved)["data"]["path"] == "x.tar.xz"
+    moved = cell_config(setting._replace(overrides=overrides), {})
+    assert portable_config(moved)["data"]["path"] == "x.tar.xz"

@@ -12,7 +12,8 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.report.results import read_results
 from jaxssl.studies import grid as grid_runs
 from jaxssl.studies import parameter_grid
-from jaxssl.studies.grid import KNN, LINEAR, RunResult
+from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.run_results import RunResult
 from jaxssl.training import config
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")

@@ -14,8 +14,10 @@ from study_cases import EPOCHS, NAMES, setting, study
 from jaxssl.errors import UserError
 from jaxssl.studies import claims, documents, grid
 from jaxssl.studies.bias_estimate import BiasEstimate
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import KNN, LINEAR, RunResult
+from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Verdict
 from jaxssl.training import collapse
 
@@ -111,7 +113,7 @@ def test_equal_steps_option_fixes_the_number_of_steps(name, trained_cells, tmp_p
 
 def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     def config(name, **cell):
-        return grid.cell_config(setting(tmp_path, "paper", name), cell)
+        return cell_config(setting(tmp_path, "paper", name), cell)
 
     tcl = config("k1", **METHODS["tcl_labels"])
     assert (tcl.data.name, tcl.net.depth, tcl.batch_size) == ("cifar100", 50, 64)
@@ -123,7 +125,7 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     assert (mmcl.data.name, mmcl.net.depth, mmcl.batch_size) == ("stl10", 50, 256)
     assert (mmcl.optim.name, mmcl.epochs, mmcl.loss.gamma) == ("adam", 400, 0.5)
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
-    gamma = grid.cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
+    gamma = cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
     assert gamma.to_dict() == study("kernels").CIFAR100_GAMMA
     assert config("batch_size").data.name == "cifar10"
     study("batch_size_tcl").run(setting(tmp_path, "paper", "batch_size_tcl"))

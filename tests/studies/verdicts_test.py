@@ -20,21 +20,21 @@ OURS = [b + d for b, d in zip(THEIRS, [0.0, 1.0, 2.0, 3.0, 4.0], strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("shift", "difference", "holds"),
+    ("shift", "difference", "word"),
     [
-        (0.0, None, True),  # [0.04, 3.96]
-        (0.0, 5.0, True),  # below the paper's difference, but above zero
-        (-0.1, 3.0, None),  # [-0.06, 3.86] contains both
-        (-0.1, None, None),  # the paper reports no difference
-        (-0.1, 4.0, False),  # contains zero alone
-        (-4.1, 3.0, False),  # [-4.06, -0.14] is below zero
-        (-4.1, None, False),
+        (0.0, None, "holds"),  # [0.04, 3.96]
+        (0.0, 5.0, "holds"),  # below the paper's difference, but above zero
+        (-0.1, 3.0, "cannot be told"),  # [-0.06, 3.86] contains both
+        (-0.1, None, "cannot be told"),  # the paper reports no difference
+        (-0.1, 4.0, "smaller than claimed"),  # contains zero alone
+        (-4.1, 3.0, "opposite"),  # [-4.06, -0.14] is below zero
+        (-4.1, None, "opposite"),
     ],
 )
-def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, holds):
+def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, word):
     ours = [value + shift for value in OURS]
     verdict = verdicts.judge(claim(difference), ours, THEIRS)
-    assert verdict.holds is holds
+    assert verdict.word == word
     low, high = verdicts.interval([a - b for a, b in zip(ours, THEIRS, strict=True)])
     assert (high - low) / 2 == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
     assert verdict.measured == f"{2 + shift:+.2f} [{low:+.2f}, {high:+.2f}]"
@@ -47,7 +47,8 @@ def test_claim_is_undecided_if_the_probe_is_at_its_ceiling():
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
     assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
     assert verdicts.judge(claim(2.0), theirs, ours, top=100.0).holds is None
-    assert verdicts.judge(claim(1.0), ours, theirs, top=100.0).holds is True
+    assert verdicts.judge(claim(0.6), ours, theirs, top=100.0).holds is None  # less than twice
+    assert verdicts.judge(claim(0.5), ours, theirs, top=100.0).holds is True
 
 
 def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
@@ -69,7 +70,13 @@ def test_interval_widens_with_the_number_of_comparisons():
     assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.measured
     clear = [b + 10 + i / 10 for i, b in enumerate(THEIRS)], THEIRS
     assert verdicts.judge_all(claim(), {"16": clear, "64": clear}).holds is True
-    assert verdicts.judge_all(claim(), {"16": clear, "64": clear[::-1]}).holds is False
+    opposite = verdicts.judge_all(claim(), {"16": clear, "64": clear[::-1]})
+    assert (opposite.holds, opposite.word) == (False, "opposite")
+    small = [b + i / 10 for i, b in zip((-2, 2, 0, 1, -1), THEIRS, strict=True)], THEIRS
+    smaller = verdicts.judge_all(claim(1.0), {"16": clear, "64": small, "256": clear})
+    assert (smaller.holds, smaller.word) == (False, "smaller than claimed")
+    both = verdicts.judge_all(claim(1.0), {"16": small, "64": clear[::-1]})
+    assert both.word == "opposite"
     assert verdicts.judge_all(claim(), {"16": clear, "64": pair}).holds is None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training.config import custom, types
 from jaxssl.training.config import trust as trusted
@@ -30,8 +31,6 @@ OPTIONAL = ("text", "predictor")
 # These groups hold the augment arguments that differ in some views, and the further keys of each
 # group.
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
-# A run can resume with other values of these keys, because they do not change its result.
-CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
 # Set from the training images when a run starts, unlike all other keys.
 MEASURED_KEYS = ("data.mean", "data.std")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to

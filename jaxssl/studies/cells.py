@@ -1,0 +1,73 @@
+"""The config and the folder name of one run of a grid."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxssl.configs import studies
+from jaxssl.studies.study import Setting
+from jaxssl.training import config
+
+MAX_NAME = 120  # longest folder name of a run, in characters
+Cell = Mapping[str, Any]  # values of the config keys that one run changes
+
+
+def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
+    """Return the complete config of one cell of a grid."""
+    values: dict[str, str] = {}
+    if setting.dataset:
+        values["data.name"] = setting.dataset
+        if config.load(setting.config).data.train_split == "train":
+            values |= studies.SPLITS.get(setting.dataset, {})
+    values |= dict(setting.overrides)
+    values |= {key: _text(value) for key, value in cell.items()}
+    # Runs are evaluated by the study, without a report page for each.
+    values |= {"eval.protocols": "()"}
+    return config.load(setting.config, list(values.items()))
+
+
+def run_name(setting: Setting, cell: Cell) -> str:
+    """Return a readable folder name: the values that differ from the scale's config.
+
+    Studies that need the same run share it, as redundant values are left out of the name.
+    """
+    values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
+    values = dict(sorted(values.items()))
+    bare = setting._replace(overrides=())  # The overrides are already among the values.
+    target = cell_config(bare, values).to_dict()
+    for key in list(values):
+        rest = {other: text for other, text in values.items() if other != key}
+        # Other values depend on names and presets, so these are never dropped.
+        keep = key == "seed" or key.endswith((".name", ".preset"))
+        if not keep and cell_config(bare, rest).to_dict() == target:
+            values = rest
+    name = ",".join(
+        f"{key}={text}"
+        for key, text in values.items()
+        if key not in (*config.CHANGEABLE_KEYS, "data.path")
+    )
+    safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
+    if len(safe) <= MAX_NAME and safe == name:
+        return safe
+    return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def portable_config(settings: ConfigDict) -> dict[str, Any]:
+    """Return a config as JSON, with file names in place of absolute paths and of data.path."""
+
+    def shorten(value: Any) -> Any:
+        return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+    document = jax.tree.map(shorten, json.loads(settings.to_json()))
+    document["data"]["path"] = Path(document["data"]["path"]).name
+    return document
+
+
+def _text(value: Any) -> str:
+    """Return a config value as it is written on the command line."""
+    return value if isinstance(value, str) else repr(value)

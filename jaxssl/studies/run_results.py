@@ -1,0 +1,105 @@
+"""The finished runs of a study, and how its JSON document records them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxssl.errors import UserError
+from jaxssl.studies import documents
+
+
+class RunResult(NamedTuple):
+    """A finished run of a study with its metrics.
+
+    Attributes:
+        seed: of the run.
+        workdir: of the run.
+        metrics: accuracies in percent, NaN if training stopped because of a non-finite value.
+        history: the lines of metrics.jsonl.
+        seconds: time of training and evaluation in the last command.
+        commit: of the code that trained the run last, "" if unknown.
+        config: as JSON, with file names in place of absolute paths.
+        fingerprint: fingerprint of the training split, "" if unknown.
+        baselines: as `baselines` returns them, for a run of an earlier document.
+    """
+
+    seed: int
+    workdir: Path
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    seconds: float
+    commit: str = ""
+    config: Mapping[str, Any] = {}
+    fingerprint: str = ""
+    baselines: dict[str, dict[str, float]] | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """False if training stopped because of a non-finite value."""
+        return all(map(math.isfinite, self.metrics.values()))
+
+
+def run_label(name: Any, seed: int) -> str:
+    """Return the name of a run in messages: its cell and its seed."""
+    return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
+
+
+def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, Any]:
+    """Return the runs of a grid for a document: all that `read_runs` reads.
+
+    "config" has the keys with the same value in all runs, and each run has the others.
+    """
+    runs = [(name, result) for name, of_cell in results.items() for result in of_cell]
+    configs = [_flatten(result.config) for _, result in runs]
+    shared = {k: v for k, v in configs[0].items() if all(k in c and c[k] == v for c in configs)}
+    entries = []
+    for (name, result), flat in zip(runs, configs, strict=True):
+        own = {key: value for key, value in flat.items() if key not in shared}
+        entries.append({"cell": name, **result._asdict(), "config": own})
+        for key in ("workdir", "history", "baselines"):
+            del entries[-1][key]
+    return {"config": shared, "runs": entries}
+
+
+def read_runs(path: Path) -> tuple[str, list[tuple[Any, RunResult]]]:
+    """Return the scale of a study's document and its runs, with their cells.
+
+    Raises:
+        UserError: if the document is damaged or does not list its runs.
+    """
+    document = documents.read_document(path)
+    data, runs = document["data"], []
+    if "runs" not in data:
+        raise UserError(f"--earlier {path} does not list its runs; run the study without --earlier")
+    try:
+        for entry in data["runs"]:
+            cell = entry["cell"]
+            settings = unflatten_dict({**data["config"], **entry["config"]}, sep=".")
+            result = RunResult(
+                seed=entry["seed"],
+                workdir=path,
+                metrics=null_to_nan(entry["metrics"]),
+                history=[],
+                seconds=entry["seconds"],
+                commit=entry["commit"],
+                config=settings,
+                fingerprint=entry["fingerprint"],
+                baselines=data.get("baselines", {}),
+            )
+            runs.append((tuple(cell) if isinstance(cell, list) else cell, result))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
+    return document["scale"], runs
+
+
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
+    return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
+
+
+def null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace null, which stands for a number that is not finite, by NaN."""
+    return {key: math.nan if value is None else value for key, value in row.items()}
