@@ -158,9 +158,8 @@ def test_random_jitter_draws_uniform_orders_and_strengths(monkeypatch):
     # Replaced by a function that returns its parameters; jitter itself is tested above.
     monkeypatch.setattr(colour, "jitter", lambda image, *parameters: parameters)
     strengths = {"brightness": 0.4, "contrast": 1.2, "saturation": 0.2, "hue": 0.1}
-    parameters = lambda u: colour.random_jitter(
-        u, jnp.zeros((3, 1, 1)), **strengths, probability=0.8
-    )  # noqa: E731
+    rgb = jnp.zeros((3, 1, 1))
+    parameters = lambda u: colour.random_jitter(u, rgb, **strengths, probability=0.8)  # noqa: E731
     u = draw(300, 6)
     order, *values = map(np.asarray, jax.vmap(parameters)(u))
     np.testing.assert_array_equal(order, np.array(colour.ORDERS)[(24 * u[:, 1]).astype(int)])
