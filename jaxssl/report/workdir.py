@@ -1,5 +1,6 @@
 """Read the files of a workdir for a report. Damaged files raise errors that name them."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from jaxssl.training.output.logs import log
 
 FEWEST_ROWS = 1000  # of one kind in a long metrics.jsonl
 MOST_KINDS = 100  # numbers of metrics that are told apart
+BATCH = 64  # lines that are looked at together
 MOST_GALLERY = 2**28  # bytes of the arrays of gallery.npz
 
 
@@ -67,26 +69,32 @@ def read_metrics(path: Path, thin: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-def _thin(lines: Iterable[bytes], path: Path) -> list[bytes]:
-    """Return evenly spaced lines of each kind and the last line, see `read_metrics`."""
-    kept: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
-    strides: dict[tuple[int, bool], int] = {}
-    seen: dict[tuple[int, bool], int] = {}
-    number, line = -1, b""
-    for number, line in enumerate(lines):
-        # Lines are not parsed here, which would take most of the time.
-        kind = min(line.count(b":"), MOST_KINDS), b"null" in line
-        count, stride = seen.get(kind, 0), strides.get(kind, 1)
-        seen[kind] = count + 1
-        if count % stride:
-            continue
-        entries = kept.setdefault(kind, [])
-        entries.append((number, line))
-        if len(entries) > 2 * FEWEST_ROWS:
-            kept[kind], strides[kind] = entries[::2], 2 * stride
-    chosen = sorted({entry for entries in kept.values() for entry in entries} | {(number, line)})
-    if len(chosen) <= number:
-        log.info("%s: the report has %d of %d lines", path, len(chosen), number + 1)
+def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
+    """Return evenly spaced lines of each kind and the last line, see `read_metrics`.
+
+    Lines are neither parsed nor searched one by one, which would take most of the time.
+    """
+    kept: dict[int, list[tuple[int, bytes]]] = {}
+    strides: dict[int, int] = {}
+    seen: dict[int, int] = {}
+    number, batch, last = 0, [], (0, b"")
+    while batch := list(itertools.islice(lines, BATCH)):
+        kinds = [min(line.count(b":"), MOST_KINDS) for line in batch]
+        if b"null" in b"".join(batch):
+            kinds = [-k if b"null" in line else k for k, line in zip(kinds, batch, strict=True)]
+        for kind in set(kinds):
+            same = [i for i, other in enumerate(kinds) if other == kind]
+            count, stride = seen.get(kind, 0), strides.get(kind, 1)
+            entries = kept.get(kind, [])
+            entries += [(number + i, batch[i]) for i in same[-count % stride :: stride]]
+            while len(entries) > 2 * FEWEST_ROWS:
+                entries, stride = entries[::2], 2 * stride
+            kept[kind], strides[kind], seen[kind] = entries, stride, count + len(same)
+        number += len(batch)
+        last = number - 1, batch[-1]
+    chosen = sorted({entry for entries in kept.values() for entry in entries} | {last})
+    if len(chosen) < number:
+        log.info("%s: the report has %d of %d lines", path, len(chosen), number)
     return [line for _, line in chosen if line]
 
 

@@ -31,6 +31,7 @@ from jaxssl.studies.run_results import (
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.studies.verdicts import Pairs, spread
 from jaxssl.training import config, nonfinite
+from jaxssl.training.config import trust
 from jaxssl.training.output import atomic_files, console, git, logs, metrics_writer
 from jaxssl.training.workdir import checkpoint, run_record
 
@@ -286,6 +287,7 @@ def run_cell(
                 f"{workdir} is a run of another config ({'; '.join(changed[:3])}); "
                 f"take another {flag}"
             )
+        trust.remember((), settings.data)  # The command names the data, so baselines may use them.
     try:
         document = json.loads(path.read_text())
         result = RunResult(

@@ -139,6 +139,12 @@ def test_grid_baselines_are_raw_pixels_and_the_untrained_network(setting, result
     assert base["untrained"] != base["raw"] != result.metrics != base["untrained"]
 
 
+def test_grid_of_another_machine_has_baselines(setting, results, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing was trained here"))
+    result = grid.run_grid(setting, CELLS)["auc_cl"][0]
+    assert set(grid.baselines(result)) == {"raw", "untrained"}
+
+
 def test_diverged_run_of_a_grid_has_nan_metrics(setting, monkeypatch):
     def fail(config, workdir):
         workdir.mkdir(parents=True)
