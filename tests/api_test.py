@@ -123,7 +123,7 @@ def test_notebook_shows_one_line_for_mistakes_and_stopped_runs():
 
 
 def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monkeypatch):
-    def stop(*_):  # The loop has saved a checkpoint.
+    def stop(*_, **options):  # The loop has saved a checkpoint.
         raise SystemExit(130)
 
     monkeypatch.setattr(api.pretrain, "train", stop)
@@ -160,7 +160,7 @@ def test_evaluate_takes_runs_encoders_and_other_data(run):
 @pytest.mark.parametrize("form", [str, Path])
 def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
     configs = []
-    monkeypatch.setattr(api.pretrain, "train", lambda config, *_: configs.append(config.data))
+    monkeypatch.setattr(api.pretrain, "train", lambda config, *_, **__: configs.append(config.data))
     jaxssl.train(tiny_config(), data=form(tmp_path), workdir=run.workdir)
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "fruits"):
@@ -175,7 +175,9 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
 @pytest.mark.parametrize("way", ["train", "evaluate", "encoder", "file"])
 def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkeypatch, tmp_path):
     taken = []
-    monkeypatch.setattr(api.pretrain, "train", lambda config, workdir, splits: taken.append(splits))
+    monkeypatch.setattr(
+        api.pretrain, "train", lambda config, workdir, splits, **_: taken.append(splits)
+    )
     monkeypatch.setattr(
         api.evaluation, "evaluate", lambda *_, **options: taken.append(options["splits"])
     )

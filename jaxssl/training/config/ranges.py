@@ -6,7 +6,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
-from jaxssl.training.config.keys import find_group
 from jaxssl.training.config.types import is_schedule
 
 # In these groups integers are sizes, not hyper-parameters.
@@ -37,7 +36,11 @@ def check_common_ranges(config: ConfigDict) -> None:
     for limit, keys in LIMITS.items():
         symbol, bound = limit.split()
         for key in keys.split():
-            value: Any = find_group(config, key)[key.rpartition(".")[2]]
+            group, _, name = key.rpartition(".")
+            values: Any = config[group] if group else config
+            if name not in values:
+                continue  # The config of a run of an older version lacks newer keys.
+            value = values[name]
             if not is_schedule(value) and not COMPARE[symbol](value, float(bound)):
                 raise UserError(f"config key {key!r} must be {limit}, got {value}")
     if not config.total_steps and not config.epochs:
