@@ -60,8 +60,10 @@ def load(
         return complete(config, overrides)
     config = read_config(file.parent)
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
-    for name in ("mean", "std"):  # A run measures its own images.
-        config.data.pop(name, None)
+    with config.unlocked():
+        for name in ("mean", "std"):  # A run measures its own images.
+            if name in config.data:
+                del config.data[name]
     return complete(config, overrides)
 
 
