@@ -104,11 +104,17 @@ class PreparedSplit:
         """Return the label of a record, or `UNLABELLED` (-1).
 
         Raises:
-            UserError: if the label is not below `num_classes`.
+            UserError: if the label is missing, or not below `num_classes`.
         """
         if self.label is None:
             return UNLABELLED
-        label = int(record[self.label])
+        try:
+            label = int(record[self.label])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"a record of {self.path} has no number as its {self.label!r}; prepare or copy the "
+                "set again"
+            ) from error
         if not UNLABELLED <= label < self.num_classes:
             raise UserError(
                 f"a record of {self.path} has the label {label}, expected a label below "
