@@ -206,24 +206,27 @@ def test_damaged_label_tables_and_class_lists_are_read_or_raise_a_one_line_error
 
 @pytest.fixture(scope="module")
 def prepared_set(below):
-    """A prepared folder: its settings, its files, and what it holds."""
+    """A prepared folder: its settings, its files, what replaces them, and its images."""
     path, where = unpack(below / "pictures", LABELLED), below / "prepared"
     settings = data_config(name="folder", path=str(path), dir=str(where))
     images = source.load(settings, "train").images(8)
     [root] = where.glob("folder/*/1.0.0")
     for kept in root.glob("decoded-*"):
         kept.unlink()
-    return settings, root, {p.name: p.read_bytes() for p in root.iterdir()}, images
+    content = {p.name: p.read_bytes() for p in root.iterdir()}
+    bad = {
+        name: texts(json.loads(good)) if name.endswith(".json") else damaged(good)
+        for name, good in content.items()
+    }
+    return settings, root, content, bad, images
 
 
 @fuzzed(600)
 @given(data=st.data())
 def test_damaged_prepared_sets_are_read_or_raise_a_one_line_error(below, prepared_set, data):
-    settings, root, content, images = prepared_set
+    settings, root, content, bad, images = prepared_set
     name = data.draw(st.sampled_from(sorted(content)))
-    good = content[name]
-    bad = texts(json.loads(good)) if name.endswith(".json") else damaged(good)
-    refilled(root, content, **{name: data.draw(bad)})
+    refilled(root, content, **{name: data.draw(bad[name])})
 
     def read():
         actual = source.load(settings, "train")
