@@ -128,7 +128,7 @@ def test_held_out_loss_is_of_the_test_split(monkeypatch):
     monkeypatch.setattr(pretrain, "_accuracy", lambda *_: ("no k-NN", None))
     settings = config.load(DIGITS, [("eval.held_out_loss", "True")])
     splits = SimpleNamespace(train="train", bank="bank", test="test")
-    line, probe = pretrain._online(settings, splits, SimpleNamespace(method=None), None)
+    line, probe = pretrain._online(settings, splits, SimpleNamespace(method=None), None, None)
     assert line == "no k-NN; loss of test"
     assert probe(None) == {"held_out_loss": 1.5}
 
