@@ -20,6 +20,7 @@ from jaxssl.evaluation.overrides import data_config
 from jaxssl.pretrained.export import export
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.comparison import write_page
+from jaxssl.training import config
 from jaxssl.training.config import trust
 
 RUN = Path(__file__).parents[1] / "golden" / "run_decl.zip"
@@ -166,10 +167,16 @@ def test_data_that_only_the_run_names_are_neither_read_nor_written(
         jaxssl.evaluate(run, "knn")
     with pytest.raises(UserError, match=message):
         data_config(run, defaults, None, [("data.test_split", "test")])
+    with pytest.raises(UserError, match=message):
+        jaxssl.resume(run)
+    with pytest.raises(UserError, match=message):
+        config.load(run / "config.json")
     assert not theirs.exists()
 
     named = data_config(run, defaults, None, [(f"data.{key}", "ours")])
     assert named is not None and named[key] == "ours"
+    assert config.load(run / "config.json", [(f"data.{key}", "ours")]).data[key] == "ours"
+    assert config.load(run / "config.json", trust=True).data[key] == str(theirs)
     monkeypatch.setattr(evaluation.source, "load_splits", opened)
     for options in ({"trust": True}, {"data": named}):
         with pytest.raises(Opened):

@@ -60,6 +60,8 @@ def load(
         return complete(config, overrides)
     config = read_config(file.parent)
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
+    named = {key.removeprefix("data.") for key, _ in overrides}
+    trusted.require_data({k: v for k, v in config.data.items() if k not in named}, file, trust)
     with config.unlocked():
         for name in ("mean", "std"):  # A run measures its own images.
             if name in config.data:
