@@ -29,7 +29,7 @@ CIFAR = {
 TABLE_9 = {  # The rate is fixed to 1e-3.
     **CIFAR,
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
-    "optim": {"lr_scaling": "none"},
+    "optim": {"lr_scaling": "none", "decay_all": True},
     "schedule": {"name": "constant", "warmup_epochs": 0.0},
     "eval": {"protocols": ("knn:auc_cl_cifar", "linear")},
 }
@@ -116,7 +116,7 @@ VARIANTS = {
         "net": {"name": "vit", "size": "small", "patch_size": 16},
         "head": {"name": "mlp", "proj_hidden_dim": 4096, "proj_output_dim": 256}
         | {"proj_layers": 3, "proj_last_norm": "bn_fixed"},
-        "optim": {"weight_decay": 0.1},
+        "optim": {"weight_decay": 0.1, "decay_all": True},
     },
 }
 

@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
     config.optim.lr = 1e-3  # base learning rate
     config.optim.lr_scaling = "none"  # "linear" lr * B / 256, "sqrt" lr * sqrt(B), "none"
     config.optim.weight_decay = 1e-4  # weight decay, without biases, norms and trained scalars
+    config.optim.decay_all = False  # decay these too (adam, adamw, sgd), as PyTorch does by default
     config.optim.momentum = 0.9  # momentum of sgd, lars and larc
     config.optim.nesterov = False  # Nesterov momentum in sgd, lars and larc
     config.optim.trust_coefficient = 1e-3  # trust coefficient of lars and larc

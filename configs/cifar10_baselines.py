@@ -53,7 +53,7 @@ HCL_CODE = {  # the released code of HCL, on which debiased contrastive learning
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"proj_hidden_dim": 512, "proj_output_dim": 128},
     "optim": {"name": "adam", "lr": 1e-3, "lr_scaling": "none", "weight_decay": 1e-6}
-    | {"lars_clip": False},
+    | {"lars_clip": False, "decay_all": True},
     "schedule": {"name": "constant", "warmup_epochs": 0.0},
     "eval": {"protocols": ("linear:hcl_quirks", "linear", "knn")},
 }
@@ -104,7 +104,7 @@ VARIANTS = {
             "momentum": {"schedule": "cosine", "start": 0.99, "end": 0.999},
         },
         "loss": {"name": "info_nce", "preset": "moco_v2"},
-        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False, "decay_all": True},
     },
     "simsiam": {
         "about": "90.51 %. Chen and He, SimSiam, 2021",
@@ -114,7 +114,8 @@ VARIANTS = {
         "method": {"name": "momentum", "preset": "simsiam"},
         "loss": {"name": "simsiam"},
         # The predictor's rate decays like the others. The published run may keep it constant.
-        "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False}
+        | {"decay_all": True},
     },
     "barlow_twins": {
         **ASYMMETRIC,
@@ -166,7 +167,7 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 4096, "proj_norm": "none"},
         "method": {**BYOL["method"], "preset": "ressl", "queue_size": 65536},
         "loss": {"name": "ressl"},
-        "optim": {"name": "sgd", "lr": 0.05, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.05, "lars_clip": False, "decay_all": True},
     },
     "w_mse": {
         "about": "88.67 %. Ermolov et al., Whitening for Self-Supervised Learning, 2021",
@@ -174,7 +175,8 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 1024, "proj_output_dim": 64},
         # The published run whitens random parts of 128 with epsilon 0. Ours whitens the batch.
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
-        "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False},
+        "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False}
+        | {"decay_all": True},
     },
     "dcl": {**DCL, "about": "85.3 % linear (AUC-CL, Table 10; 85.7 at batch 128)"},
     "dclw": {

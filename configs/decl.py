@@ -20,7 +20,7 @@ SHARED = {
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128},
     "loss": {"name": "decl", "preset": "simclr"},
-    "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6},
+    "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6, "decay_all": True},
     "schedule": {"name": "constant"},
     "eval": {"every": 25.0, "protocols": ("knn", "linear")},  # The linear probe is our choice.
 }

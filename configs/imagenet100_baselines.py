@@ -76,7 +76,7 @@ VARIANTS = {
             "momentum": {"schedule": "cosine", "start": 0.99, "end": 0.999},
         },
         "loss": {"name": "info_nce", "preset": "moco_v2"},
-        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False, "decay_all": True},
     },
     "simsiam": {  # The published config names both kinds of views. These are the symmetric ones.
         **WEAK,
@@ -85,7 +85,8 @@ VARIANTS = {
         "predictor": {"name": "mlp", "pred_hidden_dim": 512},
         "method": {"name": "momentum", "preset": "simsiam"},
         "loss": {"name": "simsiam"},
-        "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False}
+        | {"decay_all": True},
     },
     "barlow_twins": {
         "about": "80.38 %. Zbontar et al., Barlow Twins, 2021",
@@ -118,7 +119,7 @@ VARIANTS = {
         "head": {"proj_output_dim": 256, "proj_norm": "none"},
         "method": {**BYOL["method"], "preset": "ressl", "queue_size": 65536},
         "loss": {"name": "ressl"},
-        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False},
+        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False, "decay_all": True},
     },
     "w_mse": {  # The published run has six small crops beside the two large ones.
         "about": "67.60 %. Ermolov et al., Whitening for Self-Supervised Learning, 2021",
@@ -126,7 +127,8 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 1024, "proj_output_dim": 64},
         # The published run whitens random parts of 128 with epsilon 0. Ours whitens the batch.
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
-        "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False},
+        "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False}
+        | {"decay_all": True},
     },
     "dcl": {  # All settings but the loss are SimCLR's here.
         "about": "No figure is known. Yeh et al., DCL, 2022",

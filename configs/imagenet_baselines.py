@@ -59,7 +59,7 @@ VARIANTS = {
         "predictor": {"name": "mlp", "pred_hidden_dim": 512},
         "method": {"name": "momentum", "preset": "simsiam"},
         "loss": {"name": "simsiam"},
-        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 0.0},
     },
     "byol": {
@@ -117,7 +117,7 @@ VARIANTS = {
             "momentum": 0.999,
         },
         "loss": {"name": "ressl"},
-        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 5.0},
     },
     # the released code, which shuffles the batch over devices; here BatchNorm sees all of it
@@ -129,7 +129,7 @@ VARIANTS = {
         "head": {"proj_norm": "none"},
         "method": {"name": "momentum", "preset": "moco_v2"},
         "loss": {"name": "info_nce", "preset": "moco_v2"},
-        "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4},
+        "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 0.0},
     },
     # the released code, which freezes prototypes for an epoch; as in the code, small crops are

@@ -43,7 +43,8 @@ VIT = {
     "head": {"proj_layers": 3},
     "predictor": {"pred_last_norm": "bn_fixed"},
     "loss": {"name": "info_nce", "preset": "moco_v3_vit"},
-    "optim": {"name": "adamw", "lr": 1.5e-4, "lr_scaling": "linear", "weight_decay": 0.1},
+    "optim": {"name": "adamw", "lr": 1.5e-4, "lr_scaling": "linear", "weight_decay": 0.1}
+    | {"decay_all": True},
     "schedule": {"warmup_epochs": 40.0},
 }
 KNN_AND_LINEAR = (

@@ -21,7 +21,7 @@ CIFAR = {  # the released code; for STL-10 the HCL code, on which it builds
     "augment": {"name": "simclr", "size": 32, "blur": 0.5, "blur_kernel": 3},  # STL: our choice
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128},
-    "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6},
+    "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6, "decay_all": True},
     "schedule": {"name": "constant"},
     "eval": {"every": 25.0, "protocols": ("linear:hcl_quirks", "linear", "knn")},
 }

@@ -21,7 +21,7 @@ SHARED = {
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128, "proj_norm": "none"},
     "method": {"labels": True},
     "loss": {"name": "tcl", "preset": "supervised_cifar10"},
-    "optim": {"name": "sgd", "lr": 0.1, "weight_decay": 1e-4},
+    "optim": {"name": "sgd", "lr": 0.1, "weight_decay": 1e-4, "decay_all": True},
     "schedule": {"end_factor": 1e-3},
     "eval": {"protocols": ("linear:tcl", "linear")},
 }

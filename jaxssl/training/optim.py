@@ -39,6 +39,7 @@ def optimiser(
     nesterov: bool = False,
     trust_coefficient: float = 0.001,
     lars_clip: bool = False,
+    decay_all: bool = False,
     transfer: Transfer = ALL_TRAINED,
 ) -> optax.GradientTransformation:
     r"""Return the gradient transformation of a named optimiser.
@@ -49,8 +50,8 @@ def optimiser(
 
     with gradient g and parameter p. `lars_clip` replaces q_larc by min(q_larc / eta, 1). If a norm
     is 0, q is 1, and larc does not decay. Biases, parameters of norms, trained scalars (ndim <= 1)
-    and a transformer's learned positions have w = 0 and q = 1. Frozen modules are not updated, have
-    no optimiser state, and do not count in the global norm.
+    and a transformer's learned positions have q = 1, and w = 0 unless `decay_all`. Frozen modules
+    are not updated, have no optimiser state, and do not count in the global norm.
 
     Args:
         name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
@@ -64,17 +65,18 @@ def optimiser(
         nesterov: sgd, lars and larc move by q (g + w p) + m v instead of v.
         trust_coefficient: c of lars and larc, > 0.
         lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd.
+        decay_all: decay all trained parameters, as PyTorch's adam, adamw and sgd do by default.
         transfer: which modules are frozen, and factors on the rates of the others. Modules whose
             names begin with "frozen_" are always frozen.
 
     Raises:
-        ValueError: on an unknown name, or `lars_clip` without larc.
+        ValueError: on an unknown name, `lars_clip` without larc, or `decay_all` with lars or larc.
 
     References:
         Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
         2017, eq. 6 (LARS; there, and in SimCLR's code, the rate is inside the momentum).
     """
-    decay = optax.add_decayed_weights(weight_decay, mask=_decays)
+    decay = optax.add_decayed_weights(weight_decay, mask=None if decay_all else _decays)
     trust = optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient)
     larc = _larc(lr, weight_decay, trust_coefficient, lars_clip)
     trace = optax.trace(momentum, nesterov)
@@ -89,6 +91,8 @@ def optimiser(
         raise ValueError(f"optim.name must be one of {sorted(chains)}, got {name!r}")
     if lars_clip and name != "larc":
         raise ValueError(f'optim.lars_clip needs optim.name "larc", got {name!r}')
+    if decay_all and name in ("lars", "larc"):
+        raise ValueError(f'optim.decay_all needs optim.name "adam", "adamw" or "sgd", got {name!r}')
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
     trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
 

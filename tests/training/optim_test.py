@@ -121,6 +121,21 @@ def test_trust_coefficient_scales_the_ratio(name):
     assert_follows_oracle(name, trail, params, gradients, trust=0.02)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_decay_all_decays_biases_and_scalars_like_matrices(name):
+    params, gradients = params_and_gradients()
+    trail = run(name, lr, params, gradients, **SETTINGS, decay_all=True)
+    for key, p in params.items():
+        own = [{"matrix": step[key]} for step in trail]
+        assert_follows_oracle(name, own, {"matrix": p}, [{"matrix": g[key]} for g in gradients])
+
+
+@pytest.mark.parametrize("name", ["lars", "larc"])
+def test_decay_all_with_layer_wise_rates_raises(name):
+    with pytest.raises(ValueError, match=rf'optim.decay_all needs .* "sgd", got \'{name}\''):
+        optimiser(name, lr, **SETTINGS, decay_all=True)
+
+
 @each_name
 def test_weight_decay_accepts_a_schedule(name):
     params, gradients = params_and_gradients()

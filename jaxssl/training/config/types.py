@@ -42,6 +42,7 @@ TYPES: dict[str, Any] = {
 # Configs of earlier versions lack these keys, which then have these values.
 LATER: dict[str, Any] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
+    "optim.decay_all": False,
     "init": "",
     "data.channels": 0,
     "data.normalise": "auto",
