@@ -38,8 +38,9 @@ from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
 from jaxssl.data import batches
 from jaxssl.data.decoders import decoding
-from jaxssl.training.build import build, initial_state, make_crops
+from jaxssl.training.build import build, initial_state
 from jaxssl.training.config import load
+from jaxssl.training.config.method import make_crops
 from jaxssl.training.state import make_train_step
 
 BATCH = 256

@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxssl.evaluation import pretrain
-from jaxssl.training import compile_cache
 from jaxssl.training.config import load
-from jaxssl.training.output import logs, metrics_writer
+from jaxssl.training.output import compile_cache, logs, metrics_writer
 
 SETTINGS = {
     "batch_size": "16",

@@ -35,7 +35,7 @@ from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
 from jaxssl import cli
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training.output import atomic_files, git, metrics_writer
+from jaxssl.training.output import file_io, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
 RESERVE = 15.0  # seconds reserved at the end to stop jobs and to write the folder OUT
@@ -79,7 +79,7 @@ class Job:
         self.log, self.result = work / f"{label}.log", work / f"{label}.result.json"
         source = work / f"{label}.piece.json"
         task = {"name": piece.name, "settings": piece.settings, "workdir": str(self.workdir)}
-        atomic_files.write_json(source, task)
+        file_io.write_json(source, task)
         self.result.unlink(missing_ok=True)
         environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
         if piece.alone:  # PyTorch needs part of the memory.
@@ -203,7 +203,7 @@ def find_device(work: Path) -> Device:
         UserError: if JAX does not start.
     """
     source, target = work / "device.piece.json", work / "device.result.json"
-    atomic_files.write_json(source, {"name": ""})
+    file_io.write_json(source, {"name": ""})
     command = [sys.executable, str(WORKER), str(source), str(target)]
     whole = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # reports the whole memory of the device
@@ -291,7 +291,7 @@ def write_logs(path: Path, work: Path) -> None:
     """Write the ends of all logs to one file."""
     logs = sorted(work.glob("*.log"), key=lambda log: log.stat().st_mtime)
     text = "".join(f"==== {log.stem}\n{log.read_text(errors='replace')[-LOG:]}\n" for log in logs)
-    atomic_files.write_bytes(path, text.encode()[-LARGEST:])
+    file_io.write_bytes(path, text.encode()[-LARGEST:])
 
 
 def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
@@ -379,7 +379,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     for part in PARTS:
         lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
         parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
-    atomic_files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+    file_io.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def main(argv: list[str]) -> None:

@@ -25,8 +25,7 @@ from jax import numpy as jnp
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.training import compile_cache
-from jaxssl.training.output import atomic_files, logs, metrics_writer
+from jaxssl.training.output import compile_cache, file_io, logs, metrics_writer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 TRACED = 20  # number of training steps in the profiler trace
@@ -248,7 +247,7 @@ def main(source: Path, target: Path) -> None:
     if piece["name"]:
         kind, _, rest = piece["name"].partition("/")
         result["values"] = globals()[kind](rest, piece["settings"], Path(piece["workdir"]))
-    atomic_files.write_json(target, result)
+    file_io.write_json(target, result)
 
 
 if __name__ == "__main__":

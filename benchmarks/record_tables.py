@@ -12,7 +12,7 @@ from shared import spread
 
 from jaxssl.report.markdown import narrow_table
 from jaxssl.studies import verdicts
-from jaxssl.training.output.atomic_files import write_text
+from jaxssl.training.output.file_io import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
 TITLES = {"performance.md": "Performance", "results.md": "Results"}

@@ -52,9 +52,9 @@ from jaxssl import distributed, losses
 from jaxssl.models import convnet
 from jaxssl.models import encoder as networks
 from jaxssl.report.markdown import markdown_table
-from jaxssl.training import compile_cache
-from jaxssl.training.build import make_networks
 from jaxssl.training.config import arguments
+from jaxssl.training.config.method import make_networks
+from jaxssl.training.output import compile_cache
 from jaxssl.training.state import make_train_step, make_train_steps
 
 try:

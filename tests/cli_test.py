@@ -98,7 +98,7 @@ def test_train_goes_on_when_its_terminal_is_gone(data_dir, tmp_path):
 
 def test_compile_cache_stores_programs_with_short_compile_times(tmp_path):
     code = """
-from jaxssl.training import compile_cache
+from jaxssl.training.output import compile_cache
 compile_cache.enable()
 import jax
 print(jax.jit(lambda x: x + 1)(1))

@@ -12,7 +12,7 @@ import pytest
 from jaxssl import cli, components
 from jaxssl.cli import completion
 from jaxssl.training import config
-from jaxssl.training.config.keys import flat_keys
+from jaxssl.training.config.values import flat_keys
 
 ROOT = Path(__file__).parents[1]
 ALL = [(group, name) for group in config.GROUPS for name in components.names(group)]

@@ -1,6 +1,7 @@
 """The imports between folders, read from the source: each folder imports only lower ones."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_file_imports_only_from_lower_layers(path):
     name = layer(path)
     below = ONLY.get(name, set(ORDER[: ORDER.index(name)]))
     assert not imports(path) - below - {name}, f"{path} imports {sorted(imports(path))}"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "folder", ["report", "pretrained", "training/output", "training/config", "training/workdir"]
+)
+def test_only_folders_of_training_are_imported_without_the_training_loop(folder):
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        imported = re.findall(
+            r"^ *from jaxssl\.training(?:\.(\w+))?", path.read_text(), re.MULTILINE
+        )
+        assert {*imported} <= {"output", "config", "workdir"}, path
 
 
 def modules_of(folder: Path) -> dict[str, set[str]]:

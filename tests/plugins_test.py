@@ -20,8 +20,9 @@ from jaxssl.evaluation import run as evaluation_run
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import adapters
 from jaxssl.training import config
-from jaxssl.training.build import build, make_augment, make_networks
+from jaxssl.training.build import build
 from jaxssl.training.config import custom
+from jaxssl.training.config.method import make_augment, make_networks
 from jaxssl.training.output import loggers, logs
 from tests.data_cases import data_config
 from tests.tiny import TINY

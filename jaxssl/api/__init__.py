@@ -26,9 +26,9 @@ from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
-from jaxssl.training import compile_cache
 from jaxssl.training import config as configs
 from jaxssl.training.config import files
+from jaxssl.training.output import compile_cache
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.

@@ -282,7 +282,7 @@ def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
 def start_jax(values: flags.FlagValues) -> None:
     """Enable the cache of compiled programs, join the other processes, and find the devices."""
     from jaxssl import distributed
-    from jaxssl.training import compile_cache
+    from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)

@@ -48,8 +48,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     step = cli.parse_step(STEP.value)
     from jaxssl.evaluation import picture_neighbours
     from jaxssl.pretrained.load import load_pretrained
-    from jaxssl.training import compile_cache
-    from jaxssl.training.output import console
+    from jaxssl.training.output import compile_cache, console
 
     compile_cache.enable()
     encoder, images = PATHS.value

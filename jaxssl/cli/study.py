@@ -86,7 +86,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl import distributed
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, scale_config
-    from jaxssl.training import compile_cache
+    from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
     distributed.check_platform()

@@ -18,7 +18,7 @@ from jaxssl.data.splits import Source, Splits
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
-from jaxssl.training.build import make_augment
+from jaxssl.training.config.method import make_augment
 
 BLOCK = 256  # number of images whose random views are made together
 

@@ -19,7 +19,7 @@ from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.context import resolve_inputs
 from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 SUFFIXES = (".npy", ".parquet")
 
@@ -107,7 +107,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a CSV file. Quotes keep a name with a line break in one row."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
-    atomic_files.write_text(path, text.getvalue())
+    file_io.write_text(path, text.getvalue())
 
 
 def _list_pictures(path: Path) -> list[PictureFile]:
@@ -145,4 +145,4 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
             "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1]),
         }
         parquet.write_table(pyarrow.table(columns), content)
-    atomic_files.write_bytes(out, content.getvalue())
+    file_io.write_bytes(out, content.getvalue())

@@ -24,9 +24,8 @@ from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.sampling import subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.training import compile_cache
-from jaxssl.training.build import make_augment, make_crops
-from jaxssl.training.output import atomic_files
+from jaxssl.training.config.method import make_augment, make_crops
+from jaxssl.training.output import compile_cache, file_io
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 MATCHED = 10_000  # largest number of test images for `nearest_classes`
@@ -88,7 +87,7 @@ def write(
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
-    atomic_files.write_bytes(path, content.getvalue())
+    file_io.write_bytes(path, content.getvalue())
     return path
 
 

@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained.load import is_run
-from jaxssl.training.config import apply_overrides, read_config, types
+from jaxssl.training.config import read_config, values
+from jaxssl.training.config.overrides import apply_overrides
 from jaxssl.training.config.trust import require_data
 
 
@@ -88,7 +89,7 @@ def data_config(
     data = defaults.copy_and_resolve_references()
     if is_run(path):
         config = read_config(path)
-        types.add_later_keys(config)
+        values.add_later_keys(config)
         run = config.data
         inherited = run if dataset is None else ConfigDict({"dir": run.dir})
         named = {key.removeprefix("data.") for key, _ in overrides}

@@ -11,7 +11,7 @@ from jaxssl.evaluation.nearest_neighbours import nearest_others
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.gallery import image_cell, image_table
 from jaxssl.report.page import Cell, Table, render
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
@@ -91,7 +91,7 @@ def write(
         num_pictures=number,
         nearest=_table("nearest pictures", nearest, embedded, names, k),
     )
-    atomic_files.write_text(out, html)
+    file_io.write_text(out, html)
     return number, len(pairs)
 
 

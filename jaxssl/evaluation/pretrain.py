@@ -19,7 +19,6 @@ from jaxssl.pretrained.start import start
 from jaxssl.report import results
 from jaxssl.training import loop, online_probe
 from jaxssl.training.build import Setup
-from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.config import custom
 from jaxssl.training.held_out import make_held_out_loss
 from jaxssl.training.output import console
@@ -100,7 +99,7 @@ def _accuracy(
         f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
     )
-    probed = has_online_probe(config, splits)
+    probed = online_probe.has_online_probe(config, splits)
     if probed:
         description += "; online linear probe"
     elif config.eval.get("online_linear", False):

@@ -75,6 +75,14 @@ class Method(NamedTuple):
         return networks.features(self.encoder, *self.backbone(params, carried), images)
 
 
+def init_variables(
+    method: Method, views: Batch, num_examples: int, key: Array
+) -> tuple[Any, Carried]:
+    """Draw the initial parameters and state of a method. ``views`` may be shapes."""
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
+    return method.init(jax.random.split(key)[0], blank, num_examples)
+
+
 def init_siamese(
     encoder: Encoder, objective: Objective, key: Array, batch: Batch, num_examples: int
 ) -> tuple[Any, Carried]:

@@ -18,7 +18,7 @@ from jaxssl.pretrained import hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
-from jaxssl.training.output.atomic_files import write_bytes, write_text
+from jaxssl.training.output.file_io import write_bytes, write_text
 
 CARD_HEADER = """---
 library_name: timm

@@ -14,11 +14,10 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
-from jaxssl.methods.base import Method
+from jaxssl.methods.base import Method, init_variables
+from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_valid
-from jaxssl.training import compile_cache, lora
-from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import (
     complete_stored,
     conflicts,
@@ -26,9 +25,10 @@ from jaxssl.training.config import (
     label,
     read_config,
 )
-from jaxssl.training.config import types as config_types
+from jaxssl.training.config.method import make_method, make_networks, run_length
 from jaxssl.training.config.trust import require as require_trust
-from jaxssl.training.state import init_variables
+from jaxssl.training.config.values import require as require_type
+from jaxssl.training.output import compile_cache
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_record import shorten
 
@@ -142,7 +142,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
     custom.warn_of_changes(config.to_dict(), workdir)
     num_examples = restored.data.get("num_examples")
     try:
-        config_types.require("num_examples", num_examples, int)
+        require_type("num_examples", num_examples, int)
         encoder = make_networks(config)
         input_settings.check_limits(encoder.net, config.augment.get("size", 0))
         variables = _variables(config, restored.state["params"], restored.state["carried"])
@@ -150,7 +150,8 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         inputs = ours.infer_inputs(config, encoder.net, variables["net"])
         if ours.pictures:
             input_settings.validate(inputs._asdict())
-        method = build(config, max(num_examples, config.batch_size)).method
+        length = run_length(config, max(num_examples, config.batch_size))
+        method = make_method(config, length)
         init = _make_init(config, method, ours.view_shapes(config, inputs))
         _require_shapes(variables, jax.eval_shape(init, jax.random.key(0)))
     except Exception as error:  # Networks raise many exception types for other arrays.
@@ -225,7 +226,7 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
     if config.method.get("evaluate") == "target":
         params, stats = carried["target"]["params"], carried["target"]["batch_stats"]
     if config.optim.get("lora", 0):
-        params = {**params, "net": lora.merge(params["net"])}
+        params = {**params, "net": merge_adapters(params["net"])}
     return _by_network(params, stats) | towers
 
 

@@ -14,14 +14,14 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.methods.base import Carried
+from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
 from jaxssl.pretrained import position_tables
 from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.load import is_run, load_pretrained
-from jaxssl.training import lora
-from jaxssl.training.build import make_networks
+from jaxssl.training.config.method import make_networks
 from jaxssl.training.output.logs import log
-from jaxssl.training.state import TrainState
 from jaxssl.training.workdir import digests
 
 POSITIONS = "net/params/positions"
@@ -29,27 +29,29 @@ PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's fi
 
 
 def start(
-    config: ConfigDict, state: TrainState, inputs: Any, *, trust: bool = False
-) -> tuple[TrainState, dict[str, Any]]:
-    """Replace the backbone of an untrained state by the weights that `config.init` names.
+    config: ConfigDict, params: Any, carried: Carried, inputs: Any, *, trust: bool = False
+) -> tuple[Any, Carried, dict[str, Any]]:
+    """Replace the backbone of untrained parameters by the weights that `config.init` names.
 
     A momentum network starts from the same weights. With `config.init_projector` the projector is
     replaced too. All other arrays keep their initial values. A first layer for images with another
     number of channels is adapted by `adapt_channels`, and learned positions of another number of
-    patches by `position_tables.resize`. Adapters (`jaxssl.training.lora`) keep their values too.
+    patches by `position_tables.resize`. Adapters (`jaxssl.models.transfer`) keep their values too.
 
     Args:
         config: of the run, complete. `init` is the workdir of a run, whose last checkpoint is used,
             or a weights file.
-        state: untrained state of the run.
+        params: untrained parameters of the run.
+        carried: untrained state of the run that is not trained.
         inputs: of the run's backbone.
         trust: as for `jaxssl.load_encoder`.
 
     Returns:
-        The state, and a report with "from", "sha256" (of the arrays), "loaded" (number of arrays),
-        "missing" (networks that keep their random values), "extra" (arrays and networks of the
-        weights that are not used), "reshaped" (arrays for other channels or patches) and
-        "differences" (settings of backbone and inputs that differ from the weights').
+        The parameters, the other state, and a report with "from", "sha256" (of the arrays),
+        "loaded" (number of arrays), "missing" (networks that keep their random values), "extra"
+        (arrays and networks of the weights that are not used), "reshaped" (arrays for other
+        channels or patches) and "differences" (settings of backbone and inputs that differ from the
+        weights').
 
     Raises:
         UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
@@ -61,8 +63,8 @@ def start(
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
         raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
-    stats = state.carried.batch_stats
-    ours = {name: {"params": state.params[name], "batch_stats": stats[name]} for name in names}
+    stats = carried.batch_stats
+    ours = {name: {"params": params[name], "batch_stats": stats[name]} for name in names}
     leaves, tree = jax.tree.flatten_with_path(ours)
     theirs = _by_name({name: source.variables[name] for name in names})
     old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
@@ -71,7 +73,7 @@ def start(
     for path, leaf in leaves:
         name, shape = _name(path), [*leaf.shape]
         # Adapters keep their values.
-        array = leaf if f"/{lora.PREFIX}" in name else theirs.get(name)
+        array = leaf if f"/{ADAPTER}" in name else theirs.get(name)
         if array is None:
             faults.append(f"{name} {shape} is missing")
         elif [*array.shape] != shape:
@@ -92,7 +94,7 @@ def start(
     differences = _differences((source.encoder.net, source.inputs), (net, inputs))
     if differences:
         log.warning("init: the settings differ from the weights': %s", "; ".join(differences))
-    missing = [name for name in state.params if jax.tree.leaves(state.params[name])]
+    missing = [name for name in params if jax.tree.leaves(params[name])]
     report = {
         "from": str(config.init),
         "sha256": _digest(theirs),
@@ -102,7 +104,7 @@ def start(
         "reshaped": reshaped,
         "differences": differences,
     }
-    return _replace(state, tree.unflatten(fitted.values())), report
+    return *_replace(params, carried, tree.unflatten(fitted.values())), report
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
@@ -132,7 +134,7 @@ def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
     return array
 
 
-def _replace(state: TrainState, variables: Mapping[str, Any]) -> TrainState:
+def _replace(params: Any, carried: Carried, variables: Mapping[str, Any]) -> tuple[Any, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
     def place(new: Any, kind: str, tree: Any) -> Any:
@@ -142,12 +144,11 @@ def _replace(state: TrainState, variables: Mapping[str, Any]) -> TrainState:
         put = lambda x, like: jnp.copy(jax.device_put(np.array(x, like.dtype), like.sharding))  # noqa: E731
         return {**tree, **jax.tree.map(put, values, old)}
 
-    carried = state.carried
     carried = carried._replace(batch_stats=place(variables, "batch_stats", carried.batch_stats))
     if carried.target:
         target = {kind: place(variables, kind, tree) for kind, tree in carried.target.items()}
         carried = carried._replace(target=target)
-    return state.replace(params=place(variables, "params", state.params), carried=carried)
+    return place(variables, "params", params), carried
 
 
 def _differences(theirs: tuple[Any, Any], ours: tuple[Any, Any]) -> list[str]:

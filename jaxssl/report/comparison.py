@@ -18,7 +18,7 @@ from jaxssl.report.results import format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_series
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
 ABSENT = "(absent)"  # text in place of a setting that a run lacks
@@ -97,7 +97,7 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
             curves=comparison_curves(groups),
             settings=_settings_table(groups),
         )
-    atomic_files.write_text(out, html)
+    file_io.write_text(out, html)
     return out
 
 

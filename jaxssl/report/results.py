@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training.output import atomic_files, regular_files
+from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
 # kinds of features: two baselines, then the evaluated network
@@ -33,7 +33,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        rows = regular_files.read_json(path, MOST_BYTES)["results"]
+        rows = file_io.read_json(path, MOST_BYTES)["results"]
         for number, row in enumerate(rows):
             if not _is_result(row):
                 raise ValueError(f"row {number} of results.json lacks fields of a result")
@@ -71,9 +71,9 @@ def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     path, new = folder / "results.json", set(map(_key, rows))
-    with atomic_files.locked(path):
+    with file_io.locked(path):
         earlier = [row for row in read_results(folder) if _key(row) not in new]
-        atomic_files.write_json(path, {"results": [*earlier, *rows]})
+        file_io.write_json(path, {"results": [*earlier, *rows]})
 
 
 def print_results(rows: Sequence[Mapping[str, Any]]) -> None:

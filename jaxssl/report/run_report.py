@@ -22,7 +22,7 @@ from jaxssl.report.workdir import (
     read_gallery,
     read_metrics,
 )
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 PROTOCOLS = {
     "captions": "retrieval between images and captions",
@@ -88,7 +88,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             ),
         )
     path = out or workdir / "report.html"
-    atomic_files.write_text(path, html)
+    file_io.write_text(path, html)
     return path
 
 

@@ -10,7 +10,7 @@ from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
-from jaxssl.training.output.regular_files import read_lines
+from jaxssl.training.output.file_io import read_lines
 
 MAX_NAME = 40  # characters of a name in a legend
 

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from jaxssl.errors import UserError, one_line
-from jaxssl.training.output import metrics_writer, regular_files
+from jaxssl.training.output import file_io, metrics_writer
 from jaxssl.training.output.logs import log
 
 FEWEST_ROWS = 1000  # of one kind in a long metrics.jsonl
@@ -35,7 +35,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with explain_damage(path):
-        config = regular_files.read_json(path) if path.stat().st_size else {}
+        config = file_io.read_json(path) if path.stat().st_size else {}
         for group in ("data", "loss", "net", "method", "eval"):
             if not isinstance(config.get(group, {}), dict):
                 raise ValueError(f"{group} must be a group, got {config[group]!r}")
@@ -54,7 +54,7 @@ def read_metrics(path: Path, thin: bool = True) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with explain_damage(path):
-        lines = regular_files.read_lines(path)
+        lines = file_io.read_lines(path)
         rows = []
         for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
             numbers = (x for x in row.values() if x is not None)
@@ -102,7 +102,7 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a run's gallery.npz, or {} without the file."""
     if not path.exists():
         return {}
-    with explain_damage(path), regular_files.open_file(path, MOST_GALLERY) as raw:
+    with explain_damage(path), file_io.open_file(path, MOST_GALLERY) as raw:
         with np.load(raw, allow_pickle=False) as file:
             size = sum(entry.file_size for entry in file.zip.infolist())
             if size > MOST_GALLERY:

@@ -20,7 +20,7 @@ from jaxssl.studies.study import (
     read_claims,
 )
 from jaxssl.studies.verdicts import Summary, judge_summaries
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 PAPERS = {
     "AUC-CL": "Sharma et al., ICLR 2024",
@@ -125,7 +125,7 @@ def write_claims(folder: Path, page: Path) -> Path:
         if by_text:
             sections = [documents.markdown_claim(results) for results in by_text.values()]
             parts.append("\n".join([f"\n## {title}\n", *sections]))
-    atomic_files.write_text(page, "".join(parts))
+    file_io.write_text(page, "".join(parts))
     return page
 
 

@@ -13,7 +13,7 @@ from jaxssl.report import page
 from jaxssl.report.images import embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies.study import Claim, Findings, Setting
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
 NOT_RUN = "not yet run"
@@ -54,11 +54,11 @@ def write_study(
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
-    atomic_files.write_json(setting.out / f"{name}.json", to_json(document))
+    file_io.write_json(setting.out / f"{name}.json", to_json(document))
     images = []
     for picture in findings.pictures:
         png = figure_png(picture.figure, dpi=150)
-        atomic_files.write_bytes(setting.out / f"{name}_{picture.name}.png", png)
+        file_io.write_bytes(setting.out / f"{name}_{picture.name}.png", png)
         images.append(embed_png(png, picture.alt, caption=picture.caption))
     facts = {"scale": setting.scale, "on": findings.where, **about}
     html = page.render(
@@ -73,7 +73,7 @@ def write_study(
         pictures=images,
     )
     path = setting.out / f"{name}.html"
-    atomic_files.write_text(path, html)
+    file_io.write_text(path, html)
     return path
 
 
@@ -98,8 +98,8 @@ def write_markdown(path: Path, document: Path) -> None:
         cells = narrow_table(table["heading"], table["rows"]).rstrip()
         note = wrap_text(table["note"])
         parts += [f"## {table['title']}", *filter(None, [note]), cells]
-    atomic_files.write_text(path, "\n\n".join(parts) + "\n")
-    atomic_files.write_text(copy, document.read_text(encoding="utf-8"))
+    file_io.write_text(path, "\n\n".join(parts) + "\n")
+    file_io.write_text(copy, document.read_text(encoding="utf-8"))
 
 
 def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:

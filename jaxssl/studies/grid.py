@@ -32,7 +32,7 @@ from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, sca
 from jaxssl.studies.verdicts import Pairs, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.config import trust
-from jaxssl.training.output import atomic_files, console, git, logs, metrics_writer
+from jaxssl.training.output import console, file_io, git, logs, metrics_writer
 from jaxssl.training.workdir import checkpoint, run_record
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
@@ -141,7 +141,7 @@ def baselines(result: RunResult) -> dict[str, dict[str, float]]:
         kinds = ("raw", "untrained")
         with logs.quiet():
             rows = run.evaluate(result.workdir, PROTOCOLS, kinds=kinds, page=False)
-        atomic_files.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
+        file_io.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
     return json.loads(path.read_text())
 
 
@@ -279,7 +279,7 @@ def run_cell(
             metrics = _train(settings, workdir, protocols)
         seconds = time.perf_counter() - start
         document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
-        atomic_files.write_json(path, document)
+        file_io.write_json(path, document)
     else:
         changed = config.conflicts(settings, config.read_config(workdir).to_dict())
         if changed:

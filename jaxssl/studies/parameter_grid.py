@@ -26,8 +26,8 @@ from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.build import build
-from jaxssl.training.compatibility import check_labels
-from jaxssl.training.output import atomic_files, console, logs
+from jaxssl.training.config.method import check_labels
+from jaxssl.training.output import console, file_io, logs
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -232,7 +232,7 @@ def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
             row = by_preset[preset or default]
             label = f" ({preset})" if preset else ""
             figures[text] = [f"{row['metric']}{label}", row["value"]]
-        atomic_files.write_json(path, figures)
+        file_io.write_json(path, figures)
     return dict(figures[text] for text in protocols)
 
 
@@ -248,7 +248,7 @@ def _describe(cell: Mapping[str, str]) -> str:
 
 def _write(table: Table, folder: Path, command: str) -> None:
     text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
-    atomic_files.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
+    file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
     html = page.render(
         "study.html",
         title=table.title,
@@ -258,7 +258,7 @@ def _write(table: Table, folder: Path, command: str) -> None:
         tables=[table],
         pictures=[],
     )
-    atomic_files.write_text(folder / "grid.html", html)
+    file_io.write_text(folder / "grid.html", html)
     console.show(f"table: {folder / 'grid.html'} and {folder / 'grid.md'}")
 
 

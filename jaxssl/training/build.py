@@ -10,21 +10,30 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl.augment.views import measured_scale
 from jaxssl.data import batches, kind, statistics
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError, one_line, suggest
+from jaxssl.errors import UserError, one_line
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
-from jaxssl.models.encoder import PRECISIONS, Encoder
+from jaxssl.models.transfer import Transfer
 from jaxssl.training import optim, state
-from jaxssl.training.compatibility import check_compatibility, has_text
-from jaxssl.training.config import arguments, factory, schedules
-from jaxssl.training.config.types import LARGEST
-from jaxssl.training.state import Augment, TrainState
-from jaxssl.training.transfer import Transfer
+from jaxssl.training.config import schedules
+from jaxssl.training.config.groups import arguments, factory
+from jaxssl.training.config.method import (
+    Augment,
+    make_augment,
+    make_crops,
+    make_method,
+    make_transfer,
+    run_length,
+    scheduled_arguments,
+)
+from jaxssl.training.state import TrainState
+
+# Keys of the group `optim` that are not arguments of the optimiser.
+OTHER_KEYS = ("lr", "lr_scaling", "sharded")
 
 
 class Setup(NamedTuple):
@@ -40,6 +49,7 @@ class Setup(NamedTuple):
         steps_per_epoch: number of batches in an epoch.
         total_steps: length of the run.
         batch_size: number of examples of a step.
+        sharded: whether the devices share the optimiser's state, see `jaxssl.training.state`.
         max_skipped: number of skipped steps in a row that ends the run.
         log_every: steps between two lines of metrics.
         eval_every: steps between two evaluations.
@@ -56,6 +66,7 @@ class Setup(NamedTuple):
     steps_per_epoch: int
     total_steps: int
     batch_size: int
+    sharded: bool
     max_skipped: int
     log_every: int
     eval_every: int
@@ -90,20 +101,8 @@ def build(
             f"accumulate_steps={config.accumulate_steps} must divide the {per_device} images of a "
             f"batch on each of {num_devices} devices"
         )
-    steps_per_epoch = num_examples // config.batch_size
-    total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
-    if total_steps >= LARGEST:
-        raise UserError(
-            f"epochs={config.epochs} are {total_steps} steps, but a run has fewer than {LARGEST}; "
-            "lower epochs"
-        )
-    length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-
-    def make_scheduled(group: str, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the arguments of a config group, with schedules as functions of the step."""
-        values = arguments(config[group].to_dict())
-        return {k: schedules.from_spec(v, **length) for k, v in values.items() if k not in skip}
-
+    length = run_length(config, num_examples)
+    steps_per_epoch, total_steps = length
     numbers = dict(numbers or {})
     lr = numbers.pop("optim.lr", config.optim.lr)
     loss_numbers = {k.removeprefix("loss."): _constant(v) for k, v in numbers.items()}
@@ -120,18 +119,14 @@ def build(
             milestones=tuple(round(e * steps_per_epoch) for e in config.schedule.milestones),
             gamma=config.schedule.gamma,
         )
-        skip = ("lr", "lr_scaling", "sharded", *Transfer._fields)
-        optim_values = make_scheduled("optim", skip=skip)
-        transfer = Transfer(**{k: config.optim[k] for k in Transfer._fields if k in config.optim})
-        optimiser = optim.optimiser(config.optim.name, rate, **optim_values, transfer=transfer)
-        make_objective = factory("loss", config.loss.name)
-        objective = make_objective(**make_scheduled("loss") | loss_numbers)
-        check_compatibility(config, objective)
-        make_method = factory("method", config.method.name)
-        encoder = transfer.wrap(make_networks(config))
-        method = make_method(encoder, objective, **make_scheduled("method"))
-        method.check_views(config.views, config.crops.number)
-        method = transfer.without_gradient(method)
+        values, others = scheduled_arguments(config.optim, length), (*OTHER_KEYS, *Transfer._fields)
+        optimiser = optim.optimiser(
+            config.optim.name,
+            rate,
+            **{k: value for k, value in values.items() if k not in others},
+            transfer=make_transfer(config),
+        )
+        method = make_method(config, length, loss_numbers)
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
         raise UserError(one_line(error, 1000)) from error
@@ -142,8 +137,10 @@ def build(
         peak_rate=peak,
         warmup_steps=warmup,
         augment=augment,
-        **length,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
         batch_size=config.batch_size,
+        sharded=config.optim.sharded,
         max_skipped=config.max_skipped,
         log_every=config.log_every,
         eval_every=max(1, round(config.eval.every * steps_per_epoch)),
@@ -202,66 +199,18 @@ def initial_state(
     Raises:
         UserError: if the networks or the views reject the images, with their message.
     """
-    return make_init(config, setup, example, num_examples, mesh)(config.seed)
+    return make_init(setup, example, num_examples, mesh)(config.seed)
 
 
 def make_init(
-    config: ConfigDict, setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
+    setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
     """Return the function ``seed -> untrained training state``, which is compiled once."""
-    sharded, components = config.optim.sharded, (setup.method, setup.optimiser, setup.augment)
+    components = setup.method, setup.optimiser, setup.augment
     try:
-        return state.make_init(*components, example, num_examples, mesh, sharded=sharded)
+        return state.make_init(*components, example, num_examples, mesh, sharded=setup.sharded)
     except (ValueError, OverflowError) as error:
         raise UserError(one_line(error, 1000)) from error
-
-
-def make_networks(config: ConfigDict) -> Encoder:
-    """Build backbone, projector, predictor and text network of a config."""
-    if config.precision not in PRECISIONS:
-        raise UserError(
-            f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
-        )
-    settings = {"precision": config.precision, "num_chunks": config.accumulate_steps}
-    text = None
-    if has_text(config):
-        text = Encoder(_make("text", config.text), _make("head", config.head), **settings)
-    net, head = _make("net", config.net), _make("head", config.head)
-    return Encoder(net, head, _make("predictor", config.predictor), **settings, text=text)
-
-
-def _make(group: str, config: ConfigDict) -> Any:
-    return factory(group, config.name)(**arguments(config))
-
-
-def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
-    """Build the function that draws the views and small crops of a batch.
-
-    Args:
-        config: complete. The second of its views may have other settings.
-        crops: crops that the host has cut already, and that are not cropped again.
-    """
-    make_recipe = factory("augment", config.augment.name)
-    whole = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}
-    first, second, small = (make_recipe(**v | whole) for v in _recipe_arguments(config))
-    if not config.second_view:
-        second = first  # the same object, so that it is compiled once
-    views = [second if view == 1 else first for view in range(config.views)]
-    scale = measured_scale(config.data)
-    options = {"scale": scale} if scale else {}
-    return kind.of(config).views(views, [small] * config.crops.number, **options)
-
-
-def make_crops(config: ConfigDict) -> Crops:
-    """Return the crops of the views that the host can cut.
-
-    Raises:
-        UserError: on an invalid range of areas or aspect ratios.
-    """
-    first, second, small = _recipe_arguments(config)
-    by_view = [second if view == 1 else first for view in range(config.views)]
-    size, small_crops = config.augment.get("size", 0), [small] * config.crops.number
-    return kind.of(config).find_crops(size, by_view, small_crops)
 
 
 def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
@@ -288,11 +237,3 @@ def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
         parts=config.accumulate_steps,
         examples=kind.name_of(config),
     )
-
-
-def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
-    """Return the augmentation arguments of the first view, the second view and small crops."""
-    base = arguments(config.augment.to_dict())
-    small = config.crops.to_dict()
-    small.pop("number")
-    return [base, {**base, **config.second_view.to_dict()}, {**base, **small}]

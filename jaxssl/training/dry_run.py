@@ -13,9 +13,10 @@ from jaxssl.data.batches import check_batch
 from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
-from jaxssl.training import compile_cache, summary
-from jaxssl.training.build import build, make_batches, make_crops, make_init
-from jaxssl.training.compatibility import check_labels
+from jaxssl.training import summary
+from jaxssl.training.build import build, make_batches, make_init
+from jaxssl.training.config.method import check_labels, make_crops
+from jaxssl.training.output import compile_cache
 from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
 
@@ -61,8 +62,8 @@ def dry_run(config: ConfigDict) -> None:
     find = _random_images if ours.pictures and not ours.captions else _read_examples
     data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
-    init: Any = make_init(config, setup, data.few, data.num_examples, mesh)
-    state, sharded = init.eval_shape(config.seed), config.optim.sharded
+    init: Any = make_init(setup, data.few, data.num_examples, mesh)
+    state, sharded = init.eval_shape(config.seed), setup.sharded
     show(f"data       {data.description}")
     for line in summary.lines(config, setup, state, data.shapes, mesh.size):
         show(line)

@@ -14,8 +14,9 @@ from jaxssl import collectives, distributed
 from jaxssl.data.batches import POSITION
 from jaxssl.data.splits import Source
 from jaxssl.methods.base import Batch, Method
-from jaxssl.training.build import make_augment, make_batches
-from jaxssl.training.state import Augment, TrainState
+from jaxssl.training.build import make_batches
+from jaxssl.training.config.method import Augment, make_augment
+from jaxssl.training.state import TrainState
 
 # No step of a run has this number, so no step draws from the key of the held-out loss.
 KEY_NUMBER = 2**32 - 1

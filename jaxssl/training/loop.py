@@ -23,13 +23,14 @@ from jaxssl.data.decoders import tokens
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
-from jaxssl.training import collapse, compile_cache, nonfinite, profiling, summary
+from jaxssl.methods.base import Carried
+from jaxssl.training import collapse, nonfinite, profiling, summary
 from jaxssl.training.build import Setup, add_statistics, build, make_batches
-from jaxssl.training.compatibility import check_labels, has_online_probe
 from jaxssl.training.config import custom, trust
+from jaxssl.training.config.method import check_labels
 from jaxssl.training.metrics_reporter import MetricsReporter
-from jaxssl.training.online_probe import without_probe
-from jaxssl.training.output import atomic_files, console, loggers, logs
+from jaxssl.training.online_probe import has_online_probe, without_probe
+from jaxssl.training.output import compile_cache, console, file_io, loggers, logs
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import Programs, make_programs
@@ -47,8 +48,8 @@ from jaxssl.training.workdir.opening import (
 CALL_SECONDS = 0.5
 
 Probe = Callable[[TrainState], dict[str, float]]
-# ``(config, untrained state, inputs) -> (state, report)``, see `jaxssl.pretrained.start`.
-Start = Callable[[ConfigDict, TrainState, Any], tuple[TrainState, dict[str, Any]]]
+# ``(config, params, carried, inputs) -> (params, carried, report)``, see `jaxssl.pretrained.start`.
+Start = Callable[[ConfigDict, Any, Carried, Any], tuple[Any, Carried, dict[str, Any]]]
 
 
 class Evaluation(NamedTuple):
@@ -126,7 +127,8 @@ def train(
 
     # A resumed run does not need the weights that it started from.
     if config.get("init") and not checkpoint.steps(workdir):
-        state, report = evaluation.start(config, state, run.inputs)
+        params, carried, report = evaluation.start(config, state.params, state.carried, run.inputs)
+        state = state.replace(params=params, carried=carried)
         run_record.require_equal({"init": report["sha256"]})
         run = run._replace(record=run.record._replace(init=report))
 
@@ -340,7 +342,7 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
     measures = jax.device_get(diagnose(without_probe(state), run.batches.next()))
     fault = nonfinite.describe(first + 1, in_a_row, run.batches.indices, measures)
     path = run.workdir / nonfinite.FILE_NAME
-    distributed.on_first_process(lambda: atomic_files.write_json(path, fault.document))
+    distributed.on_first_process(lambda: file_io.write_json(path, fault.document))
     raise UserError(fault.message.format(path=path))
 
 

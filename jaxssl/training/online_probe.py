@@ -16,10 +16,13 @@ from jax import Array
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 
 from jaxssl import collectives, distributed
+from jaxssl.data.splits import Splits
 from jaxssl.methods.base import Batch, Method
-from jaxssl.training.state import Augment, TrainState
+from jaxssl.training.config.method import Augment
+from jaxssl.training.state import TrainState
 
 RATE = 0.1  # learning rate for a batch of 256
 MOMENTUM = 0.9
@@ -47,6 +50,11 @@ class OnlineProbe(NamedTuple):
 
     init: Callable[[TrainState], ProbedState]
     update: Callable[[Any, TrainState, Batch, Array], Any]
+
+
+def has_online_probe(config: ConfigDict, splits: Splits) -> bool:
+    """Return True if a run trains an online linear probe, which needs labels in all its splits."""
+    return config.eval.get("online_linear", False) and splits.train.labelled and splits.labelled
 
 
 def make_online_probe(

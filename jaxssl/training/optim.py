@@ -7,8 +7,8 @@ import optax
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.models.transfer import ALL_TRAINED, Transfer
 from jaxssl.training.config.schedules import Schedule
-from jaxssl.training.transfer import ALL_TRAINED, Transfer
 
 LR_SCALING = ("linear", "sqrt", "none")
 

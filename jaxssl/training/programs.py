@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
 from jaxssl.data.batches import Batches
-from jaxssl.methods.base import Batch, Method
+from jaxssl.methods.base import Batch, Method, init_variables
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.online_probe import (
     ProbedState,
@@ -24,7 +24,6 @@ from jaxssl.training.state import (
     Step,
     Steps,
     TrainState,
-    init_variables,
     make_train_step,
     make_train_steps,
 )
@@ -162,11 +161,11 @@ def _make_shared(
             traced.augment,
             mesh,
             max_skipped=config.max_skipped,
-            sharded=config.optim.sharded,
+            sharded=setup.sharded,
         )
 
     # Neither the initial weights nor the features depend on the numbers of the config.
-    init = make_init(config, setup, batches.example, num_examples, mesh)
+    init = make_init(setup, batches.example, num_examples, mesh)
     # On a CPU, XLA compiles a convolution inside a loop to code that takes 50 times as long.
     loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)
     # A streamed run uses the same program as a run with cached data, so that both give the same

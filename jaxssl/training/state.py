@@ -14,12 +14,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import collectives, distributed
-from jaxssl.methods.base import Batch, Carried, Method
-from jaxssl.training import compile_cache
+from jaxssl.methods.base import Batch, Carried, Method, init_variables
+from jaxssl.training.config.method import Augment
+from jaxssl.training.output import compile_cache
 
-# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's
-# batch needs.
-Augment = Callable[[Array, Any, Array], dict[str, Array]]
 # Signature: (state, batch) -> (state, metrics, embeddings [V, B, d]).
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
 # Signature: (state, data, indices [k, B], n) -> (state, metrics and embeddings of the last step,
@@ -98,14 +96,6 @@ def make_init(
     layout = shardings(method, jax.eval_shape(init, 0), mesh, sharded)
     options = compile_cache.fast_compile_options()
     return jax.jit(init, out_shardings=layout, compiler_options=options)
-
-
-def init_variables(
-    method: Method, views: Batch, num_examples: int, key: Array
-) -> tuple[Any, Carried]:
-    """Draw the initial parameters and state of a method. ``views`` may be shapes."""
-    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
-    return method.init(jax.random.split(key)[0], blank, num_examples)
 
 
 def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carried:

@@ -11,7 +11,7 @@ from jaxssl.augment.colour import RGB
 from jaxssl.augment.recipes import needs_rgb
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
-from jaxssl.training.config import VIEW_GROUPS, arguments
+from jaxssl.training.config.groups import VIEW_GROUPS, arguments
 from jaxssl.training.state import TrainState
 
 

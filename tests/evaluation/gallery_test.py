@@ -19,7 +19,7 @@ from jaxssl.evaluation.protocol import Features
 from jaxssl.kinds.video import frame_grid
 from jaxssl.report.workdir import read_gallery
 from jaxssl.training import config as config_lib
-from jaxssl.training.build import make_crops
+from jaxssl.training.config.method import make_crops
 
 RATIO = (3 / 4, 4 / 3)
 STILL = {"augment.flip": "0.0", "augment.jitter": "0.0", "augment.grayscale": "0.0"}

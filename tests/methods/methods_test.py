@@ -18,8 +18,8 @@ from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.methods import momentum, siamese
 from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
-from jaxssl.training.compatibility import check_compatibility
 from jaxssl.training.config import arguments, factory, load
+from jaxssl.training.config.method import check_compatibility
 from jaxssl.training.config.schedules import from_spec
 
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)

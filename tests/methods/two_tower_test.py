@@ -18,8 +18,9 @@ from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import two_tower
 from jaxssl.models import text
 from jaxssl.models.encoder import Encoder
-from jaxssl.training.build import build, make_networks
+from jaxssl.training.build import build
 from jaxssl.training.config import load
+from jaxssl.training.config.method import make_networks
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 LENGTH = 5
@@ -226,11 +227,3 @@ def test_only_a_config_with_captions_has_a_text_encoder(path):
     config = load(path, list(ALONE.items()) if path == DIGITS else [])
     assert build(config, 1297).steps_per_epoch == 1297 // config.batch_size
     assert (make_networks(config).text is not None) == (path == CAPTIONED)
-
-
-def test_config_without_the_text_key_uses_no_captions():
-    config = load(DIGITS)
-    with config.unlocked():
-        del config["text"]
-    assert make_networks(config).text is None
-    assert build(config, 1297).total_steps == config.epochs * (1297 // config.batch_size)

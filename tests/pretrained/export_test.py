@@ -23,7 +23,7 @@ from jaxssl.models import encoder, resnet
 from jaxssl.pretrained import load, model_card, weights
 from jaxssl.pretrained.export import export
 from jaxssl.training import config
-from jaxssl.training.build import make_networks
+from jaxssl.training.config.method import make_networks
 from jaxssl.training.workdir import checkpoint
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from jaxssl.pretrained.export import export
 from jaxssl.report import workdir as reading
 from jaxssl.report.comparison import write_page
 from jaxssl.report.runs import read_runs
-from jaxssl.training.output import regular_files
+from jaxssl.training.output import file_io
 from jaxssl.training.workdir.opening import check_links
 
 FILES = ("config.json", "metrics.jsonl", "results.json", "gallery.npz")
@@ -74,10 +74,10 @@ def test_report_reads_evenly_spaced_rows_and_all_evaluations_of_a_long_run(tmp_p
 
 
 def test_long_lines_are_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(regular_files, "MOST_LINE", 100)
+    monkeypatch.setattr(file_io, "MOST_LINE", 100)
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 1000 + "\n" + json.dumps({"step": 1}) + "\n")
-    assert max(map(len, regular_files.read_lines(path))) == 100
+    assert max(map(len, file_io.read_lines(path))) == 100
     assert reading.read_metrics(path) == [{"step": 1}]
 
 

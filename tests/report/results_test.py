@@ -14,7 +14,7 @@ from workdir_cases import ROW, changed
 
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.training.output import atomic_files
+from jaxssl.training.output import file_io
 
 ADDITIONS = 15
 ADD = f"""
@@ -64,12 +64,12 @@ def test_two_writers_of_a_file_at_once_leave_one_of_their_contents(tmp_path, mon
 
     def interrupted_flush(number):
         monkeypatch.setattr(os, "fsync", flush)
-        atomic_files.write_text(path, "second")
+        file_io.write_text(path, "second")
         assert path.read_text() == "second"
         flush(number)
 
     monkeypatch.setattr(os, "fsync", interrupted_flush)
-    atomic_files.write_text(path, "first")
+    file_io.write_text(path, "first")
     assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]
 
 
@@ -105,7 +105,7 @@ def test_file_system_without_locks_is_served_by_a_lock_file(tmp_path, monkeypatc
 
     monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
     path = tmp_path / "results.json"
-    with atomic_files.locked(path):
+    with file_io.locked(path):
         assert (tmp_path / "results.json.lock").exists()
     results.add_results(tmp_path, [ROW])
     assert len(results.read_results(tmp_path)) == 1

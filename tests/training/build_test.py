@@ -7,6 +7,7 @@ from jax import numpy as jnp
 from tiny import DIGITS, TINY
 
 from jaxssl.training import build, config, optim
+from jaxssl.training.config.method import make_networks
 
 
 def settings(**changes):
@@ -75,7 +76,7 @@ def test_order_of_the_examples_depends_on_the_seed(monkeypatch):
 def test_text_network_has_the_precision_and_the_chunks_of_the_images():
     captions = config.load(DIGITS.parent / "image_text" / "digit_captions.py", [])
     captions.update({"precision": "bf16", "accumulate_steps": 4})
-    for encoder in (networks := build.make_networks(captions), networks.text):
+    for encoder in (networks := make_networks(captions), networks.text):
         assert (encoder.precision, encoder.num_chunks) == ("bf16", 4)
 
 

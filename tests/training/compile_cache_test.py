@@ -6,7 +6,7 @@ import os
 import jax
 import pytest
 
-from jaxssl.training import compile_cache
+from jaxssl.training.output import compile_cache
 
 pytestmark = pytest.mark.fast
 FOLDER, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"

@@ -14,7 +14,8 @@ from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import build
 from jaxssl.training import config as config_lib
 from jaxssl.training.config import files
-from jaxssl.training.config import ranges as _config_ranges
+from jaxssl.training.config.method import make_augment, make_crops
+from jaxssl.training.config.values import MOST_PIXELS
 
 pytestmark = pytest.mark.fast
 
@@ -184,9 +185,9 @@ def test_odd_values_of_every_key_build_a_run_or_raise_a_user_error(key):
         try:
             config = config_lib.load(DIGITS, [*SETTINGS.items(), (key, text)])
             setup = build.build(config, 1297)
-            build.make_crops(config)
+            make_crops(config)
             if key.partition(".")[0] in ("net", "head", "views", "precision"):
-                build.make_init(config, setup, EXAMPLE, 1297, mesh)  # compiles nothing
+                build.make_init(setup, EXAMPLE, 1297, mesh)  # compiles nothing
         except UserError as error:
             assert "\n" not in str(error)
 
@@ -274,10 +275,10 @@ def test_command_line_overrides_are_separated_from_flags():
 
 
 def test_views_of_the_largest_size_can_be_traced():
-    settings = load(f"augment.size={_config_ranges.MOST_PIXELS}")
+    settings = load(f"augment.size={MOST_PIXELS}")
     images, key = jax.ShapeDtypeStruct((2, 8, 8, 1), np.uint8), jax.random.key(0)
     index = np.arange(2, dtype=np.int32)
-    views = jax.eval_shape(build.make_augment(settings), key, images, index)["views"]
+    views = jax.eval_shape(make_augment(settings), key, images, index)["views"]
     assert views.shape == (2, 2, settings.augment.size, settings.augment.size, 1)
 
 

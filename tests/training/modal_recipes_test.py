@@ -15,7 +15,8 @@ from jaxssl.methods.base import image_groups
 from jaxssl.models import gin
 from jaxssl.models.encoder import init
 from jaxssl.training import config as config_lib
-from jaxssl.training.build import build, make_crops, make_networks
+from jaxssl.training.build import build
+from jaxssl.training.config.method import make_crops, make_networks
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}

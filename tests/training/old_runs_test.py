@@ -25,7 +25,7 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir,
     written = json.loads((tmp_path / "config.json").read_text())
     settings = ConfigDict(json.loads(json.dumps(written), object_hook=_tuples))
     settings.data.dir = str(data_dir)
-    config.validate(settings)
+    settings = config.complete_stored(settings)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam needs it
         pretrain.train(settings, tmp_path)
     resumed = checkpoint.restore_arrays(tmp_path)

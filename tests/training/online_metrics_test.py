@@ -24,8 +24,7 @@ from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.training import config, held_out
-from jaxssl.training.compatibility import has_online_probe
-from jaxssl.training.online_probe import make_online_probe, predict
+from jaxssl.training.online_probe import has_online_probe, make_online_probe, predict
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import TrainState, make_init
 from jaxssl.training.workdir import checkpoint

@@ -36,7 +36,8 @@ def started(settings, images=IMAGES):
     example = {**EXAMPLE, "input": images[:2]}
     state = initial_state(settings, setup, example, 1297, distributed.make_mesh())
     inputs = Inputs(*images.shape[2:])
-    state, report = start(settings, state, inputs)
+    params, carried, report = start(settings, state.params, state.carried, inputs)
+    state = state.replace(params=params, carried=carried)
     features = setup.method.features(state.params, state.carried, inputs.prepare(images))
     return np.asarray(features), state, report
 

@@ -9,11 +9,11 @@ from tiny import DIGITS, SETTINGS
 from jaxssl import distributed
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, resnet, vit
+from jaxssl.models.transfer import FixedNorms, Transfer
 from jaxssl.training import config
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.optim import optimiser
 from jaxssl.training.state import make_train_step
-from jaxssl.training.transfer import FixedNorms, Transfer
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("standard_promotion")]
 

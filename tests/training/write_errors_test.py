@@ -16,7 +16,7 @@ from jaxssl.errors import UserError, WriteError
 from jaxssl.evaluation import embedding
 from jaxssl.report import results
 from jaxssl.training import config as config_lib
-from jaxssl.training.output import atomic_files, loggers, logs
+from jaxssl.training.output import file_io, loggers, logs
 from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir import opening as workdir
@@ -27,7 +27,7 @@ METRICS = {f"metric_{i}": float(i) for i in range(300)}
 
 
 def write_lock(folder: Path) -> None:
-    with atomic_files.locked(folder / "results.json"):
+    with file_io.locked(folder / "results.json"):
         pass
 
 
@@ -63,7 +63,7 @@ def write_workdir(folder: Path) -> None:
 
 # writer by what it writes; a lock has no bytes, for which even a full disk has room
 WRITERS = {
-    "file": lambda folder: atomic_files.write_text(folder / "config.json", LONG),
+    "file": lambda folder: file_io.write_text(folder / "config.json", LONG),
     "lock": write_lock,
     "log": write_log,
     "metrics": write_metrics,

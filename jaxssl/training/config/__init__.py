@@ -1,13 +1,7 @@
-"""Read a config file and command-line overrides into one complete, locked `ConfigDict`.
+"""Read a config file and command-line overrides into one complete, locked `ConfigDict`."""
 
-A group such as `loss` has the name of a component, which is the name of a file, and the keyword
-arguments of the component's factory. Missing arguments are filled in from the component's preset
-and from the defaults of its factory, so that the printed and saved config has every value.
-"""
-
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +9,18 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.configs.base import CHANGEABLE_KEYS
-from jaxssl.errors import UserError, one_line, printable, suggest
-from jaxssl.training.config import custom, types
+from jaxssl.errors import UserError, one_line
+from jaxssl.training.config import custom, values
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.config.files import find, read, split_variant
-from jaxssl.training.config.keys import find_group, full_key
-from jaxssl.training.config.overrides import convert
-from jaxssl.training.config.ranges import check_argument, check_common_ranges
-from jaxssl.training.output import regular_files
+from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, check_arguments, complete_group
+from jaxssl.training.config.groups import arguments as arguments
+from jaxssl.training.config.groups import factory as factory
+from jaxssl.training.config.groups import label as label
+from jaxssl.training.config.overrides import apply_overrides, full_key
+from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show
 
-# Each of these groups names a component. The name of an optional component may be "none".
-GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
-OPTIONAL = ("text", "predictor")
-# These groups hold the augment arguments that differ in some views, and the further keys of each
-# group.
-VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # Set from the training images when a run starts, unlike all other keys.
 MEASURED_KEYS = ("data.mean", "data.std")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to
@@ -89,10 +79,8 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> C
             config[group] = ConfigDict({**name, leaf: text})
     for group in GROUPS:
         config[group].name = components.absolute(config[group].name)
-        config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
-    types.add_later_keys(config)
-    _check_view_groups(config)
+    _add_defaults(config)
     others = [(full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
     apply_overrides(config, others)
     validate(config)
@@ -109,7 +97,7 @@ def read_config(workdir: Path) -> ConfigDict:
     """
     path = workdir / "config.json"
     try:
-        return from_json(regular_files.read_json(path))
+        return _from_json(file_io.read_json(path))
     except OSError as error:
         raise UserError(
             f"{workdir} holds no run (cannot read {path}: {error.strerror}); train first: "
@@ -119,22 +107,6 @@ def read_config(workdir: Path) -> ConfigDict:
         raise UserError(
             f"{path} is not the config of a run ({one_line(error)}); choose another --workdir"
         ) from error
-
-
-def from_json(document: Any) -> ConfigDict:
-    """Return the config of a run that was read from a JSON document.
-
-    Raises:
-        ValueError: if the document is not a mapping with the groups of a config.
-    """
-    try:
-        config = ConfigDict(document)
-    except (TypeError, AttributeError, KeyError) as error:  # for example, a key "items"
-        raise ValueError(one_line(error)) from error
-    for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
-        if not isinstance(config.get(group), ConfigDict):
-            raise ValueError(f"it lacks the group {group!r}")
-    return config
 
 
 def complete_stored(config: ConfigDict) -> ConfigDict:
@@ -147,75 +119,9 @@ def complete_stored(config: ConfigDict) -> ConfigDict:
             of its range.
     """
     config = _unlocked(config, "it")
-    for group in GROUPS:
-        config[group] = _complete(group, config[group])
-    types.add_later_keys(config)
-    _check_view_groups(config)
+    _add_defaults(config)
     validate(config)
     return config
-
-
-def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, Any]]) -> None:
-    """Set existing config keys to new values.
-
-    Args:
-        config: changed in place.
-        overrides: pairs (dotted key, value), where texts are parsed.
-
-    Raises:
-        UserError: on an unknown key or a value of another type.
-    """
-    for key, text in overrides:
-        *groups, leaf = key.split(".")
-        in_view_group = groups[:1] and groups[0] in VIEW_GROUPS
-        if in_view_group and leaf in arguments(config.augment):
-            with config.unlocked():
-                config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
-        node = find_group(config, key)
-        with node.ignore_type():  # A preset may have set a value of another valid type.
-            node[leaf] = convert(key, text, _type_of(config, key, node[leaf]))
-
-
-def factory(group: str, name: str) -> Callable[..., Any]:
-    """Return the factory function of the component that ``config[group].name`` names.
-
-    Raises:
-        UserError: if the group has no component of this name.
-    """
-    if group in OPTIONAL and name == "none":
-        return _no_component
-    value = components.factory(group, name)
-    return custom.make_factory(group, name, value) if components.is_custom(name) else value
-
-
-def _no_component() -> None:
-    """Stand for a predictor or a text network that is not used."""
-
-
-def _component_group(group: str) -> str:
-    """Return the group that names the component whose arguments a group has."""
-    return "augment" if group in VIEW_GROUPS else group
-
-
-def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
-    return {k: v for k, v in config.items() if k not in ("name", "preset")}
-
-
-def label(group: str, config: Mapping[str, Any]) -> str:
-    """Return a component's name with the settings that differ from the defaults.
-
-    For example "auc_cl (released_cifar, alpha=0.5)".
-    """
-    choice = {k: config[k] for k in ("name", "preset") if k in config}
-    defaults = _complete(group, ConfigDict(choice)).to_dict()
-    details = list(choice.values())[1:]
-    for key, value in arguments(config).items():
-        if _as_json(value) != _as_json(defaults.get(key)):
-            text = f"{value['schedule']} schedule" if types.is_schedule(value) else value
-            details.append(f"{key}={text}")
-    name = components.short_name(choice["name"])
-    return f"{name} ({', '.join(details)})" if details else name
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -246,48 +152,44 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line.partition(":")[0] not in free]
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys of later versions to a config, and remove its local folders."""
-    config = json.loads(json.dumps(custom.without_folders(config)))
-    types.add_later_keys(config)
-    return json.loads(json.dumps(config))
-
-
-def _check_view_groups(config: ConfigDict) -> None:
-    """Raise UserError if a view has an argument that the augmentation does not have."""
-    for group, further in VIEW_GROUPS.items():
-        unknown = sorted(set(config[group]) - set(config.augment) - further)
-        if unknown:
-            valid = ", ".join(sorted(arguments(config.augment)))
-            raise UserError(
-                f"{group}.{printable(unknown[0])} is not an argument of augment "
-                f"{config.augment.name!r}, which has: {valid}"
-            )
-
-
 def validate(config: ConfigDict) -> None:
     """Check types of config values, and ranges that no component checks.
 
     Raises:
         UserError: on a missing key, or a value of another type or out of its range.
     """
-    types.check_common_keys(config)
-    for group in (*GROUPS, *VIEW_GROUPS):
-        component = _component_group(group)
-        kinds = types.argument_types(factory(component, config[component].name))
-        for name, value in arguments(config[group]).items():
-            key = f"{group}.{name}"
-            if name in kinds:
-                types.require(key, value, kinds[name])
-            check_argument(key, component, value)
-    check_common_ranges(config)
-    if "size" in config.second_view:
-        raise UserError("second_view.size: all views have the same size; set augment.size")
+    values.check_common_keys(config)
+    check_arguments(config)
 
 
-def _as_json(value: Any) -> Any:
-    """Return a config value as it reads back from JSON."""
-    return list(value) if isinstance(value, tuple) else value
+def _add_defaults(config: ConfigDict) -> None:
+    """Add the arguments and the keys of later versions that a config lacks."""
+    for group in GROUPS:
+        config[group] = complete_group(group, config[group])
+    values.add_later_keys(config)
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the keys of later versions to a config, and remove its local folders."""
+    config = json.loads(json.dumps(custom.without_folders(config)))
+    values.add_later_keys(config)
+    return json.loads(json.dumps(config))
+
+
+def _from_json(document: Any) -> ConfigDict:
+    """Return the config of a run that was read from a JSON document.
+
+    Raises:
+        ValueError: if the document is not a mapping with the groups of a config.
+    """
+    try:
+        config = ConfigDict(document)
+    except (TypeError, AttributeError, KeyError) as error:  # for example, a key "items"
+        raise ValueError(one_line(error)) from error
+    for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
+        if not isinstance(config.get(group), ConfigDict):
+            raise ValueError(f"it lacks the group {group!r}")
+    return config
 
 
 def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
@@ -321,38 +223,3 @@ def _is_choice(key: str) -> bool:
     """Return True for keys that choose a component, such as "loss.name" and "loss.preset"."""
     group, _, leaf = key.partition(".")
     return group in GROUPS and leaf in ("name", "preset")
-
-
-def _complete(group: str, config: ConfigDict) -> ConfigDict:
-    """Fill in a group's missing arguments from its preset and its factory's defaults."""
-    values = config.to_dict()
-    name, preset = values.pop("name"), values.pop("preset", None)
-    parameters = inspect.signature(factory(group, name)).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    unknown = sorted(set(values) - set(defaults))
-    if unknown:
-        key = f"{group}.{printable(unknown[0])}"
-        raise UserError(f"{key} is unknown{suggest(unknown[0], defaults)}")
-    effective = {"name": name}
-    if preset is not None:
-        is_none = group in OPTIONAL and name == "none"
-        presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
-        if not isinstance(preset, str) or preset not in presets:
-            raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
-        effective["preset"] = preset
-        defaults |= presets[preset]
-    for argument in sorted(set(defaults) - set(values)):
-        if defaults[argument] is inspect.Parameter.empty:
-            raise UserError(f"{group}.{argument}: {name!r} has no default for it; give it one")
-    return ConfigDict(effective | defaults | values)
-
-
-def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
-    """Return the type that a config key expects."""
-    group, _, leaf = key.partition(".")
-    if key in types.TYPES:
-        return types.TYPES[key]
-    if group in (*GROUPS, *VIEW_GROUPS):
-        component = _component_group(group)
-        return types.argument_types(factory(component, config[component].name)).get(leaf, Any)
-    return type(value)

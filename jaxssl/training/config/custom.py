@@ -17,7 +17,7 @@ from jaxssl import components
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
 from jaxssl.models import adapters
-from jaxssl.training.config.types import is_schedule
+from jaxssl.training.config.values import is_schedule
 from jaxssl.training.output.logs import log
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.training import config as configs
-from jaxssl.training.config.keys import flat_keys
-from jaxssl.training.config.types import TYPES, argument_types, describe_type
+from jaxssl.training.config.groups import GROUPS, OPTIONAL, factory
+from jaxssl.training.config.values import TYPES, argument_types, describe_type, flat_keys
 
 _ARGUMENT = re.compile(r"^ +((?:\w+, )*\w+)(?: \([^)]*\))?: (\S.*(?:\n {8,}\S.*)*)", re.MULTILINE)
 
@@ -33,8 +32,7 @@ class Setting(NamedTuple):
 
 def common_keys() -> dict[str, str]:
     """Return a line for each key of the config `base`, the comments of its file."""
-    named = configs.GROUPS
-    return {f"{k}.name" if k in named else k: v for k, v in components.key_comments().items()}
+    return {f"{k}.name" if k in GROUPS else k: v for k, v in components.key_comments().items()}
 
 
 def component_settings(group: str, name: str) -> list[Setting]:
@@ -43,8 +41,8 @@ def component_settings(group: str, name: str) -> list[Setting]:
     Raises:
         UserError: if the group has no component of this name.
     """
-    factory = configs.factory(group, name)
-    kinds, lines = argument_types(factory), _argument_lines(group, name)
+    make = factory(group, name)
+    kinds, lines = argument_types(make), _argument_lines(group, name)
     return [
         Setting(
             f"{group}.{key}",
@@ -52,7 +50,7 @@ def component_settings(group: str, name: str) -> list[Setting]:
             "required" if one.default is inspect.Parameter.empty else one.default,
             lines.get(key, ""),
         )
-        for key, one in inspect.signature(factory).parameters.items()
+        for key, one in inspect.signature(make).parameters.items()
         if one.kind is inspect.Parameter.KEYWORD_ONLY
     ]
 
@@ -61,7 +59,7 @@ def config_settings(config: ConfigDict) -> list[Setting]:
     """Return all keys of a complete config with their values."""
     lines = common_keys()
     kinds = {key: describe_type(kind) for key, kind in TYPES.items()}
-    for group in configs.GROUPS:
+    for group in GROUPS:
         for one in component_settings(group, config[group].name):
             kinds[one.key], lines[one.key] = one.type, one.line
     return [
@@ -86,7 +84,7 @@ def _text(value: Any) -> str:
 
 def _argument_lines(group: str, name: str) -> dict[str, str]:
     """Return the first sentence about each argument in the docstrings of a component's file."""
-    if group in configs.OPTIONAL and name == "none":
+    if group in OPTIONAL and name == "none":
         return {}
     module = components.module(group, name)
     functions = [one for one in vars(module).values() if callable(one)]
@@ -98,5 +96,5 @@ def _argument_lines(group: str, name: str) -> dict[str, str]:
         _, _, arguments = docstring.partition("\nArgs:\n")
         for names, text in _ARGUMENT.findall(arguments.partition("\n\n")[0]):
             sentence = re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
-            lines = {key: sentence for key in names.split(", ")} | lines
+            lines = dict.fromkeys(names.split(", "), sentence) | lines
     return lines

@@ -1,20 +1,86 @@
-"""Convert the values of overrides, texts or Python objects, to config values."""
+"""Override keys of a config by texts of the command line or by Python objects."""
 
 import ast
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, closest_key, one_line
 from jaxssl.training.config import schedules
-from jaxssl.training.config.types import fits, is_schedule, require
+from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, argument_types, arguments
+from jaxssl.training.config.values import TYPES, fits, flat_keys, is_schedule, require
 
 
-def convert(key: str, given: Any, kind: Any) -> Any:
+def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, Any]]) -> None:
+    """Set existing config keys to new values.
+
+    Args:
+        config: changed in place.
+        overrides: pairs (dotted key, value), where texts are parsed.
+
+    Raises:
+        UserError: on an unknown key or a value of another type.
+    """
+    for key, text in overrides:
+        *groups, leaf = key.split(".")
+        in_view_group = groups[:1] and groups[0] in VIEW_GROUPS
+        if in_view_group and leaf in arguments(config.augment):
+            with config.unlocked():
+                config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
+        node = _find_group(config, key)
+        with node.ignore_type():  # A preset may have set a value of another valid type.
+            node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
+
+
+def full_key(config: ConfigDict, key: str) -> str:
+    """Add the group to a key that only one group has: "lr" is "optim.lr".
+
+    Raises:
+        UserError: if several groups have the key.
+    """
+    if "." in key or key in config or key in ("name", "preset"):
+        return key
+    full = sorted(one for one in flat_keys(config) if one.rpartition(".")[2] == key)
+    if len(full) > 1:
+        raise UserError(f"config key {key!r} is in several groups; write {' or '.join(full)}")
+    return full[0] if full else key
+
+
+def _find_group(config: ConfigDict, key: str) -> ConfigDict:
+    """Return the config group that holds a key, and raise UserError for an unknown key."""
+    node, prefix = config, ""
+    while True:
+        name, dot, _ = key.removeprefix(prefix).partition(".")
+        child: Any = node.get(name)
+        is_group = isinstance(child, ConfigDict) and "schedule" not in child
+        if is_group and not dot:
+            names = ", ".join(child)
+            raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
+        if name not in node or is_group != bool(dot):
+            keys = [prefix + name for name in node]
+            close = closest_key(name, keys) or closest_key(name, flat_keys(config))
+            hint = f"; did you mean {close!r}?" if close else ";"
+            raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}")
+        if not dot:
+            return node
+        node, prefix = child, f"{prefix}{name}."
+
+
+def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
+    """Return the type that a config key expects."""
+    group, _, leaf = key.partition(".")
+    if key in TYPES:
+        return TYPES[key]
+    if group in (*GROUPS, *VIEW_GROUPS):
+        return argument_types(config, group).get(leaf, Any)
+    return type(value)
+
+
+def _convert(key: str, given: Any, kind: Any) -> Any:
     """Convert a command-line text, or a value from Python, to the type of its config key.
 
     Raises:

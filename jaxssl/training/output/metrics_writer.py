@@ -10,9 +10,8 @@ from typing import Any
 
 from jaxssl.errors import explain_write_errors
 from jaxssl.training.output import loggers
-from jaxssl.training.output.atomic_files import write_text
+from jaxssl.training.output.file_io import read_lines, write_text
 from jaxssl.training.output.logs import log
-from jaxssl.training.output.regular_files import read_lines
 
 
 class MetricsWriter:

@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training.output import regular_files
+from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import digests
 
@@ -340,7 +340,7 @@ def _folder(workdir: Path, step: int) -> Path:
 
 def _read_facts(workdir: Path, step: int) -> dict[str, Any]:
     """Read the metadata of a checkpoint without Orbax, which would wait for all processes."""
-    document = regular_files.read_json(_folder(workdir, step) / "facts" / "metadata")
+    document = file_io.read_json(_folder(workdir, step) / "facts" / "metadata")
     if document["digest"] != _digest(document["facts"]):
         raise ValueError("its metadata file does not match its digest")
     facts = json.loads(document["facts"])

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from jaxssl import distributed
 from jaxssl.errors import UserError, WriteError, explain_write_errors
 from jaxssl.training.config import conflicts, load, read_config, validate
-from jaxssl.training.output import atomic_files, logs
+from jaxssl.training.output import file_io, logs
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_lock import lock
 from jaxssl.training.workdir.run_record import shorten
@@ -171,7 +171,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                     check_lock = stack.enter_context(lock(workdir))
                 # The check is repeated, because only now can no other run write the config.
                 check_same_config(config, workdir)
-                atomic_files.write_json(workdir / "config.json", config.to_dict())
+                file_io.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))
                 return check_lock
 

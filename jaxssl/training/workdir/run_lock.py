@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease, Timeout
 
 from jaxssl.errors import UserError
-from jaxssl.training.output.atomic_files import NO_FLOCK
+from jaxssl.training.output.file_io import NO_FLOCK
 from jaxssl.training.output.logs import log
 
 NAME = "lock"  # file that the operating system locks while a run holds the workdir

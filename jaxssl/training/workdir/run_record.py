@@ -17,7 +17,7 @@ import jaxssl
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
 from jaxssl.training.config import conflicts, differences
-from jaxssl.training.output import atomic_files, regular_files
+from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import checkpoint
 
@@ -71,7 +71,7 @@ def read(workdir: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        run = regular_files.read_json(path)["run"]
+        run = file_io.read_json(path)["run"]
         if not isinstance(run, str):
             raise TypeError("the id must be a text")
         return run
@@ -87,7 +87,7 @@ def read_init(workdir: Path) -> dict[str, Any] | None:
     """
     path = workdir / INIT
     try:
-        return regular_files.read_json(path) if path.exists() else None
+        return file_io.read_json(path) if path.exists() else None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
@@ -138,14 +138,14 @@ def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
     """
     run = check_checkpoints(config, workdir, record) or uuid.uuid4().hex
     if read(workdir) is None:
-        atomic_files.write_json(workdir / NAME, {"run": run})
+        file_io.write_json(workdir / NAME, {"run": run})
     if record.init is not None:
         if (before := read_init(workdir)) and before["sha256"] != record.init["sha256"]:
             raise UserError(
                 f"{workdir} was started from other weights than {config.init!r} has now; restore "
                 "them, or choose another --workdir"
             )
-        atomic_files.write_json(workdir / INIT, record.init)
+        file_io.write_json(workdir / INIT, record.init)
 
 
 def warn_of_changes(step: int, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:

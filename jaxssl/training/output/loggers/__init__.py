@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, suggest
-from jaxssl.training.output import atomic_files, regular_files
+from jaxssl.training.output import file_io
 
 METHODS = ("write", "sync", "close")
 
@@ -48,7 +48,7 @@ class ServiceState:
         self._path, self.id, self.last_step = path, new_id, 0
         if path.exists():
             try:
-                state = regular_files.read_json(path)
+                state = file_io.read_json(path)
                 self.id, self.last_step = str(state["id"]), int(state["last_step"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UserError(
@@ -58,7 +58,7 @@ class ServiceState:
     def save(self, last_step: int) -> None:
         """Store the identity and the last step that was sent."""
         self.last_step = last_step
-        atomic_files.write_json(self._path, {"id": self.id, "last_step": last_step})
+        file_io.write_json(self._path, {"id": self.id, "last_step": last_step})
 
 
 class ServiceLogger:

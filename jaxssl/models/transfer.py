@@ -1,18 +1,19 @@
-"""Train parts of a network: frozen modules, and learning rates by layer."""
+"""Train parts of a network: frozen modules, learning rates by layer, and low-rank adapters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-from jax import lax
+from jax import Array, lax
+from jax import numpy as jnp
 
-from jaxssl.methods.base import Method
 from jaxssl.models.encoder import Encoder
-from jaxssl.training import lora
 
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 LAST = ("LayerNorm", "AttentionPool")  # modules that follow the blocks of a backbone
+ADAPTER = "lora_"  # Names of adapters are this and the name of the layer that they belong to.
+ADAPTED = ("qkv", "attention_out")  # linear layers of attention
 
 
 class Transfer(NamedTuple):
@@ -31,8 +32,8 @@ class Transfer(NamedTuple):
         backbone_lr: learning rate of the backbone, relative to that of the other networks.
         layer_decay: factor on the rate from each layer of the backbone to the one before it (Bao et
             al., BEiT, 2021). What follows the blocks has the factor 1.
-        lora: rank of adapters of the backbone's attention, see `lora`. Nothing else of the backbone
-            is trained then. 0 for none.
+        lora: rank of adapters of the backbone's attention, see `Adapted`. Nothing else of the
+            backbone is trained then. 0 for none.
     """
 
     freeze: Sequence[str] = ()
@@ -56,7 +57,7 @@ class Transfer(NamedTuple):
             unused.difference_update(matches)
             in_blocks = names[0] == "net" and layers[names[1]] <= self.freeze_blocks
             frozen = any(name.startswith(FROZEN) for name in names)
-            adapter = any(name.startswith(lora.PREFIX) for name in names)
+            adapter = any(name.startswith(ADAPTER) for name in names)
             kept = self.lora and names[0] == "net" and not adapter
             return bool(matches or frozen or kept or (self.freeze_blocks and in_blocks))
 
@@ -84,24 +85,24 @@ class Transfer(NamedTuple):
 
         return jax.tree_util.tree_map_with_path(rate, params)
 
-    def without_gradient(self, method: Method) -> Method:
-        """Return a method that computes no gradient of frozen parameters."""
+    def without_gradient(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a loss ``(params, ...) -> ...`` without the gradient of frozen parameters."""
         if not (self.freeze or self.freeze_blocks or self.lora):
-            return method
+            return loss
 
-        def loss(params: Any, *args: Any, **kwargs: Any) -> Any:
+        def partial_loss(params: Any, *args: Any, **kwargs: Any) -> Any:
             stop = lambda frozen, p: lax.stop_gradient(p) if frozen else p  # noqa: E731
             params = jax.tree.map(stop, self.frozen(params), params)
-            return method.loss(params, *args, **kwargs)
+            return loss(params, *args, **kwargs)
 
-        return method._replace(loss=loss)
+        return partial_loss
 
     def wrap(self, encoder: Encoder) -> Encoder:
         """Return an encoder with adapters, and its frozen BatchNorms in evaluation mode."""
         net: Any = encoder.net
         if self.freeze_stats and (self.freeze or self.freeze_blocks):
             net = FixedNorms(net, self)
-        return encoder._replace(net=lora.Adapted(net, self.lora) if self.lora else net)
+        return encoder._replace(net=Adapted(net, self.lora) if self.lora else net)
 
 
 ALL_TRAINED = Transfer()
@@ -140,6 +141,78 @@ class FixedNorms(NamedTuple):
 
         with nn.intercept_methods(fix):
             return self.net.apply(variables, x, **options)
+
+
+class Adapted(NamedTuple):
+    """A backbone whose linear layers of attention have low-rank adapters (LoRA).
+
+    A layer x W + b becomes x W + b + x A B, where A [in, rank] is drawn at random and B [rank, out]
+    starts at 0, so that the features are at first those of the backbone.
+
+    Attributes:
+        net: the backbone.
+        rank: rank of the adapters, >= 1.
+
+    References:
+        Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022, eq. 3, alpha = rank.
+    """
+
+    net: Any
+    rank: int
+
+    def init(self, key: Array, x: Any, *, train: bool = False) -> dict[str, Any]:
+        """Initialise the variables of the backbone, and its adapters beside their layers.
+
+        Raises:
+            ValueError: if the backbone has no attention.
+        """
+        variables = self.net.init(key, x, train=train)
+        params = _add_adapters(variables["params"], self.rank, key)
+        if jax.tree.structure(params) == jax.tree.structure(variables["params"]):
+            raise ValueError("optim.lora needs a backbone with attention, such as vit")
+        return {**variables, "params": params}
+
+    def apply(self, variables: Mapping[str, Any], x: Any, **options: Any) -> Any:
+        """Apply the backbone with its adapters."""
+
+        def adapt(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            y, module = call(*args, **kwargs), context.module
+            if module.name not in ADAPTED or context.method_name != "__call__":
+                return y
+            block: Any = variables["params"]
+            for name in module.path[:-1]:
+                block = block[name]
+            adapter = block[ADAPTER + module.name]
+            return y + args[0] @ adapter["down"] @ adapter["up"]
+
+        with nn.intercept_methods(adapt):
+            return self.net.apply(variables, x, **options)
+
+
+def merge_adapters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a backbone's parameters without adapters, with their products A B in the kernels."""
+    merged = {}
+    for name, value in params.items():
+        if name.startswith(ADAPTER):
+            continue
+        adapter = params.get(ADAPTER + name)
+        if adapter is not None:
+            value = {**value, "kernel": value["kernel"] + adapter["down"] @ adapter["up"]}
+        merged[name] = merge_adapters(value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _add_adapters(params: Mapping[str, Any], rank: int, key: Array) -> dict[str, Any]:
+    result = dict(params)
+    for number, (name, value) in enumerate(sorted(params.items())):
+        part = jax.random.fold_in(key, number)
+        if name in ADAPTED:
+            inner, out = value["kernel"].shape
+            down = jax.random.normal(part, (inner, rank)) * inner**-0.5
+            result[ADAPTER + name] = {"down": down, "up": jnp.zeros((rank, out))}
+        elif isinstance(value, Mapping):
+            result[name] = _add_adapters(value, rank, part)
+    return result
 
 
 def _layers(net: Mapping[str, Any]) -> dict[str, int]:

@@ -1,6 +1,7 @@
-"""Check the types of the values of a config."""
+"""Check the types and the ranges of the values of a config."""
 
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
-from jaxssl.training.transfer import Transfer
+from jaxssl.models.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
 _INTS = (
@@ -50,20 +51,55 @@ LATER: dict[str, Any] = {
     "log": ("tensorboard",),
 }
 TYPES |= {key: type(value) for key, value in LATER.items() if key not in TYPES}
+# In these groups integers are sizes, not hyper-parameters.
+NETWORKS = ("net", "text", "head", "predictor")
+# Limits of the keys that every run reads. Losses and methods compile operations for each pair of
+# views, which takes hours for hundreds of views.
+LIMITS = {
+    ">= -1": "data.workers",
+    ">= 0": "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
+    "optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
+    "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
+    "schedule.end_factor",
+    ">= 1": "batch_size views log_every accumulate_steps max_skipped data.context data.frame_size",
+    "> 0": "optim.lr optim.backbone_lr optim.layer_decay eval.every checkpoint.every",
+    "< 1": "optim.momentum",
+    "<= 1": "optim.layer_decay",
+    "<= 64": "views crops.number",
+}
+COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+MOST_LAYERS = 1000
+MOST_WIDTH = 2**20  # in any other size of a network
+# in the side of a view, because JAX counts the pixels of an image in 32 bits
+MOST_PIXELS = 2**15
+
+
+def flat_keys(config: ConfigDict) -> dict[str, Any]:
+    """Return the values of a config by dotted key, such as "optim.lr". A schedule is one value."""
+    values = {}
+    for name, value in config.items():
+        if isinstance(value, ConfigDict) and not is_schedule(value):
+            values |= {f"{name}.{key}": inner for key, inner in flat_keys(value).items()}
+        else:
+            values[name] = value
+    return values
 
 
 def check_common_keys(config: ConfigDict) -> None:
-    """Raise UserError if a config key of every run is missing or has a wrong type."""
+    """Raise UserError if a key of every run is missing, or has a wrong type or range."""
+    values = flat_keys(config)
     for key, kind in TYPES.items():
-        node: Any = config
-        for name in key.split("."):
-            if not isinstance(node, ConfigDict) or name not in node:
-                if key in LATER:
-                    node = LATER[key]
-                    break
-                raise UserError(f"config key {key!r} is missing")
-            node = node[name]
-        require(key, node, kind)
+        if key not in values:
+            raise UserError(f"config key {key!r} is missing")
+        require(key, values[key], kind)
+    for limit, keys in LIMITS.items():
+        symbol, bound = limit.split()
+        for key in keys.split():
+            value = values[key]
+            if not is_schedule(value) and not COMPARE[symbol](value, float(bound)):
+                raise UserError(f"config key {key!r} must be {limit}, got {value}")
+    if not config.total_steps and not config.epochs:
+        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
 
 
 def add_later_keys(config: Any) -> None:
@@ -73,6 +109,36 @@ def add_later_keys(config: Any) -> None:
         node = config.get(group) if dot else config
         if isinstance(node, dict | ConfigDict) and name not in node:
             node[name] = value
+
+
+def check_argument(key: str, component: str, value: Any) -> None:
+    """Check a size of a network, or a number of the augmentation. None of them is negative.
+
+    Args:
+        key: dotted config key of the argument.
+        component: group of the component that takes the argument, such as "net" or "augment".
+        value: of the right type.
+
+    Raises:
+        UserError: if it is out of its range.
+    """
+    name = key.rpartition(".")[2]
+    in_list = isinstance(value, tuple | list)
+    numbers = [x for x in (value if in_list else (value,)) if type(x) in (int, float)]
+    if component in NETWORKS:
+        numbers = [x for x in numbers if type(x) is int]
+        most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
+        if any(x > most for x in numbers):
+            raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
+        if in_list and len(value) > MOST_LAYERS:
+            raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
+    elif component != "augment" or in_list:
+        return
+    lowest = 1 if in_list or name in ("size", "frames", "stride") else 0
+    if any(x < lowest for x in numbers):
+        raise UserError(f"config key {key!r} must be >= {lowest}, got {value}")
+    if name == "size" and any(x > MOST_PIXELS for x in numbers):
+        raise UserError(f"config key {key!r} must be <= {MOST_PIXELS}, got {value}")
 
 
 def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""The groups of a config that name components, such as `loss`.
+
+A group has the name of a component, which is the name of a file, and the keyword arguments of the
+component's factory. Missing arguments are filled in from the component's preset and from the
+defaults of its factory, so that the printed and saved config has every value.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxssl import components
+from jaxssl.errors import UserError, printable, suggest
+from jaxssl.training.config import custom, values
+
+# Each of these groups names a component. The name of an optional component may be "none".
+GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
+OPTIONAL = ("text", "predictor")
+# These groups hold the augment arguments that differ in some views, and the further keys of each
+# group.
+VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
+
+
+def factory(group: str, name: str) -> Callable[..., Any]:
+    """Return the factory function of the component that ``config[group].name`` names.
+
+    Raises:
+        UserError: if the group has no component of this name.
+    """
+    if group in OPTIONAL and name == "none":
+        return _no_component
+    value = components.factory(group, name)
+    return custom.make_factory(group, name, value) if components.is_custom(name) else value
+
+
+def _no_component() -> None:
+    """Stand for a predictor or a text network that is not used."""
+
+
+def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
+    return {k: v for k, v in config.items() if k not in ("name", "preset")}
+
+
+def argument_types(config: ConfigDict, group: str) -> dict[str, Any]:
+    """Return the type of each argument of the component to which the keys of a group belong."""
+    component = _component_of(group)
+    return values.argument_types(factory(component, config[component].name))
+
+
+def label(group: str, config: Mapping[str, Any]) -> str:
+    """Return a component's name with the settings that differ from the defaults.
+
+    For example "auc_cl (released_cifar, alpha=0.5)".
+    """
+    choice = {k: config[k] for k in ("name", "preset") if k in config}
+    defaults = complete_group(group, ConfigDict(choice)).to_dict()
+    details = list(choice.values())[1:]
+    for key, value in arguments(config).items():
+        if json.dumps(value, default=dict) != json.dumps(defaults.get(key)):
+            text = f"{value['schedule']} schedule" if values.is_schedule(value) else value
+            details.append(f"{key}={text}")
+    name = components.short_name(choice["name"])
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def complete_group(group: str, config: ConfigDict) -> ConfigDict:
+    """Fill in a group's missing arguments from its preset and its factory's defaults.
+
+    Raises:
+        UserError: if the group has an unknown key or preset, or lacks an argument.
+    """
+    given = config.to_dict()
+    name, preset = given.pop("name"), given.pop("preset", None)
+    parameters = inspect.signature(factory(group, name)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    unknown = sorted(set(given) - set(defaults))
+    if unknown:
+        key = f"{group}.{printable(unknown[0])}"
+        raise UserError(f"{key} is unknown{suggest(unknown[0], defaults)}")
+    effective = {"name": name}
+    if preset is not None:
+        is_none = group in OPTIONAL and name == "none"
+        presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
+        if not isinstance(preset, str) or preset not in presets:
+            raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
+        effective["preset"] = preset
+        defaults |= presets[preset]
+    for argument in sorted(set(defaults) - set(given)):
+        if defaults[argument] is inspect.Parameter.empty:
+            raise UserError(f"{group}.{argument}: {name!r} has no default for it; give it one")
+    return ConfigDict(effective | defaults | given)
+
+
+def check_arguments(config: ConfigDict) -> None:
+    """Raise UserError if an argument of a component has a wrong type or range, or is unknown."""
+    for group in (*GROUPS, *VIEW_GROUPS):
+        kinds = argument_types(config, group)
+        unknown = sorted(set(config[group]) - set(config.augment) - VIEW_GROUPS.get(group, set()))
+        if group in VIEW_GROUPS and unknown:
+            valid = ", ".join(sorted(arguments(config.augment)))
+            raise UserError(
+                f"{group}.{printable(unknown[0])} is not an argument of augment "
+                f"{config.augment.name!r}, which has: {valid}"
+            )
+        for name, value in arguments(config[group]).items():
+            key = f"{group}.{name}"
+            if name in kinds:
+                values.require(key, value, kinds[name])
+            values.check_argument(key, _component_of(group), value)
+    if "size" in config.second_view:
+        raise UserError("second_view.size: all views have the same size; set augment.size")
+
+
+def _component_of(group: str) -> str:
+    """Return the group that names the component whose arguments a group has."""
+    return "augment" if group in VIEW_GROUPS else group

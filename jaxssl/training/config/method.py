@@ -1,0 +1,225 @@
+"""Build the method of a config, its networks and its loss, and the views that it trains on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jax import Array
+from ml_collections import ConfigDict
+
+from jaxssl import components
+from jaxssl.augment.views import measured_scale
+from jaxssl.data import kind
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.errors import UserError, suggest
+from jaxssl.losses.objective import Objective
+from jaxssl.methods.base import Method
+from jaxssl.models.encoder import PRECISIONS, Encoder
+from jaxssl.models.transfer import Transfer
+from jaxssl.training.config.groups import arguments, factory
+from jaxssl.training.config.schedules import from_spec
+from jaxssl.training.config.values import LARGEST
+
+# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's
+# batch needs.
+Augment = Callable[[Array, Any, Array], dict[str, Array]]
+OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=momentum"
+
+
+class Length(NamedTuple):
+    """Length of a run.
+
+    Attributes:
+        steps_per_epoch: number of batches in an epoch.
+        total_steps: number of steps of the run.
+    """
+
+    steps_per_epoch: int
+    total_steps: int
+
+
+def run_length(config: ConfigDict, num_examples: int) -> Length:
+    """Return the length of a run on a training set of this size.
+
+    Raises:
+        UserError: if the run has too many steps.
+    """
+    steps_per_epoch = num_examples // config.batch_size
+    total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
+    if total_steps >= LARGEST:
+        raise UserError(
+            f"epochs={config.epochs} are {total_steps} steps, but a run has fewer than {LARGEST}; "
+            "lower epochs"
+        )
+    return Length(steps_per_epoch, total_steps)
+
+
+def scheduled_arguments(group: ConfigDict, length: Length) -> dict[str, Any]:
+    """Return the arguments of a config group, with schedules as functions of the step."""
+    values = arguments(group.to_dict())
+    return {name: from_spec(value, **length._asdict()) for name, value in values.items()}
+
+
+def make_method(
+    config: ConfigDict, length: Length, loss_numbers: Mapping[str, Any] | None = None
+) -> Method:
+    """Build the method of a config.
+
+    Args:
+        config: complete.
+        length: of the run, for its schedules.
+        loss_numbers: arguments of the loss that replace those of the config.
+
+    Raises:
+        UserError: if the components do not fit each other.
+        ValueError: on a value that a component rejects.
+    """
+    values = scheduled_arguments(config.loss, length) | dict(loss_numbers or {})
+    objective = factory("loss", config.loss.name)(**values)
+    check_compatibility(config, objective)
+    make, transfer = factory("method", config.method.name), make_transfer(config)
+    encoder = transfer.wrap(make_networks(config))
+    method = make(encoder, objective, **scheduled_arguments(config.method, length))
+    method.check_views(config.views, config.crops.number)
+    return method._replace(loss=transfer.without_gradient(method.loss))
+
+
+def make_transfer(config: ConfigDict) -> Transfer:
+    """Return which modules of a config's networks are trained, and at which rates."""
+    return Transfer(**{key: config.optim[key] for key in Transfer._fields})
+
+
+def make_networks(config: ConfigDict) -> Encoder:
+    """Build backbone, projector, predictor and text network of a config."""
+    if config.precision not in PRECISIONS:
+        raise UserError(
+            f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
+        )
+    settings = {"precision": config.precision, "num_chunks": config.accumulate_steps}
+    text = None
+    if config.text.name != "none":
+        text = Encoder(_make("text", config.text), _make("head", config.head), **settings)
+    net, head = _make("net", config.net), _make("head", config.head)
+    return Encoder(net, head, _make("predictor", config.predictor), **settings, text=text)
+
+
+def _make(group: str, config: ConfigDict) -> Any:
+    return factory(group, config.name)(**arguments(config))
+
+
+def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
+    """Build the function that draws the views and small crops of a batch.
+
+    Args:
+        config: complete. The second of its views may have other settings.
+        crops: crops that the host has cut already, and that are not cropped again.
+    """
+    make_recipe = factory("augment", config.augment.name)
+    whole = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}
+    first, second, small = (make_recipe(**v | whole) for v in _recipe_arguments(config))
+    if not config.second_view:
+        second = first  # the same object, so that it is compiled once
+    views = [second if view == 1 else first for view in range(config.views)]
+    scale = measured_scale(config.data)
+    options = {"scale": scale} if scale else {}
+    return kind.of(config).views(views, [small] * config.crops.number, **options)
+
+
+def make_crops(config: ConfigDict) -> Crops:
+    """Return the crops of the views that the host can cut.
+
+    Raises:
+        UserError: on an invalid range of areas or aspect ratios.
+    """
+    first, second, small = _recipe_arguments(config)
+    by_view = [second if view == 1 else first for view in range(config.views)]
+    size, small_crops = config.augment.get("size", 0), [small] * config.crops.number
+    return kind.of(config).find_crops(size, by_view, small_crops)
+
+
+def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
+    """Return the augmentation arguments of the first view, the second view and small crops."""
+    base = arguments(config.augment.to_dict())
+    small = config.crops.to_dict()
+    small.pop("number")
+    return [base, {**base, **config.second_view.to_dict()}, {**base, **small}]
+
+
+def check_compatibility(config: ConfigDict, objective: Objective) -> None:
+    """Check that the method can train the loss, and that the network takes the views.
+
+    Raises:
+        UserError: if not; the message says what to change.
+    """
+    method, net, text = config.method.name, config.net.name, config.text.name != "none"
+    if text != kind.of(config).captions or (text and method != "two_tower"):
+        raise UserError(
+            "captions take method.name=two_tower, text.name=text and augment.name=clip together; "
+            f"got {method}, {config.text.name} and {config.augment.name}"
+        )
+    views_kind, net_kind = kind.of(config).data, kind.of_network(net)
+    if net_kind != views_kind:
+        raise UserError(
+            f"net.name={net!r} takes {kind.units(net_kind)}, but "
+            f"augment.name={config.augment.name!r} makes {kind.units(views_kind)}; choose another "
+            "network or augmentation"
+        )
+    if reason := _find_misfit(config, objective):
+        raise UserError(f"method {method!r} cannot train loss {config.loss.name!r}: {reason}")
+
+
+def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
+    """Return why the method cannot train the loss, or None if it can."""
+    method, labels = config.method.name, config.method.get("labels", False)
+    if components.is_custom(method):
+        return None  # Only its author knows which pairs it makes.
+    if method != "momentum" and objective.needs_other_keys:
+        return OTHER_KEYS
+    if method == "siamese" and objective.needs_two_towers:
+        return OTHER_KEYS
+    if method != "siamese" and objective.one_tower_only:
+        return "its classifier sees one tower; set method.name=siamese"
+    if labels and not objective.takes_labels:
+        return "it does not use labels; set method.labels=False"
+    if not labels and objective.needs_labels:
+        return "it needs labels; set method.labels=True"
+    if config.views == 1 and not labels and not kind.of(config).captions:
+        return "a single view without labels has no positives; set views=2 or method.labels=True"
+    if config.views == 1 and objective.needs_two_views:
+        return "it needs a second view of every example; set views=2"
+    if method == "momentum" and config.predictor.name == "none":
+        is_own_target = objective.needs_other_keys and config.method.momentum == 0
+        if objective.needs_predictor or is_own_target:
+            return "without a predictor it collapses to constant embeddings; set predictor.name=mlp"
+    if config.method.get("queue_size", 0) and not objective.takes_queue:
+        return "it does not use a queue; set method.queue_size=0"
+    return None
+
+
+def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) -> None:
+    """Check that the data set has the class labels that the method and the loss need.
+
+    Args:
+        config: complete.
+        num_classes: number of classes of the data set.
+        labelled: False if some examples of the training split have no label.
+
+    Raises:
+        UserError: if labels are missing, or if ``loss.num_classes`` differs.
+    """
+    if config.method.get("labels") and not labelled:
+        raise UserError(
+            f"method.labels=True, but the split {config.data.train_split!r} of "
+            f"{config.data.name!r} has images without a label; set data.train_split, or "
+            "method.labels=False"
+        )
+    expected = config.loss.get("num_classes", num_classes)
+    if expected != num_classes:
+        raise UserError(
+            f"loss.num_classes={expected}, but {config.data.name!r} has {num_classes} classes; "
+            f"set --config.loss.num_classes={num_classes}"
+        )
+
+
+def _has_text(config: ConfigDict) -> bool:
+    """Return True if a config has a network for captions. Old configs lack the key "text"."""
+    return "text" in config and config.text.name != "none"
