@@ -4,7 +4,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Metrics, Number, Objective, Scalar, at_step, check
+from jaxssl.losses.objective import Number, Objective, Scalar, at_step, check
 from jaxssl.losses.pairs import Pairs, dot, promote
 
 RANGES = {"num_classes": "> 0", "label_smoothing": "in [0, 1]"}
@@ -55,15 +55,11 @@ def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Object
     """Return cross-entropy with a trained linear classifier and its accuracy on the batch."""
     check(RANGES, num_classes=num_classes, label_smoothing=label_smoothing)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
-        return {
-            "weights": jnp.zeros((num_classes, dim), jnp.float32),
-            "bias": jnp.zeros(num_classes, jnp.float32),
-        }, ()
+    def init(key, num_examples, dim):
+        shapes = {"weights": (num_classes, dim), "bias": num_classes}
+        return {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()}, ()
 
-    def loss(
-        pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
-    ) -> tuple[Array, tuple[()], Metrics]:
+    def loss(pairs, params, memory, *, step, key):
         hyper = at_step({"label_smoothing": label_smoothing}, step)
         per_anchor = cross_entropy_loss(pairs, params["weights"], params["bias"], **hyper)
         logits = dot(promote(pairs.anchor), params["weights"]) + params["bias"][None, :]

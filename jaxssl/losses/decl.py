@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 from jax import Array, lax
@@ -180,22 +179,22 @@ def objective(
     Raises:
         ValueError: if a value is out of range or unknown.
     """
-    check(RANGES, rate=rate, u=u, momentum=momentum, weight=weight, temperature=temperature)
-    check(RANGES, similarity=similarity, noise=noise, noise_on=noise_on)
+    check(RANGES, rate=rate, u=u, similarity=similarity, noise_on=noise_on)
+    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
+    check(RANGES, **fixed)
     if learn_scale and callable(temperature):
         raise ValueError(
             "temperature must be a number if learn_scale=True, got a schedule; "
             "set a number or learn_scale=False"
         )
     if isinstance(weight, str):
-        weight = WEIGHTS[weight]
-    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
+        fixed["weight"] = WEIGHTS[weight]
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], Array | tuple[()]]:
+    def init(key, num_examples, dim):
         learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
         return learned, jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+    def compute(pairs, params, memory, hyper, key):
         tau = hyper["temperature"]
         if learn_scale:
             tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
@@ -238,9 +237,8 @@ def exponential(key: Array, pairs: Pairs) -> Array:
 def gaussian(key: Array, pairs: Pairs) -> Array:
     """Draw Normal(0, 1) samples [n, m] that do not depend on the number of devices."""
     keys = _anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
-    return jax.vmap(lambda key: jax.random.normal(key, (pairs.candidate.shape[0],), jnp.float32))(
-        keys
-    )
+    draw = partial(jax.random.normal, shape=(pairs.candidate.shape[0],), dtype=jnp.float32)
+    return jax.vmap(draw)(keys)
 
 
 def _anchor_keys(key: Array, pairs: Pairs) -> Array:

@@ -70,10 +70,10 @@ def with_center(
         **flags: fields of `Objective`.
     """
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], Array]:
+    def init(key, num_examples, dim):
         return {}, jnp.zeros(dim, jnp.float32)
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+    def compute(pairs, params, memory, hyper, key):
         momentum = hyper.pop("center_momentum")
         outputs = jnp.mean(promote(lax.stop_gradient(pairs.partner)), axis=0)
         batch = collectives.mean(outputs, pairs.axis_name)

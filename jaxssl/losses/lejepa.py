@@ -7,7 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
 RANGES = {"weight": "in [0, 1]", "num_slices": "> 0", "num_knots": "> 1", "t_max": "> 0"}
@@ -85,19 +85,14 @@ def draw_directions(key: Array, dim: int, number: int) -> Array:
     return columns / jnp.linalg.norm(columns, axis=0, keepdims=True)
 
 
-def objective(
-    *,
-    weight: Number = 0.02,
-    num_slices: int = 256,
-    num_knots: int = 17,
-    t_max: float = 3.0,
-) -> Objective:
-    """Return LeJEPA with new directions in every step, equal on all devices."""
-    fixed = {"weight": weight, "num_knots": num_knots, "t_max": t_max}
-    check(RANGES, num_slices=num_slices, **fixed)
+def _draw_and_compute(pairs, params, memory, hyper, key):
+    """Compute LeJEPA with new directions in every step, equal on all devices."""
+    directions = draw_directions(key, pairs.anchor.shape[1], hyper["num_slices"])
+    return Terms(lejepa_loss(pairs, directions, **hyper), memory)
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        directions = draw_directions(key, pairs.anchor.shape[1], num_slices)
-        return Terms(lejepa_loss(pairs, directions, **hyper), memory)
 
-    return make_objective(compute, fixed, takes_labels=False, takes_queue=False)
+def _build(hyper: dict[str, Any]) -> Objective:
+    return make_objective(_draw_and_compute, hyper, takes_labels=False, takes_queue=False)
+
+
+objective = factory(lejepa_loss, RANGES, _build)

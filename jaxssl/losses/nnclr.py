@@ -9,11 +9,10 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.objective import (
-    Number,
     Objective,
     Scalar,
     Terms,
-    check,
+    factory,
     last_memory,
     make_objective,
 )
@@ -55,22 +54,24 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
     return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
 
 
-def objective(*, temperature: Number = 0.1, support_size: int = 16384) -> Objective:
-    """Return NNCLR with a queue of the last ``support_size`` keys, the support set of neighbours.
+def _build(hyper: dict[str, Any]) -> Objective:
+    """Keep a queue of the last ``support_size`` keys, the support set of neighbours.
 
     The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the
     keys are replaced by their neighbours. All pairings of a step search the keys of earlier steps,
     and the keys of the last view are stored.
     """
-    check(RANGES, temperature=temperature, support_size=support_size)
+    size = hyper.pop("support_size")
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {}, empty_queue(key, support_size, dim)
+    def init(key, num_examples, dim):
+        return {}, empty_queue(key, size, dim)
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+    def compute(pairs, params, memory, hyper, key):
         pairs = swap(pairs)
         per_anchor = nnclr_loss(pairs, memory["rows"], **hyper)
         return Terms(per_anchor, enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name))
 
-    fixed = {"temperature": temperature}
-    return make_objective(compute, fixed, init, merge=last_memory, takes_queue=False)
+    return make_objective(compute, hyper, init, merge=last_memory, takes_queue=False)
+
+
+objective = factory(nnclr_loss, RANGES, _build, support_size=16384)

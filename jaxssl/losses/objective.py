@@ -108,9 +108,7 @@ def make_objective(
         **flags: further fields of `Objective`.
     """
 
-    def loss(
-        pairs: Pairs, params: Any, memory: Any, *, step: Array, key: Array
-    ) -> tuple[Array, Any, Metrics]:
+    def loss(pairs, params, memory, *, step, key):
         terms = compute(pairs, params, memory, at_step(hyper, step), key)
         value, share_alone = mean_over_anchors(terms.loss, pairs)
         return value, terms.memory, {"anchors_without_positive": share_alone, **terms.metrics}
@@ -142,10 +140,10 @@ def stateless(
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
-        def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
+        def init(key, num_examples, dim):
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
 
-        def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+        def compute(pairs, params, memory, hyper, key):
             out = loss_fn(pairs, **hyper, **params)
             per_anchor, metrics = out if has_aux else (out, {})
             return Terms(per_anchor, memory, {**metrics, **params})
@@ -166,7 +164,8 @@ def factory(
     Every hyper-parameter annotated as `Scalar` may also be a schedule.
 
     Args:
-        loss_fn: ``(pairs, **hyper) -> [n]``. Its argument ``center`` is not a hyper-parameter.
+        loss_fn: ``(pairs, **hyper) -> [n]``. Its arguments that are annotated as arrays are not
+            hyper-parameters: the objective provides them.
         ranges: valid values of hyper-parameters. See `check`.
         build: maps all hyper-parameters to the objective.
         **defaults: further hyper-parameters with their default values.
@@ -175,10 +174,10 @@ def factory(
     parameters = [
         p.replace(kind=keyword, annotation=_or_schedule(p.annotation))
         for p in list(inspect.signature(loss_fn).parameters.values())[1:]
-        if p.name != "center"
+        if p.annotation not in (Array, Array | None)
     ]
     for name, value in defaults.items():
-        annotation = Number if isinstance(value, float) else inspect.Parameter.empty
+        annotation = {float: Number, int: int}.get(type(value), inspect.Parameter.empty)
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
 

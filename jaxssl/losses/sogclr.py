@@ -1,7 +1,6 @@
 """SogCLR: global contrastive loss with a moving average of the denominator for every example."""
 
 import math
-from typing import Any
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -111,14 +110,14 @@ def objective(
     }
     check(RANGES, temperature_min=temperature_min, **fixed)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
+    def init(key, num_examples, dim):
         memory = {"log_u": jnp.full(num_examples, -math.inf, jnp.float32)}
         if individual_temperature and not callable(temperature):
             memory["temperature"] = jnp.full(num_examples, temperature, jnp.float32)
             memory["gradient"] = jnp.zeros(num_examples, jnp.float32)
         return {}, memory
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+    def compute(pairs, params, memory, hyper, key):
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
         tau = past["temperature"] if individual_temperature else hyper["temperature"]
         loss, log_u, slope = _terms(pairs, past["log_u"], tau, hyper["gamma"])

@@ -7,7 +7,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, by_view, dot, partners, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
@@ -88,21 +88,17 @@ def sinkhorn(
     return jnp.exp(log_q)
 
 
-def objective(
-    *,
-    num_prototypes: int = 3000,
-    temperature: Number = 0.1,
-    epsilon: Number = 0.05,
-    num_iters: int = 3,
-) -> Objective:
-    """Return SwAV with ``num_prototypes`` trained prototypes, initially random unit vectors."""
-    fixed = {"temperature": temperature, "epsilon": epsilon, "num_iters": num_iters}
-    check(RANGES, num_prototypes=num_prototypes, **fixed)
+def _build(hyper: dict[str, Any]) -> Objective:
+    num_prototypes = hyper.pop("num_prototypes")
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
+    def init(key, num_examples, dim):
         return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim), jnp.float32))}, ()
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
+    def compute(pairs, params, memory, hyper, key):
         return Terms(swav_loss(pairs, **params, **hyper), memory)
 
-    return make_objective(compute, fixed, init, takes_labels=False, takes_queue=False)
+    return make_objective(compute, hyper, init, takes_labels=False, takes_queue=False)
+
+
+# The prototypes are trained. They start as random unit vectors.
+objective = factory(swav_loss, RANGES, _build, num_prototypes=3000)

@@ -31,18 +31,6 @@ class Carried(NamedTuple):
     memory: Any
 
 
-def _leave_unchanged(params: Any, carried: Carried, step: Array) -> Carried:
-    return carried
-
-
-def _trained_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
-    return params["net"], carried.batch_stats["net"]
-
-
-def _accept_views(num_views: int, num_crops: int) -> None:
-    """Accept any number of views and of small crops."""
-
-
 class Method(NamedTuple):
     """A training method as pure functions, called by the training step and by evaluation.
 
@@ -65,9 +53,12 @@ class Method(NamedTuple):
     encoder: Encoder
     init: Callable[..., tuple[Any, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
-    after: Callable[[Any, Carried, Array], Carried] = _leave_unchanged
-    backbone: Callable[[Any, Carried], tuple[Any, Any]] = _trained_backbone
-    check_views: Callable[[int, int], None] = _accept_views
+    after: Callable[[Any, Carried, Array], Carried] = lambda params, carried, step: carried
+    backbone: Callable[[Any, Carried], tuple[Any, Any]] = lambda params, carried: (
+        params["net"],
+        carried.batch_stats["net"],
+    )
+    check_views: Callable[[int, int], None] = lambda num_views, num_crops: None
     per_example: Carried = Carried(False, False, False)
 
     def features(self, params: Any, carried: Carried, images: Any) -> Array:
@@ -128,17 +119,14 @@ def weighted_loss(
     Returns:
         This device's share of the sum, the new memory, and the weighted means of the metrics.
     """
-    weights = [weight for weight, _ in terms]
-    results = []
+    weights, results = [weight for weight, _ in terms], []
     for number, (_, pairs) in enumerate(terms):
         term_key = jax.random.fold_in(key, number)
         results.append(objective.loss(pairs, params, memory, step=step, key=term_key))
     values, memories, metrics = zip(*results, strict=True)
-    total = jnp.asarray(sum(w * value for w, value in zip(weights, values, strict=True)))
-    means = {
-        name: jnp.asarray(
-            sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
-        )
-        for name in metrics[0]
-    }
-    return total, objective.merge(memories), means
+
+    def weigh(*leaves: Array) -> Array:
+        return jnp.asarray(sum(w * x for w, x in zip(weights, leaves, strict=True)))
+
+    means = jax.tree.map(lambda *leaves: weigh(*leaves) / sum(weights), *metrics)
+    return weigh(*values), objective.merge(memories), means

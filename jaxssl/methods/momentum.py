@@ -11,9 +11,9 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue, enqueue
-from jaxssl.losses.objective import Metrics, Number, Objective, at_step, check
+from jaxssl.losses.objective import Number, Objective, at_step, check
 from jaxssl.losses.pairs import pair_towers
-from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods import base
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
@@ -44,7 +44,7 @@ def method(
     queue_size: int = 0,
     evaluate: str = "online",
     labels: bool = False,
-) -> Method:
+) -> base.Method:
     """Build the momentum method (MoCo, BYOL, DINO) for two or more views.
 
     Queries are predictions of the trained network, or its embeddings if it has no predictor. Keys
@@ -76,9 +76,9 @@ def method(
             f"got {evaluate!r} with momentum={momentum}"
         )
 
-    def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
+    def init(key, batch, num_examples):
         net_key, objective_key, queue_key = jax.random.split(key, 3)
-        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
+        params, stats, dim = networks.init(encoder, net_key, base.image_groups(batch))
         target = ()
         if has_target:
             variables = {"params": _select(params), "batch_stats": _select(stats)}
@@ -86,111 +86,93 @@ def method(
             target = jax.tree.map(jnp.copy, variables)
         params["objective"], memory = objective.init(objective_key, num_examples, dim)
         queue = empty_queue(queue_key, queue_size, dim) if queue_size else ()
-        return params, Carried(stats, target, {"objective": memory, "queue": queue})
+        return params, base.Carried(stats, target, {"objective": memory, "queue": queue})
 
-    def check_views(num_views: int, num_crops: int) -> None:
+    def check_views(num_views, num_crops):
         if num_views < 2 or (num_views > 2 and not symmetric):
             raise ValueError(
                 'method "momentum" needs views=2, or more with symmetric=True, '
                 f"got views={num_views}"
             )
 
-    def embed(
-        params: Any, carried: Carried, batch: Batch, key: Array, axis_name: str | None
-    ) -> tuple[Array, Array, Array, Any, Any]:
+    def embed(params, carried, batch, key, axis_name):
         """Embed the views with the trained network (queries) and the momentum network (keys).
 
         Returns:
             Embeddings of the trained network, its predictions (the queries), keys, and the new
             BatchNorm statistics and momentum network.
         """
-        views, *crops = image_groups(batch)
-        num_views = count_views(views)
+        views, *crops = base.image_groups(batch)
+        num_views = base.count_views(views)
         check_views(num_views, len(crops))
         query_views = key_views = views
         if not symmetric:
             key_views = jax.tree.map(lambda x: x[1:], views)
             if has_target:
                 query_views = jax.tree.map(lambda x: x[:1], views)
-        common = {"index": batch["index"], "axis_name": axis_name}
+        run = partial(networks.embed, encoder, index=batch["index"], axis_name=axis_name)
         trained = {name: value for name, value in params.items() if name != "objective"}
-        z, queries, stats = networks.embed(
-            encoder, trained, carried.batch_stats, [query_views, *crops], key=key, **common
-        )
+        z, queries, stats = run(trained, carried.batch_stats, [query_views, *crops], key=key)
         target = carried.target
         if has_target:
-            variables = target["params"], target["batch_stats"]
             # The momentum network gets no random key, which switches its stochastic depth off.
-            keys, _, target_stats = networks.embed(
-                encoder, *variables, [key_views], key=None, **common
-            )
-            target = {**target, "batch_stats": target_stats}
+            keys, _, new = run(target["params"], target["batch_stats"], [key_views], key=None)
+            target = {**target, "batch_stats": new}
         else:
             keys = z[:num_views] if symmetric else z[1:2]
         return z, queries, lax.stop_gradient(keys), stats, target
 
-    def loss(
-        params: Any,
-        carried: Carried,
-        batch: Batch,
-        *,
-        step: Array,
-        key: Array,
-        axis_name: str | None,
-    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
+    def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
-        memory = carried.memory
         z, queries, keys, stats, target = embed(params, carried, batch, net_key, axis_name)
+        queue = carried.memory["queue"]
         pair = partial(
             pair_towers,
             index=batch["index"],
             labels=batch["label"] if labels else None,
-            queue=memory["queue"]["rows"] if queue_size else None,
+            queue=queue["rows"] if queue_size else None,
             batch_negatives=not queue_size,
             axis_name=axis_name,
         )
         pairings = list_pairings(len(queries), len(keys))
         weight = (1 if average else len(keys)) / len(pairings)
         terms = [(weight, pair(queries[q], keys[k])) for q, k in pairings]
-        value, objective_memory, metrics = weighted_loss(
-            objective, terms, params["objective"], memory["objective"], step=step, key=objective_key
+        memory = carried.memory["objective"]
+        value, memory, metrics = base.weighted_loss(
+            objective, terms, params["objective"], memory, step=step, key=objective_key
         )
-        queue = enqueue(memory["queue"], keys, axis_name) if queue_size else ()
-        carried = Carried(stats, target, {"objective": objective_memory, "queue": queue})
-        if symmetric or not has_target:
-            views = z[: count_views(batch["views"])]
-        else:
-            views = jnp.concatenate([z[:1], keys])
-        return value, (carried, metrics, views)
+        queue = enqueue(queue, keys, axis_name) if queue_size else ()
+        carried = base.Carried(stats, target, {"objective": memory, "queue": queue})
+        one_view = has_target and not symmetric  # the network has embedded the first view only
+        z = jnp.concatenate([z[:1], keys]) if one_view else z[: base.count_views(batch["views"])]
+        return value, (carried, metrics, z)
 
-    def list_pairings(num_queries: int, num_keys: int) -> list[tuple[int, int]]:
+    def list_pairings(num_queries, num_keys):
         """List the pairs (query, key) of view numbers: each query with every other view's key."""
         if symmetric:
             return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
         # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
-        skipped = () if has_target else (1,)
-        return [(q, 0) for q in range(num_queries) if q not in skipped]
+        return [(q, 0) for q in range(num_queries) if has_target or q != 1]
 
     functions = {}
     if has_target:
         functions["after"] = partial(_update_target, momentum)
     if evaluate == "target":
         functions["backbone"] = _target_backbone
-    per_example = Carried(False, False, {"objective": objective.per_example, "queue": False})
-    return Method(
-        encoder, init, loss, check_views=check_views, per_example=per_example, **functions
-    )
+    per_example = base.Carried(False, False, {"objective": objective.per_example, "queue": False})
+    functions |= {"check_views": check_views, "per_example": per_example}
+    return base.Method(encoder, init, loss, **functions)
 
 
-def _update_target(momentum: Number, params: Any, carried: Carried, step: Array) -> Carried:
-    m = at_step({"m": momentum}, step)["m"]
-    average = jax.tree.map(
-        lambda k, q: m * k + (1 - m) * q, carried.target["params"], _select(params)
-    )
-    return carried._replace(target={**carried.target, "params": average})
+def _update_target(
+    momentum: Number, params: Any, carried: base.Carried, step: Array
+) -> base.Carried:
+    m, target = at_step({"m": momentum}, step)["m"], carried.target
+    mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
+    return carried._replace(target={**target, "params": mean})
 
 
-def _target_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
+def _target_backbone(params: Any, carried: base.Carried) -> tuple[Any, Any]:
     return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
 
 

@@ -1,27 +1,17 @@
 """The siamese method of SimCLR: one network embeds all views and one loss contrasts them."""
 
 from functools import partial
-from typing import Any
 
 import jax
-from jax import Array
 
-from jaxssl.losses.objective import Metrics, Objective
+from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.methods.base import (
-    Batch,
-    Carried,
-    Method,
-    count_views,
-    image_groups,
-    init_siamese,
-    weighted_loss,
-)
+from jaxssl.methods import base
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
 
-def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:
+def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> base.Method:
     """Build the siamese method (SimCLR, SupCon, Barlow Twins) for one or more views.
 
     With multi-crop every small crop is a query to each of the V views, which are the only keys.
@@ -38,22 +28,14 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
     if encoder.predictor is not None:
         raise ValueError('method "siamese" does not use a predictor; set predictor.name=none')
 
-    def loss(
-        params: Any,
-        carried: Carried,
-        batch: Batch,
-        *,
-        step: Array,
-        key: Array,
-        axis_name: str | None,
-    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
+    def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
-        groups, index = image_groups(batch), batch["index"]
+        groups, index = base.image_groups(batch), batch["index"]
         label = batch["label"] if labels else None
         z, _, stats = networks.embed(
             encoder, params, carried.batch_stats, groups, index, key=net_key, axis_name=axis_name
         )
-        num_views = count_views(groups[0])
+        num_views = base.count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
         pairs = pair_views(views, index, label, axis_name=axis_name)
         # A single view has no pair of views. With class labels it counts as one pair.
@@ -68,11 +50,11 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
                     crop, view, index, label, gathered=keys, axis_name=axis_name
                 )
                 terms.append((1 / total, crop_pairs))
-        value, memory, metrics = weighted_loss(
+        value, memory, metrics = base.weighted_loss(
             objective, terms, params["objective"], carried.memory, step=step, key=objective_key
         )
-        return value, (Carried(stats, (), memory), metrics, views)
+        return value, (base.Carried(stats, (), memory), metrics, views)
 
-    per_example = Carried(False, False, objective.per_example)
-    init = partial(init_siamese, encoder, objective)
-    return Method(encoder, init, loss, per_example=per_example)
+    per_example = base.Carried(False, False, objective.per_example)
+    init = partial(base.init_siamese, encoder, objective)
+    return base.Method(encoder, init, loss, per_example=per_example)

@@ -1,30 +1,20 @@
 """The two-tower method: image and text networks (CLIP), or two views of a graph (GraphCL)."""
 
 from functools import partial
-from typing import Any
 
 import jax
-from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Metrics, Objective
+from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, swap
-from jaxssl.methods.base import (
-    Batch,
-    Carried,
-    Method,
-    count_views,
-    image_groups,
-    init_siamese,
-    weighted_loss,
-)
+from jaxssl.methods import base
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
 
 def method(
     encoder: Encoder, objective: Objective, *, symmetric: bool = False, labels: bool = False
-) -> Method:
+) -> base.Method:
     """Build the two-tower method: CLIP for images with captions, GraphCL for graphs.
 
     Embeddings of the first tower are the anchors, embeddings of the second tower are their keys,
@@ -52,21 +42,19 @@ def method(
     text = encoder.text
     check_views = partial(_check_views, 1 if text is not None else 2)
 
-    def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
+    def init(key, batch, num_examples):
         if text is None:
-            return init_siamese(encoder, objective, key, batch, num_examples)
+            return base.init_siamese(encoder, objective, key, batch, num_examples)
         siamese_key, text_key = jax.random.split(key)
-        params, carried = init_siamese(encoder, objective, siamese_key, batch, num_examples)
+        params, carried = base.init_siamese(encoder, objective, siamese_key, batch, num_examples)
         params["text"], stats, _ = networks.init(text, text_key, [batch["texts"]])
         carried.batch_stats["text"] = stats
         return params, carried
 
-    def embed_towers(
-        params: Any, stats: Any, batch: Batch, key: Array, axis_name: str | None
-    ) -> tuple[Array, dict]:
+    def embed_towers(params, stats, batch, key, axis_name):
         """Embed both towers' inputs to [2, b, d], and return the new BatchNorm statistics."""
-        groups, index = image_groups(batch), batch["index"]
-        check_views(count_views(batch["views"]), len(groups) - 1)
+        groups, index = base.image_groups(batch), batch["index"]
+        check_views(base.count_views(batch["views"]), len(groups) - 1)
         common = {"index": index, "axis_name": axis_name}
         trained = {name: params[name] for name in ("net", "projector")}
         if text is None:
@@ -78,27 +66,19 @@ def method(
         text_z, _, new_text = networks.embed(text, *variables, texts, key=text_key, **common)
         return jnp.concatenate([z, text_z]), {**new, "text": new_text}
 
-    def loss(
-        params: Any,
-        carried: Carried,
-        batch: Batch,
-        *,
-        step: Array,
-        key: Array,
-        axis_name: str | None,
-    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
+    def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
         z, stats = embed_towers(params, carried.batch_stats, batch, net_key, axis_name)
         label = batch["label"] if labels else None
         pairs = pair_towers(z[0], z[1], batch["index"], label, axis_name=axis_name)
         terms = [(0.5, pairs), (0.5, swap(pairs))] if symmetric else [(1.0, pairs)]
-        value, memory, metrics = weighted_loss(
+        value, memory, metrics = base.weighted_loss(
             objective, terms, params["objective"], carried.memory, step=step, key=objective_key
         )
-        return value, (Carried(stats, (), memory), metrics, z)
+        return value, (base.Carried(stats, (), memory), metrics, z)
 
-    per_example = Carried(False, False, objective.per_example)
-    return Method(encoder, init, loss, check_views=check_views, per_example=per_example)
+    per_example = base.Carried(False, False, objective.per_example)
+    return base.Method(encoder, init, loss, check_views=check_views, per_example=per_example)
 
 
 def _check_views(expected: int, num_views: int, num_crops: int) -> None:
