@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxssl.data.decoders.graphs import Graph, Room, largest, pack, room_for, sizes_of
+from jaxssl.kinds.graph import Graph, Room, largest, pack, room_for, sizes_of
 
 NUM_TAGS = 3
 

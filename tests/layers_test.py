@@ -43,7 +43,7 @@ ONLY = {
     "augment": {"errors"},
     "data": {"errors", "components", "distributed"},
     "models": {"errors", "collectives", "losses"},
-    "kinds": {"errors", "augment", "data", "models"},
+    "kinds": {"errors", "distributed", "augment", "data", "models"},
     "methods": {"collectives", "losses", "models"},
     "report": {"errors", "configs", "training"},
 }

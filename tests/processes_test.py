@@ -16,13 +16,13 @@ from jaxssl import distributed
 from jaxssl.data import batches
 from jaxssl.data import kind as kinds
 from jaxssl.data.decoders.decoding import Crop, Crops
-from jaxssl.data.decoders.graphs import GraphArray
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.evaluation.context import _raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.kinds import image
+from jaxssl.kinds.graph import GraphArray
 from jaxssl.training.workdir import opening as workdir
 
 pytestmark = pytest.mark.fast
@@ -137,7 +137,7 @@ def test_processes_read_their_rows_of_every_batch(crops):
     part = PreparedSplit(records)
     source = Source("made", "train", ((part, np.arange(20)),), tuple("abc"), (6, 9, 3))
     order = batches.Order(20, 8, 0)
-    reader = image.Reader(source, crops, 5)
+    reader = image.ReadImages(source, crops, 5)
     whole = reader(3, order(3))
     for rows in (np.arange(2), np.array([2, 3, 6]), np.arange(4, 8)):
         local = batches._LocalReader(order, rows, reader)
@@ -153,7 +153,7 @@ def test_crops_depend_on_seed_step_and_example_and_differ_between_crops():
     crops = Crops((crop,) * 2, (crop,) * 2, 8)
     cut = []
     for seed, step in ((0, 0), (0, 1), (1, 0)):
-        inputs = image.Reader(source, crops, seed)(step, np.arange(3, dtype=np.int32))["input"]
+        inputs = image.ReadImages(source, crops, seed)(step, np.arange(3, dtype=np.int32))["input"]
         cut += [*inputs["views"].reshape(6, -1), *inputs["crops"].reshape(6, -1)]
     assert len({one.tobytes() for one in cut}) == 36
 

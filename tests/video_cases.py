@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from file_cases import picture, pixels_of
 
-from jaxssl.data.decoders import clips
 from jaxssl.data.formats import video
+from jaxssl.kinds import video as clips
 
 SIZE = 16
 SHAPE = (8, 12, 3)  # of a frame; its centre is 8 x 8
@@ -42,7 +42,7 @@ def examples(opened, split="train"):
     for record in records.__getitems__(list(range(len(records)))):
         label = record.get("label", -1)
         name = opened.info.features["label"].names[label] if label >= 0 else ""
-        out[record["file"].decode()] = name, clips.resize(record["clip"], side)
+        out[record["file"].decode()] = name, clips.resize_clip(record["clip"], side)
     assert len(out) == len(records)
     return out
 

@@ -1,7 +1,7 @@
 """Graph augmentations: drop nodes, perturb edges, mask features or keep a subgraph.
 
 A row of k packed graphs with N nodes and E edges is a dict {"x": [N, f], "graph": [N],
-"edge": [E, 2], "size": [k]}, see `jaxssl.data.decoders.graphs`. To drop a node, its graph is set to
+"edge": [E, 2], "size": [k]}, see `jaxssl.kinds.graph`. To drop a node, its graph is set to
 k; to drop an edge, its nodes are set to N. Padding is marked in the same way.
 
 Random numbers depend only on the index of a graph in the data set and on the index of the node or
@@ -221,24 +221,6 @@ def make_graph_views(recipes: Sequence[Recipe]) -> Callable[[Array, Row, Array],
         return {"views": jax.vmap(augment_row, out_axes=1)(keys, graphs)}
 
     return augment
-
-
-class GraphInputs(NamedTuple):
-    """Input format that a graph network expects.
-
-    Attributes:
-        num_tags: number of features per node.
-    """
-
-    num_tags: int
-
-    kind = "graph"
-    axes = ""  # not one array
-    copies = 1
-
-    def prepare(self, graphs: Row) -> Row:
-        """Prepare packed graphs as inputs for evaluation, without augmentation."""
-        return as_float(graphs)
 
 
 def as_float(graphs: Row) -> Row:

@@ -8,7 +8,6 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment import video as video_ops
 from jaxssl.augment.image import centre_box, crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 
@@ -62,44 +61,6 @@ class Scale(NamedTuple):
     std: tuple[float, ...]
 
 
-class VideoInputs(NamedTuple):
-    """Input format that a video network expects.
-
-    Attributes:
-        size: side of a frame in pixels.
-        frames: number of frames, taken from the middle of a video.
-        stride: distance between frames.
-        channels: number of channels, 1 (grey), 2 (flow) or 3 (RGB).
-        copies: 1 for the whole frames, or 10 for `video.ten_crops`.
-    """
-
-    size: int
-    frames: int
-    stride: int
-    channels: int
-    copies: int = 1
-
-    kind = "video"
-    axes = "t, h, w, c"
-
-    @property
-    def span(self) -> int:
-        """Return the number of consecutive video frames that one input covers."""
-        return video_ops.span(self.frames, self.stride)
-
-    def prepare(self, videos: Array) -> Array:
-        """Map uint8 videos [n, t, h, w, c] to inputs [n copies, frames, size, size, c]."""
-
-        def prepare_one(video: Array) -> Array:
-            video = video_ops.centre_window(to_float(video), self.frames, stride=self.stride)
-            if self.copies == 1:
-                return video_ops.per_frame(lambda frame: resize(frame, self.size), video)[None]
-            return video_ops.ten_crops(video, self.size)
-
-        inputs = jax.vmap(prepare_one)(videos)
-        return normalise(inputs.reshape(-1, *inputs.shape[2:]))
-
-
 def make_views(
     recipes: Sequence[Recipe], crops: Sequence[Recipe] = (), scale: Scale | None = None
 ) -> Augment:
@@ -145,32 +106,6 @@ def make_views(
         if crops:
             views["crops"] = make_group(crop_key, groups["crops"], index, crops, image_per_view)
         return views
-
-    return augment
-
-
-def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None) -> Augment:
-    """Return a function that draws one view of each image and one of its captions.
-
-    The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
-    "texts" [1, b, length]. "image" and ``index`` are as in `make_views`; "text" [b, k, length]
-    int32 holds the tokens of k captions per image.
-
-    Args:
-        recipes: a single recipe for the images.
-        scale: as in `make_views`.
-    """
-    make_image_views = make_views(recipes, scale=scale)
-
-    def augment(key: Array, pairs: dict[str, Any], index: Array) -> dict[str, Array]:
-        image_key, text_key = jax.random.split(key)
-
-        def choose_caption(texts: Array, i: Array) -> Array:
-            key = jax.random.fold_in(text_key, i)
-            return texts[jax.random.randint(key, (), 0, texts.shape[0], jnp.int32)]
-
-        texts = jax.vmap(choose_caption)(pairs["text"], index)[None]
-        return {**make_image_views(image_key, pairs["image"], index), "texts": texts}
 
     return augment
 

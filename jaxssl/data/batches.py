@@ -23,11 +23,11 @@ from jax.sharding import Mesh
 
 from jaxssl import distributed
 from jaxssl.data import kind
-from jaxssl.data.decoders import decoding, files
-from jaxssl.data.plan import Plan, make_plan
+from jaxssl.data.decoders import files
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import Example
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, suggest
 
 Batch = dict[str, Any]
 
@@ -36,41 +36,58 @@ READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in hos
 PREFETCH = 2  # number of batches that are sent to the device ahead of time
 POSITION = "next_index"  # key under which a checkpoint stores the position in the stream
 ENDLESS = 2**40  # number of batches that stands for an endless stream
+CACHES = ("auto", "device", "none")
+# cache="auto" keeps a data set on the device if it takes at most 1 GiB, or at most this share of
+# the device memory if that is larger.
+CACHE_BYTES = 2**30
+CACHE_SHARE = 1 / 8
 
 
-class Batches(NamedTuple):
-    """Endless stream of training batches on the device mesh, with a position for checkpoints.
+class Plan(NamedTuple):
+    """How training examples get to the device: cached there, or streamed by processes.
 
     Attributes:
-        next: () -> {"input", "label": int32 [B], "index": int32 [B]}, sharded by examples. The
-            input is uint8 [B, h, w, c], or for images that the host crops
-            {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}. Graphs are packed, see
-            `jaxssl.data.decoders.graphs`.
-        take: ``(n, k) -> (data, indices int32 [k, B])``, the next n <= k batches as indices into
-            data that are kept on every device. The rows after the first n repeat the last one. None
-            if examples are streamed.
-        indices: maps a batch number, counted from 0, to the indices [B] of its examples.
-        get_state: () -> the position, serialisable as JSON.
-        set_state: moves to a position. Raises UserError if it is of a set of another size.
-        close: ends threads and processes.
-        num_examples: number of examples of the training split.
-        example: a batch of two examples on the host.
-        shapes: a whole batch of `jax.ShapeDtypeStruct`.
-        plan: how examples are read.
-        crops: crops that the host cuts. None if it does not cut any.
+        cached: whether all examples are kept on the device. If not, they are streamed.
+        host: whether the host crops images before they are sent.
+        workers: number of reading processes; 0 reads in threads of this process.
+        why: explanation for the start-up summary.
     """
 
-    next: Callable[[], Batch]
-    take: Callable[[int, int], tuple[Batch, jax.Array]] | None
-    indices: Callable[[int], np.ndarray]
-    get_state: Callable[[], Any]
-    set_state: Callable[[Any], None]
-    close: Callable[[], None]
-    num_examples: int
+    cached: bool
+    host: bool
+    workers: int
+    why: str
+
+
+class Reader(NamedTuple):
+    """Reader of the batches of a split, which a kind of examples defines.
+
+    Attributes:
+        read: ``(step, indices) -> batch`` of the examples at ``indices`` int32 [b], which are part
+            of batch number ``step``. It is copied to worker processes if the plan has any.
+        example: a batch of two examples on the host.
+        shapes: a whole batch of `jax.ShapeDtypeStruct`.
+        everything: () -> all examples in the form of one batch. None if they cannot be cached.
+    """
+
+    read: Callable[[int, np.ndarray], Batch]
     example: Batch
     shapes: Batch
-    plan: Plan
-    crops: decoding.Crops | None
+    everything: Callable[[], Batch] | None = None
+
+
+def make_reader(
+    read: Callable[[int, np.ndarray], Batch],
+    source: Source,
+    batch_size: int,
+    everything: Callable[[], Batch] | None = None,
+) -> Reader:
+    """Build the reader of batches whose examples have one shape, see `Reader`."""
+    example = read(0, np.arange(min(2, len(source)), dtype=np.int32))
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
+    )
+    return Reader(read, example, shapes, everything)
 
 
 class Order(NamedTuple):
@@ -93,12 +110,145 @@ class Order(NamedTuple):
         return _permutation(self.num_examples, self.seed, epoch)[start : start + self.batch_size]
 
 
+class Batches:
+    """Endless stream of training batches on the device mesh, with a position for checkpoints.
+
+    Attributes:
+        indices: maps a batch number, counted from 0, to the indices [B] of its examples.
+        num_examples: number of examples of the training split.
+        example: a batch of two examples on the host.
+        shapes: a whole batch of `jax.ShapeDtypeStruct`.
+        plan: how examples are read.
+        crops: crops that the host cuts. None if it does not cut any.
+    """
+
+    def __init__(
+        self, reader: Reader, order: Order, plan: Plan, crops: Crops | None, mesh: Mesh
+    ) -> None:
+        """Start at the first batch. `make_batches` builds the arguments."""
+        self.indices, self.num_examples = order, order.num_examples
+        self.plan, self.crops = plan, crops
+        self.example, self.shapes = reader.example, reader.shapes
+        self._reader, self._mesh = reader, mesh
+        rows = distributed.local_rows(order.batch_size, mesh)
+        self._local = _LocalReader(order, rows, reader.read)
+        self._settings = {"num_examples": order.num_examples, "host_crops": plan.host}
+        self._position = 0
+        self._iterator: Any = None
+        self._data: Batch | None = None
+        self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
+
+    def next(self) -> Batch:
+        """Return the next batch, sharded by examples.
+
+        Returns:
+            {"input", "label": int32 [B], "index": int32 [B]}. The input is uint8 [B, h, w, c], or
+            for images that the host crops {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
+            Graphs are packed, see `jaxssl.kinds.graph`.
+        """
+        if self._iterator is None:
+            self._iterator = self._gather_batches() if self.plan.cached else self._stream_batches()
+        try:
+            batch = next(self._iterator)
+        except RuntimeError as error:
+            if "terminated unexpectedly" not in str(error):
+                raise
+            raise UserError(
+                "a process that reads images was killed, probably because memory or shared memory "
+                "(/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set it to 0"
+            ) from error
+        self._position += 1
+        return batch
+
+    @property
+    def take(self) -> Callable[[int, int], tuple[Batch, jax.Array]] | None:
+        """Return the function that takes several batches, or None if examples are streamed.
+
+        ``(n, k) -> (data, indices int32 [k, B])`` returns the next n <= k batches as indices into
+        data that are kept on every device. The rows after the first n repeat the last one.
+        """
+        return self._take if self.plan.cached else None
+
+    def get_state(self) -> dict[str, int]:
+        """Return the position, serialisable as JSON."""
+        return {POSITION: self._position, **self._settings}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Move to a position.
+
+        Raises:
+            UserError: if it is of a set of another size.
+        """
+        before, now = {**self._settings, **state}, self._settings
+        if before["num_examples"] != now["num_examples"]:
+            raise UserError(
+                f"the checkpoint is of a run on {before['num_examples']} images, but the training "
+                f"split has {now['num_examples']} now; use another --workdir, or the earlier images"
+            )
+        if before["host_crops"] != now["host_crops"]:
+            log.warning(
+                "input      images were %scropped on the host before: views differ from here on; "
+                "set data.cache to continue as before",
+                "" if before["host_crops"] else "not ",
+            )
+        self.close()
+        self._position = state[POSITION]
+
+    def close(self) -> None:
+        """End the threads and processes that read ahead."""
+        if hasattr(self._iterator, "close"):
+            self._iterator.close()
+        self._iterator = None
+
+    def _take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
+        rows = [self._local.indices(self._position + min(i, n - 1)) for i in range(k)]
+        self._iterator = None  # `next` starts again at the new position.
+        self._position += n
+        return self._cached(), distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
+
+    def _cached(self) -> Batch:
+        """Return all examples in the form of one batch. The first call sends them."""
+        if self._data is None:
+            assert self._reader.everything is not None
+            self._data = distributed.replicate(self._reader.everything(), self._mesh)
+        assert self._data is not None
+        return self._data
+
+    def _gather_batches(self) -> Iterator[Batch]:
+        for step in itertools.count(self._position):
+            # The cached images are an argument of the jitted function. As constants, XLA would copy
+            # them into the program.
+            rows = distributed.shard_rows(self._local.indices(step), self._mesh)
+            yield self._gather(self._cached(), rows)
+
+    def _stream_batches(self) -> Iterator[Batch]:
+        mesh, workers = self._mesh, self.plan.workers
+        # Each reading thread holds this process's share of a batch in memory.
+        inputs = jax.tree.leaves(self.shapes["input"])
+        num_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in inputs)
+        share = max(1, num_bytes * len(self._local.rows) // self.indices.batch_size)
+        threads = 1 if workers else max(1, min(16, files.cpu_count(), READ_AHEAD // share))
+        steps = grain.MapDataset.range(self._position, ENDLESS)
+        stream = steps.map(self._local).to_iter_dataset(grain.ReadOptions(threads, threads))
+        if workers:
+            if not absl.flags.FLAGS.is_parsed():
+                absl.flags.FLAGS.mark_as_parsed()  # Grain's worker processes read the flags.
+            stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers), _start_worker)
+            # The batch is copied. Without a copy, JAX on a CPU would keep the shared memory of the
+            # reading processes in use.
+            stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
+        stream = stream.map(lambda batch: distributed.shard_rows(batch, mesh))
+        return iter(
+            grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=PREFETCH)
+        )
+
+
 def make_batches(
     source: Source,
     batch_size: int,
     *,
     seed: int,
-    crops: decoding.Crops,
+    crops: Crops,
     mesh: Mesh,
     cache: str = "auto",
     workers: int = -1,
@@ -129,28 +279,40 @@ def make_batches(
     plan = make_plan(source, crops, cache=cache, workers=workers)
     host_crops = crops if plan.host else None
     order = Order(len(source), batch_size, seed)
-    make_reader = kind.get(examples or source.kind).make_reader
-    reader = make_reader(source, order, batch_size, mesh.size * parts, host_crops, seed)
-    shapes = reader.shapes()
-    local = _LocalReader(order, distributed.local_rows(batch_size, mesh), reader)
-    cached = None
-    if plan.cached:
-        cached = _DeviceCache(local, mesh)
-        start = cached.batches
-    else:
-        num_bytes = sum(
-            math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes["input"])
+    build = kind.get(examples or source.kind).make_reader
+    reader = build(source, order, batch_size, mesh.size * parts, host_crops, seed)
+    return Batches(reader, order, plan, host_crops, mesh)
+
+
+def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
+    """Choose how training examples get to the device.
+
+    Args:
+        source: the training split.
+        crops: crops that the host can cut. Without random crops, images of one size are sent whole.
+        cache: "device" keeps uint8 images on every device, "none" streams them, "auto" chooses
+            "device" if they have one size and take little memory.
+        workers: number of processes that read a stream; 0 reads in threads of this process, -1
+            takes half of the cores if there are more than four, else threads.
+
+    Raises:
+        UserError: if ``cache`` is unknown, ``workers`` is out of range, or the split cannot be kept
+            on the device.
+    """
+    if cache not in CACHES:
+        raise UserError(f"data.cache={cache!r} is unknown{suggest(cache, CACHES)}")
+    cores = files.cpu_count()
+    if not -1 <= workers <= 8 * cores:
+        raise UserError(
+            f"data.workers must be -1 (automatic) or between 0 and {8 * cores} here, got {workers}"
         )
-        share = max(1, num_bytes * len(local.rows) // batch_size)
-        start = functools.partial(_stream_batches, local, share, plan.workers, mesh)
-    stream = _Stream(start, len(source), plan.host, cached)
-    return Batches(
-        stream.next,
-        stream.take if cached else None,
-        order,
-        *(stream.get_state, stream.set_state, stream.close),
-        *(len(source), reader.example(), shapes, plan, host_crops),
-    )
+    return kind.get(source.kind).plan(source, crops, cache, workers)
+
+
+def cache_limit() -> float:
+    """Return the largest data set in bytes that cache="auto" keeps on a device."""
+    sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
+    return max(CACHE_BYTES, CACHE_SHARE * min(sizes))
 
 
 def assemble(inputs: Any, examples: Sequence[Example], indices: np.ndarray) -> Batch:
@@ -159,145 +321,23 @@ def assemble(inputs: Any, examples: Sequence[Example], indices: np.ndarray) -> B
     return {"input": inputs, "label": labels, "index": indices}
 
 
-def first_examples(read: Callable[[int, np.ndarray], Batch], source: Source) -> Batch:
-    """Read the first two examples of a split."""
-    return read(0, np.arange(min(2, len(source)), dtype=np.int32))
-
-
-def shapes_of(example: Batch, batch_size: int) -> Batch:
-    """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
-    )
-
-
-class _Stream:
-    """Iterator over batches that knows its position and can start at any position."""
-
-    def __init__(
-        self,
-        start: Callable[[int], Iterator[Batch]],
-        num_examples: int,
-        host: bool,
-        cache: "_DeviceCache | None" = None,
-    ) -> None:
-        self._start = start
-        self._cache = cache
-        self._settings = {"num_examples": num_examples, "host_crops": host}
-        self._position = 0
-        self._batches: Any = None
-
-    def next(self) -> Batch:
-        if self._batches is None:
-            self._batches = self._start(self._position)
-        try:
-            batch = next(self._batches)
-        except RuntimeError as error:
-            if "terminated unexpectedly" not in str(error):
-                raise
-            raise UserError(
-                "a process that reads images was killed, probably because memory or shared memory "
-                "(/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set it to 0"
-            ) from error
-        self._position += 1
-        return batch
-
-    def take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
-        assert self._cache is not None
-        indices = self._cache.indices(self._position, n, k)
-        self._batches = None  # `next` starts again at the new position.
-        self._position += n
-        return self._cache.data(), indices
-
-    def get_state(self) -> dict[str, int]:
-        return {POSITION: self._position, **self._settings}
-
-    def set_state(self, state: Mapping[str, int]) -> None:
-        before, now = {**self._settings, **state}, self._settings
-        if before["num_examples"] != now["num_examples"]:
-            raise UserError(
-                f"the checkpoint is of a run on {before['num_examples']} images, but the training "
-                f"split has {now['num_examples']} now; use another --workdir, or the earlier images"
-            )
-        if before["host_crops"] != now["host_crops"]:
-            log.warning(
-                "input      images were %scropped on the host before: views differ from here on; "
-                "set data.cache to continue as before",
-                "" if before["host_crops"] else "not ",
-            )
-        self.close()
-        self._position = state[POSITION]
-
-    def close(self) -> None:
-        if hasattr(self._batches, "close"):
-            self._batches.close()
-        self._batches = None
-
-
 class _LocalReader(NamedTuple):
     """Reader of the rows of each batch that belong to this process."""
 
     order: Order
     rows: np.ndarray
-    reader: Any
+    read: Callable[[int, np.ndarray], Batch]
 
     def indices(self, step: int) -> np.ndarray:
         return self.order(step)[self.rows]
 
     def __call__(self, step: int) -> Batch:
-        return self.reader(step, self.indices(step))
-
-
-class _DeviceCache:
-    """Batches from a copy of all examples on every device, gathered there by index."""
-
-    def __init__(self, local: _LocalReader, mesh: Mesh) -> None:
-        self._local, self._mesh = local, mesh
-        self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
-        self._data: Batch | None = None
-
-    def data(self) -> Batch:
-        """Return all cached examples in the form of one batch. The first call sends them."""
-        if self._data is None:
-            self._data = distributed.replicate(self._local.reader.everything(), self._mesh)
-        assert self._data is not None
-        return self._data
-
-    def indices(self, position: int, n: int, k: int) -> jax.Array:
-        """Return the indices [k, B] of n batches from ``position`` on, padded by the last batch."""
-        rows = [self._local.indices(position + min(i, n - 1)) for i in range(k)]
-        return distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
-
-    def batches(self, position: int) -> Iterator[Batch]:
-        for step in itertools.count(position):
-            # The cached images are an argument of the jitted function. As constants, XLA would copy
-            # them into the program.
-            yield self._gather(
-                self.data(), distributed.shard_rows(self._local.indices(step), self._mesh)
-            )
+        return self.read(step, self.indices(step))
 
 
 @functools.lru_cache(maxsize=2)
 def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(n).astype(np.int32)
-
-
-def _stream_batches(
-    local: _LocalReader, share: int, workers: int, mesh: Mesh, position: int
-) -> Iterator[Batch]:
-    # Each reading thread holds this process's share of a batch in memory, ``share`` bytes.
-    threads = 1 if workers else max(1, min(16, files.cpu_count(), READ_AHEAD // share))
-    steps = grain.MapDataset.range(position, ENDLESS)
-    stream = steps.map(local).to_iter_dataset(grain.ReadOptions(threads, threads))
-    if workers:
-        if not absl.flags.FLAGS.is_parsed():
-            absl.flags.FLAGS.mark_as_parsed()  # Grain's worker processes read the flags.
-        stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers), _start_worker)
-        # The batch is copied. Without a copy, JAX on a CPU would keep the shared memory of the
-        # reading processes in use.
-        stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
-    stream = stream.map(lambda batch: distributed.shard_rows(batch, mesh))
-    return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=PREFETCH))
 
 
 def _start_worker(index: int, count: int) -> None:

@@ -45,10 +45,11 @@ def fingerprint(source: Source) -> str:
 
 def _record_content(part: PreparedSplit, record: Record) -> bytes:
     """Return bytes that tell records of different contents apart, with a PNG file's pixels."""
-    image = record.get(part.image)
+    feature = getattr(part.decode, "feature", "")
+    image = record.get(feature)
     if isinstance(image, bytes) and image.startswith(PNG_SIGNATURE):
         try:
-            record = {**record, part.image: np.asarray(part.input_of(record))}
+            record = {**record, feature: np.asarray(part.decode(record))}
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(
                 f"a picture of {part.path or 'a data set'} cannot be decoded ({one_line(error)}); "

@@ -1,14 +1,13 @@
 """Check the metadata of a prepared data set before TFDS reads it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -36,7 +35,7 @@ def guard(folder: Path) -> Iterator[None]:
     except (UserError, OSError):
         raise
     except Exception as error:
-        raise _damaged(folder, f"{type(error).__name__}: {one_line(error)}") from error
+        raise damaged(folder, f"{type(error).__name__}: {one_line(error)}") from error
 
 
 def check_files(folder: Path) -> None:
@@ -51,7 +50,7 @@ def check_files(folder: Path) -> None:
             if name == FEATURES:
                 _check_class_names(folder, tree)
         except JSON_ERRORS as error:
-            raise _damaged(folder, f"{name}: {type(error).__name__}: {one_line(error)}") from error
+            raise damaged(folder, f"{name}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def check_num_records(folder: Path, split: str, expected: int) -> None:
@@ -60,65 +59,18 @@ def check_num_records(folder: Path, split: str, expected: int) -> None:
     paths = sorted(folder.glob(f"*-{split}.array_record-*"))
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:
-        raise _damaged(folder, f"{split}: {count} records, not {expected}")
+        raise damaged(folder, f"{split}: {count} records, not {expected}")
 
 
-def image_shape(
-    folder: Path, shape: Any, channels: int | None = None
-) -> tuple[int | None, int | None, int]:
-    """Validate the image shape [h, w, c] in the metadata. An alpha channel is not counted.
-
-    Args:
-        folder: the prepared set, for the message.
-        shape: from the set's metadata, where h and w may be None.
-        channels: c, if the metadata say how many channels are decoded.
-
-    Raises:
-        UserError: if it is not the shape of an image.
-    """
-    expected = (1, 3, 4, None) if channels is None else (channels,)
-    valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
-    valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
-    if not valid or not all(side is None or _is_side(side) for side in shape):
-        raise _damaged(folder, f"its images have shape {shape!r:.80}")
-    return (shape[0], shape[1], channels or (1 if shape[2] == 1 else 3))
-
-
-def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:
-    """Validate the clip shape [t, h, w, c] in the metadata.
-
-    Args:
-        folder: the prepared set, for the message.
-        shape: from the set's metadata, where t may be None.
-
-    Raises:
-        UserError: if it is not the shape of a clip.
-    """
-    valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
-    if not valid or not all(map(_is_side, (1 if shape[0] is None else shape[0], *shape[1:3]))):
-        raise _damaged(folder, f"its clips have shape {shape!r:.80}")
-    return (shape[0], shape[1], shape[2], shape[3])
-
-
-def num_tags(folder: Path, metadata: Mapping[str, Any]) -> int:
-    """Return the number of node tags in the metadata of a graph data set.
-
-    Raises:
-        UserError: if it is missing or impossible.
-    """
-    count = metadata.get("num_tags")
-    if type(count) is not int or not 0 < count <= MAX_CLASSES:
-        raise _damaged(folder, f"its num_tags is {count!r:.80}")
-    return count
-
-
-def _damaged(folder: Path, reason: str) -> UserError:
+def damaged(folder: Path, reason: str) -> UserError:
+    """Return the error for a prepared set that cannot be read."""
     return UserError(
         f"the prepared set {folder} is damaged ({reason}); remove it to prepare it again"
     )
 
 
-def _is_side(value: Any) -> bool:
+def is_side(value: Any) -> bool:
+    """Return True for a number of pixels that the side of an image may have."""
     return type(value) is int and 0 < value <= MAX_SIDE
 
 

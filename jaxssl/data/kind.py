@@ -34,9 +34,9 @@ class Kind(NamedTuple):
         data: name of the kind of data set, which is "image" for captioned images.
         open: ``(folder, info, metadata, config.data) -> Opened`` for a prepared data set.
         describe: ``shape -> text``, the size of the examples in words.
-        plan: ``(source, crops, cache, workers) -> Plan``, see `jaxssl.data.plan`.
-        make_reader: ``(source, order, batch_size, rows, crops, seed) -> reader`` of batches, with
-            the methods ``__call__(step, indices)``, ``example()`` and ``shapes()``.
+        plan: ``(source, crops, cache, workers) -> Plan``, see `jaxssl.data.batches`.
+        make_reader: ``(source, order, batch_size, rows, crops, seed) -> Reader`` of batches, see
+            `jaxssl.data.batches`.
         array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
         views: ``(recipes of the views, recipes of the small crops) -> augment``. Those of images
             take ``scale`` too, see `jaxssl.augment.views.make_views`.
@@ -50,8 +50,15 @@ class Kind(NamedTuple):
         show: ``(source, indices, size) -> images`` uint8 [n, h, w, c] of examples, for people.
         draw: ``examples [..., *shape] -> images [..., h, w, c]``.
         is_drawn: ``inputs -> bool``, whether a page can show the examples.
-        batch_of: ``images -> input`` of the views, for images without captions.
-        pictures: whether the examples are images: only these can be embedded and exported.
+        statistics: ``(config.data.normalise, split, size) -> entries of config.data`` by which the
+            views are scaled. None if examples cannot be measured.
+        batch_shapes: ``(batch size, shape, crops) -> batch`` of `jax.ShapeDtypeStruct`, for data
+            sets of known sizes. None if a dry run must read examples.
+        batch_of: ``images -> input`` of the views, without labels and captions. None if protocols
+            cannot draw views.
+        left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
+        check: raises UserError if an optional package is missing.
+        pictures: whether arrays and files of pictures from Python can be trained on and embedded.
         captions: whether the examples have captions, which need a network for text.
         frames: number of frames in the drawing of an example.
     """
@@ -73,7 +80,11 @@ class Kind(NamedTuple):
     show: Callable[..., Any] | None = None
     draw: Callable[..., Any] = lambda examples: examples
     is_drawn: Callable[[Any], bool] = lambda inputs: True
-    batch_of: Callable[..., Any] = lambda images: images
+    statistics: Callable[..., dict[str, Any]] | None = None
+    batch_shapes: Callable[..., dict[str, Any]] | None = None
+    batch_of: Callable[..., Any] | None = None
+    left_out: Callable[..., list[str]] = lambda settings, channels: []
+    check: Callable[[], None] = lambda: None
     pictures: bool = False
     captions: bool = False
     frames: int = 0

@@ -21,7 +21,7 @@ class Example(NamedTuple):
     """A decoded example: its image, clip or graph, its label and its captions.
 
     Attributes:
-        input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.decoders.graphs.Graph`.
+        input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.kinds.graph.Graph`.
         label: the label, or `UNLABELLED`.
         text: tokens of the image's captions [k, length] int32. None if they were not asked for.
     """
@@ -56,32 +56,47 @@ class CaptionReader(NamedTuple):
         return tokens.tokenize(texts, self.context)
 
 
+class PictureReader(NamedTuple):
+    """Function that decodes the image of a record.
+
+    Attributes:
+        feature: name of the image feature, either the bytes of a file or uint8 [h, w, c].
+        channels: number of channels of the images.
+        upright: whether images are rotated as their EXIF orientation says.
+    """
+
+    feature: str = "image"
+    channels: int = 3
+    upright: bool = False
+
+    def __call__(self, record: Record) -> decoding.Picture:
+        """Decode the image of a record."""
+        image = record[self.feature]
+        if isinstance(image, np.ndarray):
+            return decoding.from_pixels(image)
+        return decoding.open_picture(image, self.channels, upright=self.upright)
+
+
 @dataclass(frozen=True)
 class PreparedSplit:
     """One prepared split of a data set, and how its records are read.
 
     Attributes:
         records: random access to dicts of features.
-        image: name of the image feature, either the bytes of a file or uint8 [h, w, c].
+        decode: converts a record to the input: a picture, a clip or a graph.
         label: name of the label feature. None if the set has no labels.
-        channels: number of channels of the images.
         num_classes: number of classes. Labels are below it.
-        upright: whether images are rotated as their EXIF orientation says.
         path: prefix of the paths of cached arrays. None disables the cache.
-        decode: converts a record to the input, for sets that do not hold images.
         captions: returns the tokens of a record's captions. None if the set has no captions.
         labels: the label of every record, if they are known without reading the records.
         streamed: whether records are only read when they are needed, and never all in advance.
     """
 
     records: Sequence[Record]
-    image: str = "image"
+    decode: Callable[[Record], Any] = PictureReader()
     label: str | None = "label"
-    channels: int = 3
     num_classes: int = 2**31
-    upright: bool = False
     path: Path | None = None
-    decode: Callable[[Record], Any] | None = None
     captions: CaptionReader | None = None
     labels: np.ndarray | None = None
     streamed: bool = False
@@ -121,12 +136,3 @@ class PreparedSplit:
                 f"{self.num_classes}; prepare or copy the set again"
             )
         return label
-
-    def input_of(self, record: Record) -> Any:
-        """Decode the input of a record: a Pillow image, a clip or a graph."""
-        if self.decode is not None:
-            return self.decode(record)
-        image = record[self.image]
-        if isinstance(image, np.ndarray):
-            return decoding.from_pixels(image)
-        return decoding.open_picture(image, self.channels, upright=self.upright)

@@ -135,7 +135,7 @@ class Source:
                 label = int(self._map_labels(np.array(part.label_of(record))))
                 try:
                     tokens = part.captions(record) if text and part.captions else None
-                    out[i] = Example(part.input_of(record), label, tokens)
+                    out[i] = Example(part.decode(record), label, tokens)
                 except UserError:
                     raise
                 # Pillow's decoders raise many exception types for damaged data.

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, measured_scale, to_uint8
+from jaxssl.augment.views import Inputs, measured_scale, to_uint8
 from jaxssl.data import kind
 from jaxssl.data.splits import Source, Splits
 from jaxssl.evaluation.features import extract
@@ -62,7 +62,7 @@ def make_contexts(
     programs = _make_programs(pretrained, inputs, layer)
     data = arrays(splits, pretrained.inputs)
     ours = kind.get(inputs.kind)
-    augment = _make_augment(config, inputs) if ours.pictures else None
+    augment = _make_augment(config, inputs, ours) if ours.batch_of else None
     for name in kinds:
         fields: dict[str, Any] = {}
         if name == "raw":
@@ -148,14 +148,14 @@ def extract_features(encode: Callable[..., np.ndarray] | None, data: dict[str, A
     return Features(*columns)
 
 
-def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Array]:
+def _make_augment(config: ConfigDict | None, inputs: Inputs, ours: kind.Kind) -> Any:
     """Return the jitted function that draws one random view of each image as uint8."""
     if config is None:
-        augment = make_views([recipes.simclr(size=inputs.size)])
+        augment = ours.views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
     scale = measured_scale(config.data) if config else None
-    batch_of = kind.get(kind.name_of(config) if config else "image").batch_of
+    batch_of: Any = ours.batch_of
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:

@@ -29,7 +29,7 @@ def extract(
 
     Args:
         images: [n, h, w, c] uint8, or an object with a length and a method
-            ``block(indices, size, rows)``, such as `jaxssl.data.decoders.graphs.GraphArray`,
+            ``block(indices, size, rows)``, such as `jaxssl.kinds.graph.GraphArray`,
             which returns a dict of arrays.
         apply: jitted function of variables and a block, which also resizes and scales the images.
         variables: replicated over the mesh.

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from jaxssl.augment.views import measured_scale, to_uint8
 from jaxssl.data import kind
-from jaxssl.data.plan import make_plan
+from jaxssl.data.batches import make_plan
 from jaxssl.data.splits import Source, Splits
 from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
@@ -153,7 +153,7 @@ def example_views(
     indices = np.arange(min(count, len(source)), dtype=np.int32)
     ours = kind.of(config)
     reader = ours.make_reader(source, None, len(indices), 1, crops, config.seed)
-    batch = reader(0, indices)
+    batch = reader.read(0, indices)
     augment = jax.jit(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
@@ -88,13 +89,12 @@ def evaluate(
     names, settings = _defaults(subject, protocols, data)
     if protocols is None:
         trusted.require(names, subject.path or "the run of the encoder", trust)
-    examples = "image_text" if "text" in encoder.variables else encoder.inputs.kind
-    selected = select_protocols(names, examples)
+    selected = select_protocols(names, encoder.inputs.kind)
     if out is not None:
         results.read_results(out)  # raises an error for a damaged file before any work is done
     if data is None and splits is None:
         trusted.require_data(settings, subject.path or "the run of the encoder", trust)
-    splits = splits or source.load_splits(settings, encoder.inputs.kind)
+    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(selected, splits, strict=strict)
     selected = drop_unshared(selected, subject.path, strict=strict)

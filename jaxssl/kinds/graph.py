@@ -1,4 +1,9 @@
-"""Graphs, which are packed into rows of a fixed shape."""
+"""Graphs, and their packing into arrays of a fixed shape.
+
+Graphs of different sizes are concatenated into rows. Every row holds the same number of graphs and
+has room for the largest row of the run, so that a training step is compiled once. Rows are
+distributed over devices and gradient accumulation steps. Their number does not change results.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,80 +15,180 @@ from flax.typing import VariableDict
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl.augment.graph import GraphInputs, make_graph_views
+from jaxssl.augment.graph import Row, as_float, make_graph_views
 from jaxssl.data import integrity
-from jaxssl.data.batches import Batch
-from jaxssl.data.decoders import graphs
+from jaxssl.data.batches import Batch, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.decoders.graphs import Graph, GraphArray, Room
 from jaxssl.data.kind import Kind, Opened, Shape
-from jaxssl.data.plan import Plan
 from jaxssl.data.splits import Source
+from jaxssl.distributed import round_up
 from jaxssl.errors import UserError
 
 # Rows of packed graphs have room for the batches of this many epochs. A larger batch later would
 # compile a second program.
 EPOCHS = 100
 MAX_DEGREE = 32  # Larger node degrees are counted as this one.
+ROUND = 8  # Padded numbers of nodes and edges are multiples of this.
+
+Packed = dict[str, np.ndarray]
 
 
-class Reader(NamedTuple):
-    """Reader of packed graph batches, which keeps all graphs in memory.
+class Graph(NamedTuple):
+    """An undirected graph: node tags and edges.
 
     Attributes:
-        graphs: the graphs of the training split.
-        labels: the label of each graph.
-        sizes: [n, 2] nodes and edges of each graph.
-        num_tags: width of the node features.
-        order: maps a batch number to the indices [B] of the whole batch.
-        batch_size: B.
-        rows: number of rows of a whole batch. This process reads its share of them.
-        room: capacity of a row, enough for the first `EPOCHS` epochs.
+        tag: [n] int32, the tag of each node, in [0, number of tags).
+        edge: [m, 2] int32, pairs of nodes in [0, n), the smaller one first. Each edge occurs once.
     """
 
-    graphs: Sequence[Graph]
-    labels: np.ndarray
-    sizes: np.ndarray
+    tag: np.ndarray
+    edge: np.ndarray
+
+
+class Room(NamedTuple):
+    """Capacity of a packed row in nodes and edges."""
+
+    nodes: int
+    edges: int
+
+
+class GraphInputs(NamedTuple):
+    """Input format that a graph network expects.
+
+    Attributes:
+        num_tags: number of features per node.
+    """
+
     num_tags: int
-    order: Callable[[int], np.ndarray]
-    batch_size: int
-    rows: int
-    room: Room
 
-    def __call__(self, step: int, indices: np.ndarray) -> Batch:
-        """Pack this process's graphs at ``indices`` [b] for batch number ``step``."""
-        # Every process measures the whole batch, so that the rows of all processes have equal
-        # capacity.
-        needed = graphs.room_for(self.sizes[self.order(step)], self.rows)
-        rows = self.rows * len(indices) // self.batch_size
-        return self._pack(indices, rows, graphs.largest([self.room, needed]))
+    kind = "graph"
+    axes = ""  # not one array
+    copies = 1
 
-    def example(self) -> Batch:
-        """Return an example batch: the first two graphs in one row."""
-        indices = np.arange(min(2, len(self.graphs)), dtype=np.int32)
-        return self._pack(indices, 1, graphs.room_for(self.sizes[indices], 1))
+    def prepare(self, graphs: Row) -> Row:
+        """Prepare packed graphs as inputs for evaluation, without augmentation."""
+        return as_float(graphs)
 
-    def shapes(self) -> Batch:
-        """Return the shapes of a whole graph batch as `jax.ShapeDtypeStruct`."""
-        b, r, (nodes, edges) = self.batch_size, self.rows, self.room
-        shape = jax.ShapeDtypeStruct
-        packed = {
-            "x": shape((r, nodes, self.num_tags), np.uint8),
-            "graph": shape((r, nodes), np.int32),
-            "edge": shape((r, edges, 2), np.int32),
-            "size": shape((r, b // r), np.int32),
-        }
-        return {"input": packed, "label": shape((b,), np.int32), "index": shape((b,), np.int32)}
 
-    def _pack(self, indices: np.ndarray, rows: int, room: Room) -> Batch:
-        packed = graphs.pack([self.graphs[i] for i in indices], rows, self.num_tags, room)
-        return {"input": packed, "label": self.labels[indices], "index": indices}
+def _decode(record: Mapping[str, Any]) -> Graph:
+    """Convert a record of a prepared data set to a graph."""
+    return Graph(np.asarray(record["tag"], np.int32), np.asarray(record["edge"], np.int32))
+
+
+def pack(
+    graphs: Sequence[Graph], rows: int, num_tags: int, room: Room, size: int | None = None
+) -> Packed:
+    """Pack graphs in order into rows, the same number into each row.
+
+    Args:
+        graphs: n graphs.
+        rows: r.
+        num_tags: f, width of the node features.
+        room: capacity of each row, N nodes and E edges.
+        size: number of graphs that the rows are laid out for, >= n. The missing ones are empty
+            graphs at the end. Default n.
+
+    Returns:
+        With k = ceil(size / r) graphs in each row:
+        "x" uint8 [r, N, f], the one-hot tag of each node, zeros for padding.
+        "graph" int32 [r, N], the index of each node's graph in its row, k for padding.
+        "edge" int32 [r, E, 2], the indices of the edges' nodes in the row, N for padding.
+        "size" int32 [r, k], the number of nodes of each graph.
+
+    Raises:
+        ValueError: if a row needs more than ``room``.
+    """
+    k = -(-(size or len(graphs)) // rows)
+    out = {
+        "x": np.zeros((rows, room.nodes, num_tags), np.uint8),
+        "graph": np.full((rows, room.nodes), k, np.int32),
+        "edge": np.full((rows, room.edges, 2), room.nodes, np.int32),
+        "size": np.zeros((rows, k), np.int32),
+    }
+    for row in range(rows):
+        members = graphs[row * k : (row + 1) * k]
+        if not members:
+            continue
+        sizes = np.array([len(graph.tag) for graph in members])
+        starts = np.cumsum(sizes) - sizes
+        tag = np.concatenate([graph.tag for graph in members])
+        edge = np.concatenate([g.edge + start for g, start in zip(members, starts, strict=True)])
+        if len(tag) > room.nodes or len(edge) > room.edges:
+            raise ValueError(f"{len(tag)} nodes and {len(edge)} edges do not fit into {room}")
+        out["x"][row, np.arange(len(tag)), tag] = 1
+        out["graph"][row, : len(tag)] = np.repeat(np.arange(len(members)), sizes)
+        out["edge"][row, : len(edge)] = edge
+        out["size"][row, : len(members)] = sizes
+    return out
+
+
+def sizes_of(graphs: Sequence[Graph]) -> np.ndarray:
+    """Return the numbers of nodes and edges of each graph, int64 [n, 2]."""
+    return np.array([(len(graph.tag), len(graph.edge)) for graph in graphs], np.int64)
+
+
+def room_for(sizes: np.ndarray, rows: int) -> Room:
+    """Return the capacity that the rows of a packed batch need.
+
+    Args:
+        sizes: [n, 2] nodes and edges of each graph, in the order of the batch, n > 0.
+        rows: number of rows that the batch is packed into.
+    """
+    starts = np.arange(0, len(sizes), -(-len(sizes) // rows))
+    return _round_up(np.add.reduceat(sizes, starts).max(axis=0))
+
+
+def largest(rooms: Sequence[Room]) -> Room:
+    """Return a row capacity that is at least each of ``rooms``."""
+    return Room(max(room.nodes for room in rooms), max(room.edges for room in rooms))
+
+
+class GraphArray:
+    """All graphs of a split, packed in blocks of one shape for evaluation.
+
+    Attributes:
+        graphs: the graphs.
+        num_tags: width of the node features.
+    """
+
+    def __init__(self, graphs: Sequence[Graph], num_tags: int) -> None:
+        self.graphs, self.num_tags = graphs, num_tags
+        self._rooms: dict[tuple[int, int], Room] = {}
+
+    def __len__(self) -> int:
+        """Return the number of graphs of the split."""
+        return len(self.graphs)
+
+    def block(self, indices: slice, size: int, rows: int) -> Packed:
+        """Pack consecutive graphs into rows, padded with empty ones up to ``size`` graphs."""
+        room = self._room(size, rows)
+        return pack(self.graphs[indices], rows, self.num_tags, room, size)
+
+    def _room(self, size: int, rows: int) -> Room:
+        """Return a row capacity for any k consecutive graphs, so that all blocks have one shape."""
+        if (size, rows) not in self._rooms:
+            k = -(-size // rows)
+            total = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)
+            self._rooms[size, rows] = _round_up((total[k:] - total[:-k]).max(axis=0))
+        return self._rooms[size, rows]
+
+
+def _round_up(counts: np.ndarray) -> Room:
+    nodes, edges = (round_up(max(int(count), 1), ROUND) for count in counts)
+    return Room(nodes, edges)
 
 
 def open_graphs(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
-    """Find the number of node tags of a prepared data set."""
+    """Find the number of node tags of a prepared data set.
+
+    Raises:
+        UserError: if it is missing or impossible.
+    """
     del info, data
-    return Opened((integrity.num_tags(folder, metadata),), {"decode": graphs.decode})
+    count = metadata.get("num_tags")
+    if type(count) is not int or not 0 < count <= integrity.MAX_CLASSES:
+        raise integrity.damaged(folder, f"its num_tags is {count!r:.80}")
+    return Opened((count,), {"decode": _decode})
 
 
 def describe(shape: Shape) -> str:
@@ -113,13 +218,28 @@ def make_reader(
     crops: Crops | None = None,
     seed: int = 0,
 ) -> Reader:
-    """Build the reader of packed batches of all graphs of a split."""
+    """Build the reader of packed batches, which keeps all graphs of the split in memory."""
     del crops, seed
-    every = array(source)
-    sizes = graphs.sizes_of(every.graphs)
+    graphs, num_tags = array(source).graphs, source.shape[0]
+    sizes = sizes_of(graphs)
     steps = range(EPOCHS * (len(sizes) // batch_size))
-    room = graphs.largest([graphs.room_for(sizes[order(step)], rows) for step in steps])
-    return Reader(every.graphs, source.labels, sizes, every.num_tags, order, batch_size, rows, room)
+    enough = largest([room_for(sizes[order(step)], rows) for step in steps])
+
+    def packed(indices: np.ndarray, rows: int, room: Room) -> Batch:
+        inputs = pack([graphs[i] for i in indices], rows, num_tags, room)
+        return {"input": inputs, "label": source.labels[indices], "index": indices}
+
+    def read(step: int, indices: np.ndarray) -> Batch:
+        # Every process measures the whole batch, so that the rows of all processes have equal
+        # capacity.
+        needed = room_for(sizes[order(step)], rows)
+        return packed(indices, rows * len(indices) // batch_size, largest([enough, needed]))
+
+    first = np.arange(min(2, len(graphs)), dtype=np.int32)
+    whole = np.zeros(batch_size, np.int32)
+    empty = {"input": pack([], rows, num_tags, enough, batch_size), "label": whole, "index": whole}
+    shapes = jax.eval_shape(lambda: empty)
+    return Reader(read, packed(first, 1, room_for(sizes[first], 1)), shapes)
 
 
 def array(source: Source, inputs: Any = None) -> GraphArray:

@@ -14,37 +14,38 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
+from jaxssl.augment.colour import RGB
 from jaxssl.augment.image import random_crop_box
+from jaxssl.augment.recipes import needs_rgb
 from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_images
-from jaxssl.data import integrity
-from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
+from jaxssl.data import batches, integrity
+from jaxssl.data.batches import Batch, Plan, Reader, assemble, cache_limit
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops
 from jaxssl.data.kind import Kind, Opened, Shape
-from jaxssl.data.plan import Plan, cache_limit
-from jaxssl.data.records import CAPTION_FEATURES, CaptionReader
+from jaxssl.data.records import CAPTION_FEATURES, CaptionReader, PictureReader
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
+MEASURED = 1024  # number of images, evenly spaced in the split, whose statistics are measured
+SMALLEST_STD = 1 / 255  # of a channel with one value
 
 
-class Reader(NamedTuple):
-    """Reader of image batches, which is copied to worker processes.
+class ReadImages(NamedTuple):
+    """Function that reads a batch of images.
 
     Attributes:
         source: the training split.
         crops: crops to cut. None keeps the images, which must have one size.
         seed: seed of the crops, together with the batch number and the example's index.
-        batch_size: number of examples of a whole batch.
         captions: whether the tokens of the captions are read too.
     """
 
     source: Source
     crops: Crops | None
     seed: int
-    batch_size: int = 1
     captions: bool = False
 
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
@@ -55,14 +56,6 @@ class Reader(NamedTuple):
             texts = [example.text for example in examples if example.text is not None]
             inputs = {"image": inputs, "text": np.stack(texts)}
         return assemble(inputs, examples, indices)
-
-    def example(self) -> Batch:
-        """Return a batch of the first two images."""
-        return first_examples(self, self.source)
-
-    def shapes(self) -> Batch:
-        """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
-        return shapes_of(self.example(), self.batch_size)
 
     def everything(self) -> Batch:
         """Return all examples in the form of one batch. The images must have one size."""
@@ -96,16 +89,35 @@ def open_images(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any)
     if not images:
         raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(info.features)}")
     image = min(images, key=lambda key: key != "image")
-    shape = metadata.get("shape") or info.features[image].shape
-    shape = integrity.image_shape(folder, shape, metadata.get("channels"))
+    shape, channels = metadata.get("shape") or info.features[image].shape, metadata.get("channels")
+    shape = _check_shape(folder, shape, channels)
     text = next((name for name in CAPTION_FEATURES if name in info.features), None)
     settings = {
-        "image": image,
-        "channels": shape[2],
-        "upright": bool(metadata.get("upright")),
+        "decode": PictureReader(image, shape[2], bool(metadata.get("upright"))),
         "captions": CaptionReader(text, data["context"]) if text else None,
     }
     return Opened(shape, settings, {image: tfds.decode.SkipDecoding()})
+
+
+def _check_shape(
+    folder: Path, shape: Any, channels: int | None = None
+) -> tuple[int | None, int | None, int]:
+    """Validate the image shape [h, w, c] in the metadata. An alpha channel is not counted.
+
+    Args:
+        folder: the prepared set, for the message.
+        shape: from the set's metadata, where h and w may be None.
+        channels: c, if the metadata say how many channels are decoded.
+
+    Raises:
+        UserError: if it is not the shape of an image.
+    """
+    expected = (1, 3, 4, None) if channels is None else (channels,)
+    valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
+    valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
+    if not valid or not all(side is None or integrity.is_side(side) for side in shape):
+        raise integrity.damaged(folder, f"its images have shape {shape!r:.80}")
+    return (shape[0], shape[1], channels or (1 if shape[2] == 1 else 3))
 
 
 def describe(shape: Shape) -> str:
@@ -149,10 +161,12 @@ def make_reader(
     rows: int,
     crops: Crops | None,
     seed: int,
+    captions: bool = False,
 ) -> Reader:
     """Build the reader of image batches."""
     del order, rows
-    return Reader(source, crops, seed, batch_size)
+    read = ReadImages(source, crops, seed, captions)
+    return batches.make_reader(read, source, batch_size, read.everything)
 
 
 def array(source: Source, inputs: Inputs) -> Any:
@@ -187,6 +201,46 @@ def _crop(values: Mapping[str, Any]) -> Crop | None:
     except ValueError as error:
         raise UserError(str(error)) from error
     return Crop(values["size"], scale, ratio)
+
+
+def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[float, ...]]:
+    """Return the entries "mean" and "std" of the group `config.data`, or {} for [-1, 1].
+
+    Args:
+        normalise: `config.data.normalise`, "auto" (as it is for grey and RGB images), "half" ([-1,
+            1]) or "measured".
+        source: the training split. `MEASURED` of its images are read.
+        size: side of the centre that is measured of images of different sizes.
+
+    Returns:
+        The statistics of each channel for values in [0, 1], rounded to four decimals.
+    """
+    if normalise == "half" or (normalise == "auto" and source.shape[-1] in (1, 3)):
+        return {}
+    chosen = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(np.int64)
+    images = source.lazy_images(size)[chosen].reshape(-1, source.shape[-1])
+    mean, std = images.mean(axis=0) / 255, images.std(axis=0) / 255
+    return {
+        "mean": tuple(float(x) for x in mean.round(4)),
+        "std": tuple(float(x) for x in np.maximum(std, SMALLEST_STD).round(4)),
+    }
+
+
+def batch_shapes(
+    batch_size: int, shape: tuple[int, int, int], crops: Crops | None
+) -> dict[str, Any]:
+    """Return the shapes of a batch of images [h, w, c], or of crops if the host cuts them."""
+
+    def pixels(*sides: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((batch_size, *sides, shape[2]), np.uint8)
+
+    if crops is None or not crops.views:
+        inputs = pixels(*(shape[:2] if crops is None else (crops.size, crops.size)))
+    else:
+        groups = {"views": crops.views, "crops": crops.crops}
+        inputs = {k: pixels(len(g), g[0].size, g[0].size) for k, g in groups.items() if g}
+    integers = jax.ShapeDtypeStruct((batch_size,), np.int32)
+    return {"input": inputs, "label": integers, "index": integers}
 
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
@@ -274,5 +328,9 @@ kind = Kind(
     raw_features=pixels,
     show=show,
     draw=draw,
+    statistics=statistics,
+    batch_shapes=batch_shapes,
+    batch_of=lambda images: images,
+    left_out=lambda settings, channels: [] if channels == RGB else needs_rgb(settings),
     pictures=True,
 )

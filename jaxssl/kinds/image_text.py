@@ -4,16 +4,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl.augment.views import Inputs, Scale, make_image_text_views
+from jaxssl.augment.recipes import Recipe
+from jaxssl.augment.views import Augment, Inputs, Scale, make_views
+from jaxssl.data.batches import Reader
+from jaxssl.data.decoders import tokens
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
 
 
-def make_reader(source: Source, *args: Any) -> image.Reader:
+class CaptionedInputs(Inputs):
+    """Input format of an image network that was trained with captions."""
+
+    kind = "image_text"
+
+
+def make_reader(source: Source, *args: Any) -> Reader:
     """Build the reader of batches of images and captions.
 
     Raises:
@@ -24,14 +34,38 @@ def make_reader(source: Source, *args: Any) -> image.Reader:
             f"augment.name needs captions, but the images of {source.name!r} have none; set "
             "data.name=captions, or a set of TFDS that has captions"
         )
-    return image.make_reader(source, *args)._replace(captions=True)
+    return image.make_reader(source, *args, captions=True)
 
 
-def make_views(recipes: Sequence[Any], crops: Sequence[Any], scale: Scale | None = None) -> Any:
-    """Return the function that draws a view of each image and one of its captions."""
+def make_image_text_views(
+    recipes: Sequence[Recipe], crops: Sequence[Recipe] = (), scale: Scale | None = None
+) -> Augment:
+    """Return a function that draws one view of each image and one of its captions.
+
+    The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
+    "texts" [1, b, length]. "image" and ``index`` are as in `make_views`; "text" [b, k, length]
+    int32 holds the tokens of k captions per image.
+
+    Args:
+        recipes: a single recipe for the images.
+        crops: none.
+        scale: as in `make_views`.
+    """
     if crops or len(recipes) != 1:
         raise ValueError("images with captions have one view; set views=1 and crops.number=0")
-    return make_image_text_views(recipes, scale)
+    make_image_views = make_views(recipes, scale=scale)
+
+    def augment(key: Array, pairs: dict[str, Any], index: Array) -> dict[str, Array]:
+        image_key, text_key = jax.random.split(key)
+
+        def choose_caption(texts: Array, i: Array) -> Array:
+            key = jax.random.fold_in(text_key, i)
+            return texts[jax.random.randint(key, (), 0, texts.shape[0], jnp.int32)]
+
+        texts = jax.vmap(choose_caption)(pairs["text"], index)[None]
+        return {**make_image_views(image_key, pairs["image"], index), "texts": texts}
+
+    return augment
 
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
@@ -47,8 +81,12 @@ def with_empty_captions(images: Any) -> dict[str, Any]:
 
 kind = image.kind._replace(
     make_reader=make_reader,
-    views=make_views,
+    views=make_image_text_views,
     view_shapes=view_shapes,
+    inputs=lambda config, shape: CaptionedInputs(*image.make_inputs(config, shape)),
+    infer_inputs=lambda *args: CaptionedInputs(*image.infer_inputs(*args)),
+    batch_shapes=None,
     batch_of=with_empty_captions,
+    check=tokens.check_package,
     captions=True,
 )

@@ -8,18 +8,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax.typing import VariableDict
+from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from PIL import Image
 
-from jaxssl.augment.video import span
-from jaxssl.augment.views import Inputs, VideoInputs, make_views
-from jaxssl.data import integrity
-from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
-from jaxssl.data.decoders import clips
+from jaxssl.augment.image import resize
+from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
+from jaxssl.augment.views import Inputs, make_views, normalise, to_float
+from jaxssl.data import batches, integrity
+from jaxssl.data.batches import Batch, Plan, Reader, assemble
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.kind import Kind, Opened
-from jaxssl.data.plan import Plan
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
@@ -31,20 +32,56 @@ COPIES = 10  # crops of each clip in evaluation, see `augment.video.ten_crops`
 FRAMES = 4  # of a drawing
 
 
-class Reader(NamedTuple):
-    """Reader of batches of clips.
+class VideoInputs(NamedTuple):
+    """Input format that a video network expects.
+
+    Attributes:
+        size: side of a frame in pixels.
+        frames: number of frames, taken from the middle of a video.
+        stride: distance between frames.
+        channels: number of channels, 1 (grey), 2 (flow) or 3 (RGB).
+        copies: 1 for the whole frames, or 10 for `video.ten_crops`.
+    """
+
+    size: int
+    frames: int
+    stride: int
+    channels: int
+    copies: int = 1
+
+    kind = "video"
+    axes = "t, h, w, c"
+
+    @property
+    def span(self) -> int:
+        """Return the number of consecutive video frames that one input covers."""
+        return span(self.frames, self.stride)
+
+    def prepare(self, videos: Array) -> Array:
+        """Map uint8 videos [n, t, h, w, c] to inputs [n copies, frames, size, size, c]."""
+
+        def prepare_one(video: Array) -> Array:
+            video = centre_window(to_float(video), self.frames, stride=self.stride)
+            if self.copies == 1:
+                return per_frame(lambda frame: resize(frame, self.size), video)[None]
+            return ten_crops(video, self.size)
+
+        inputs = jax.vmap(prepare_one)(videos)
+        return normalise(inputs.reshape(-1, *inputs.shape[2:]))
+
+
+class ReadClips(NamedTuple):
+    """Function that reads a batch of clips.
 
     Attributes:
         source: the training split.
         crops: number of frames of each view. None keeps the clips, which must have one length.
         seed: seed of the windows, together with the batch number and the example's index.
-        batch_size: number of examples of a whole batch.
     """
 
     source: Source
     crops: Crops | None
     seed: int
-    batch_size: int = 1
 
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
         """Read the clips at ``indices`` int32 [b] for batch number ``step``."""
@@ -54,28 +91,27 @@ class Reader(NamedTuple):
         views = []
         for index, example in zip(indices, examples, strict=True):
             rng = np.random.default_rng((self.seed, step, int(index)))
-            windows = [clips.window(example.input, n, 1, rng) for n in self.crops.frames]
+            windows = [window(example.input, n, 1, rng) for n in self.crops.frames]
             views.append(np.stack(windows))
         return assemble({"views": np.stack(views)}, examples, indices)
 
-    def example(self) -> Batch:
-        """Return a batch of the first two clips."""
-        return first_examples(self, self.source)
-
-    def shapes(self) -> Batch:
-        """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
-        return shapes_of(self.example(), self.batch_size)
-
 
 def open_clips(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
-    """Find the shape of the clips of a prepared data set."""
+    """Find the shape [t, h, w, c] of the clips of a prepared data set, where t may be None.
+
+    Raises:
+        UserError: if the metadata hold no such shape.
+    """
     del info, data
-    shape = integrity.clip_shape(folder, metadata.get("shape"))
-    return Opened(shape, {"decode": partial(_decode, side=shape[1])})
+    shape: Any = metadata.get("shape")
+    valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
+    if not valid or not all(map(integrity.is_side, shape[shape[0] is None : 3])):
+        raise integrity.damaged(folder, f"its clips have shape {shape!r:.80}")
+    return Opened(tuple(shape), {"decode": partial(_decode, side=shape[1])})
 
 
 def _decode(record: Mapping[str, Any], side: int) -> np.ndarray:
-    return clips.resize(np.asarray(record["clip"], np.uint8), side)
+    return resize_clip(np.asarray(record["clip"], np.uint8), side)
 
 
 def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
@@ -101,14 +137,14 @@ def make_reader(
 ) -> Reader:
     """Build the reader of batches of clips."""
     del order, rows
-    return Reader(source, crops, seed, batch_size)
+    return batches.make_reader(ReadClips(source, crops, seed), source, batch_size)
 
 
 def array(source: Source, inputs: VideoInputs) -> LazyArray:
     """Return the middle frames of all clips of a split, [n, frames, h, w, c]."""
 
     def decode(indices: np.ndarray) -> Any:
-        return (clips.window(example.input, inputs.span, 1) for example in source.read(indices))
+        return (window(example.input, inputs.span, 1) for example in source.read(indices))
 
     return LazyArray(decode, (len(source), inputs.span, *source.shape[1:]))
 
@@ -181,6 +217,43 @@ def draw(examples: np.ndarray) -> np.ndarray:
     """Draw each clip of [..., t, h, w, c] as a `frame_grid`."""
     grids = [frame_grid(clip) for clip in examples.reshape(-1, *examples.shape[-4:])]
     return np.stack(grids).reshape(*examples.shape[:-4], *grids[0].shape)
+
+
+def resize_clip(clip: np.ndarray, side: int) -> np.ndarray:
+    """Resize the frames of a uint8 clip [t, h, w, c] to [t, side, side, c]."""
+    if clip.shape[1:3] == (side, side):
+        return clip
+    t, _, _, c = clip.shape
+    out = np.empty((t, side, side, c), np.uint8)
+    for i, k in np.ndindex(t, c):
+        plane = Image.fromarray(clip[i, :, :, k])
+        out[i, :, :, k] = np.asarray(plane.resize((side, side), Image.Resampling.BILINEAR))
+    return out
+
+
+def window(
+    clip: np.ndarray, frames: int, stride: int, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Take every ``stride``-th frame of a random part of a clip. A short clip is repeated.
+
+    Args:
+        clip: [t, h, w, c], t > 0.
+        frames: number of frames of the result, > 0.
+        stride: distance between the chosen frames, > 0.
+        rng: draws the first frame. With None the window is in the middle. If the frames left over
+            are odd in number, one more of them follows the window than precedes it.
+
+    Returns:
+        [frames, h, w, c].
+
+    Differs from CoCLR's released code, which repeats the first frame before a clip that is too
+    short.
+    """
+    rest = len(clip) - ((frames - 1) * stride + 1)
+    start = 0
+    if rest > 0:
+        start = rest // 2 if rng is None else int(rng.integers(rest + 1))
+    return clip[(start + stride * np.arange(frames)) % len(clip)]
 
 
 kind = Kind(

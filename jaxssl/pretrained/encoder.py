@@ -23,7 +23,7 @@ class PretrainedEncoder(NamedTuple):
             "projector" unless the weights have none, and, after training on captions, "text" with
             another "net" and "projector".
         inputs: size, channels and scaling of the backbone's inputs: `jaxssl.augment.views.Inputs`,
-            `VideoInputs` or `jaxssl.augment.graph.GraphInputs`.
+            that of another kind in `jaxssl.kinds`.
         untrained: ``(seed) -> variables`` as they are before training.
         metadata: JSON-able, with "source", "step", "checkpoint", "loss", "net" (the config of the
             backbone), and "config" if the encoder is from a run.

@@ -85,8 +85,8 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
         images = jnp.asarray(images)
         if images.ndim not in (rank, rank + 1):
             raise ValueError(
-                f"preprocess takes {inputs.kind}s [n, {axes}] or one [{axes}], got the shape "
-                f"{list(images.shape)}"
+                f"preprocess takes {kind.units(inputs.kind)} [n, {axes}] or one [{axes}], got the "
+                f"shape {list(images.shape)}"
             )
         if images.dtype != jnp.uint8:
             if not jnp.issubdtype(images.dtype, jnp.floating):

@@ -10,11 +10,11 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl.data import batches, kind, statistics
+from jaxssl.data import batches, kind
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
 from jaxssl.models.transfer import Transfer
@@ -34,6 +34,7 @@ from jaxssl.training.state import TrainState
 
 # Keys of the group `optim` that are not arguments of the optimiser.
 OTHER_KEYS = ("lr", "lr_scaling", "sharded")
+NORMALISE = ("auto", "half", "measured")  # values of `config.data.normalise`
 
 
 class Setup(NamedTuple):
@@ -214,9 +215,20 @@ def make_init(
 
 
 def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
-    """Return a config with the statistics that its views are scaled by, see `statistics`."""
+    """Return a config with the statistics of the training split that its views are scaled by.
+
+    Raises:
+        UserError: if the setting is unknown or the examples have no such statistics.
+    """
     config, size = ConfigDict(config.to_dict()), config.augment.get("size", 0)
-    config.data.update(statistics.channel_statistics(config.data, train, size))
+    normalise = config.data.get("normalise", "auto")  # Runs of earlier versions lack it.
+    if normalise not in NORMALISE:
+        raise UserError(f"data.normalise={normalise!r} is unknown{suggest(normalise, NORMALISE)}")
+    measure = kind.of(config).statistics
+    if measure is not None:
+        config.data.update(measure(normalise, train, size))
+    elif normalise == "measured":
+        raise UserError("data.normalise='measured' is only for images; leave it at 'auto'")
     return config.lock()
 
 

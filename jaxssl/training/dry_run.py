@@ -1,5 +1,6 @@
 """Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,7 @@ from ml_collections import ConfigDict
 from jaxssl import components, distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
-from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import summary
 from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.config.method import check_labels, make_crops
@@ -22,6 +21,33 @@ from jaxssl.training.state import make_train_step, shardings
 
 HEADROOM = 0.9  # share of the available memory that a step may take
 MOST_OPERATIONS = 20_000  # of a program that is compiled a second time, to take a small step
+
+
+class Metadata(NamedTuple):
+    """Image shape, number of examples and classes of a training split.
+
+    Attributes:
+        shape: [h, w, c] of an image. Images of many sizes are resized to it.
+        num_examples: number of images.
+        num_classes: number of classes.
+        one_size: whether all images have that shape. If not, the host crops them.
+    """
+
+    shape: tuple[int, int, int]
+    num_examples: int
+    num_classes: int
+    one_size: bool = True
+
+
+COMMON = {
+    "digits": Metadata((8, 8, 1), 1297, 10),
+    "cifar10": Metadata((32, 32, 3), 50_000, 10),
+    "cifar100": Metadata((32, 32, 3), 50_000, 100),
+    "stl10": Metadata((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images
+    "fashion_mnist": Metadata((28, 28, 1), 60_000, 10),
+    "imagenet100": Metadata((256, 256, 3), 126_689, 100, one_size=False),
+    "imagenet2012": Metadata((256, 256, 3), 1_281_167, 1000, one_size=False),
+}
 
 
 class _Data(NamedTuple):
@@ -59,7 +85,7 @@ def dry_run(config: ConfigDict) -> None:
     mesh = distributed.make_mesh()
     ours = kind.of(config)
     number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
-    find = _random_images if ours.pictures and not ours.captions else _read_examples
+    find = _random_images if ours.batch_shapes else _read_examples
     data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
     init: Any = make_init(setup, data.few, data.num_examples, mesh)
@@ -98,6 +124,22 @@ def dry_run(config: ConfigDict) -> None:
     show(f"one step   of {number} examples: {figures}")
 
 
+def find_metadata(data: Mapping[str, Any], size: int) -> Metadata:
+    """Look up the sizes of a training split, or read them from the data set.
+
+    Args:
+        data: the group `config.data`.
+        size: side of a view in pixels. Images of many sizes are resized to it.
+
+    Raises:
+        UserError: if the data set cannot be opened.
+    """
+    if data["name"] in COMMON:
+        return COMMON[data["name"]]
+    train = source.load(data, data["train_split"])
+    return Metadata(train.shape_at(size), len(train), train.num_classes, train.one_size)
+
+
 def _place(tree: Any, layout: Any) -> Any:
     """Return the shapes of arrays, with their shardings."""
     return jax.tree.map(
@@ -120,7 +162,8 @@ def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
     check_labels(config, metadata.num_classes, metadata.num_classes > 0)
     check_batch(config.batch_size, metadata.num_examples, mesh.size)
     crops = None if metadata.one_size else make_crops(config)
-    shapes = _image_shapes(config.batch_size, metadata, crops)
+    make_shapes: Any = kind.of(config).batch_shapes
+    shapes = make_shapes(config.batch_size, metadata.shape, crops)
     rng = np.random.default_rng(config.seed)
     few = {
         "input": jax.tree.map(
@@ -136,8 +179,7 @@ def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
 
 def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
     """Read a few examples of the training split."""
-    if kind.of(config).captions:
-        tokens.check_package()
+    kind.of(config).check()
     train = source.load(config.data, config.data.train_split, kind.of(config).data)
     check_labels(config, train.num_classes, train.labelled)
     shapes = make_batches(config, train, mesh).shapes
@@ -148,21 +190,6 @@ def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
         return _Data(shapes, batches.next(), len(train), batches.crops, train.describe())
     finally:
         batches.close()
-
-
-def _image_shapes(batch_size: int, metadata: Metadata, crops: Crops | None) -> dict[str, Any]:
-    """Return the shapes of a batch of images, or of crops if the host cuts them."""
-
-    def pixels(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((batch_size, *shape, metadata.shape[2]), np.uint8)
-
-    if crops is None or not crops.views:
-        inputs = pixels(*(metadata.shape[:2] if crops is None else (crops.size, crops.size)))
-    else:
-        groups = {"views": crops.views, "crops": crops.crops}
-        inputs = {k: pixels(len(g), g[0].size, g[0].size) for k, g in groups.items() if g}
-    integers = jax.ShapeDtypeStruct((batch_size,), np.int32)
-    return {"input": inputs, "label": integers, "index": integers}
 
 
 def _mebibytes(num_bytes: float) -> str:

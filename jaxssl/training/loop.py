@@ -19,7 +19,6 @@ from ml_collections import ConfigDict
 from jaxssl import distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import POSITION, Batches
-from jaxssl.data.decoders import tokens
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
@@ -223,8 +222,7 @@ def _set_up(
     check_same_config(config, workdir)
     evaluation.check(config)
     examples = kind.of(config)
-    if examples.captions:
-        tokens.check_package()  # Preparing the data first could take hours.
+    examples.check()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
     splits = distributed.raise_together(
         lambda: splits or source.load_splits(config.data, examples.data)

@@ -7,11 +7,10 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.augment.colour import RGB
-from jaxssl.augment.recipes import needs_rgb
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
 from jaxssl.training.config.groups import VIEW_GROUPS, arguments
+from jaxssl.training.config.method import has_text
 from jaxssl.training.state import TrainState
 
 
@@ -42,11 +41,11 @@ def lines(
     chunks, unit = config.accumulate_steps, setup.units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     captions = ()
-    if kind.of(config).captions:
+    if has_text(config):
         captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
     view_groups = ()
     image_shape = jax.tree.leaves(views["views"])[0].shape
-    if kind.of(config).pictures and (left_out := _left_out(config, image_shape[-1])):
+    if left_out := _left_out(config, image_shape[-1]):
         view_groups = (f"left out   {left_out} of the views: the images are not RGB",)
     if "mean" in config.data:
         view_groups += (f"scale      mean {config.data.mean}, std {config.data.std} by channel",)
@@ -79,8 +78,8 @@ def lines(
 def _left_out(config: ConfigDict, channels: int) -> str:
     """Return the operations of the views that images with other channels than RGB do not get."""
     groups = ({**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS)
-    names = (name for group in groups for name in needs_rgb(group))
-    return "" if channels == RGB else ", ".join(dict.fromkeys(names))
+    names = (name for group in groups for name in kind.of(config).left_out(group, channels))
+    return ", ".join(dict.fromkeys(names))
 
 
 def describe_init(report: Mapping[str, Any]) -> str:

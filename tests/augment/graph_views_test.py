@@ -12,7 +12,7 @@ from scipy import stats
 
 from jaxssl.augment import graph as ops
 from jaxssl.augment import recipes
-from jaxssl.data.decoders.graphs import Room, pack, room_for, sizes_of
+from jaxssl.kinds.graph import Room, pack, room_for, sizes_of
 from jaxssl.models import gin
 
 GRAPHS = [graph(1, [], [1]), *random_graphs(5, least=2, most=12), graph(4, [], [0, 1, 2, 0])]

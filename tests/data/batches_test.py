@@ -19,13 +19,12 @@ from sklearn.datasets import load_digits
 
 from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
-from jaxssl.data import plan
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.batches import make_batches, make_plan
 from jaxssl.data.decoders import decoding
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.decoders.lazy_array import LazyArray
-from jaxssl.data.records import PreparedSplit
+from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.source import load
 from jaxssl.data.splits import Source
 from jaxssl.data.toy import digits
@@ -46,7 +45,7 @@ def digits_in(data_dir, split):
 
 
 def of_records(records, shape=(8, 8, 1)):
-    part = PreparedSplit(records, channels=shape[2])
+    part = PreparedSplit(records, PictureReader(channels=shape[2]))
     names = tuple("0123456789")
     return Source("made", "train", ((part, np.arange(len(records))),), names, shape)
 
@@ -230,7 +229,7 @@ def test_global_batches_are_equal_on_one_and_eight_devices(make, cache):
     ],
 )
 def test_cache_auto_keeps_sets_below_the_limit_on_the_device(make, monkeypatch, limit, way):
-    monkeypatch.setattr(plan, "CACHE_BYTES", limit)
+    monkeypatch.setattr(batches_lib, "CACHE_BYTES", limit)
     batches = make("auto", workers=0)
     assert batches.plan.why.startswith(way)
     assert_same(take(batches, 1), take(make("device"), 1))
@@ -241,7 +240,7 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
         def memory_stats(self):
             return {"bytes_limit": 2**40}
 
-    monkeypatch.setattr(plan.jax, "local_devices", lambda: [Device()])
+    monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
     assert make_plan(some, NO_CROPS).why.startswith(
         f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
     )

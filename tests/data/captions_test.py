@@ -14,12 +14,12 @@ import tensorflow_datasets as tfds
 from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
 
 from jaxssl import distributed
-from jaxssl.augment.views import make_image_text_views
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.formats import captions
 from jaxssl.data.records import CaptionReader
+from jaxssl.kinds.image_text import make_image_text_views
 
 pytestmark = pytest.mark.fast
 

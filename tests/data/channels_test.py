@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import pack, picture, pixels_of, refused, unpack
+from ml_collections import ConfigDict
 from PIL import Image
 
 import jaxssl
@@ -15,8 +16,9 @@ from jaxssl.augment.recipes import needs_rgb
 from jaxssl.augment.views import Scale, make_views, to_uint8
 from jaxssl.data.decoders import decoding
 from jaxssl.data.opening.in_memory import load_splits
-from jaxssl.data.statistics import channel_statistics
+from jaxssl.kinds.image import statistics
 from jaxssl.pretrained.export import export
+from jaxssl.training.build import add_statistics
 
 RNG = np.random.default_rng(0)
 
@@ -118,18 +120,19 @@ def test_channels_of_other_data_sets_are_refused(load):
 def test_statistics_are_those_of_the_training_images():
     pixels, _ = images(5)
     train = load_splits(pixels)[0].train
-    measured = channel_statistics(data_config(), train, 8)
+    measured = statistics("auto", train, 8)
     flat = pixels.reshape(-1, 5) / 255
     np.testing.assert_allclose(measured["mean"], flat.mean(axis=0), atol=5e-5)
     np.testing.assert_allclose(measured["std"], flat.std(axis=0), atol=5e-5)
     constant = load_splits(np.zeros((4, 8, 8, 4), np.uint8))[0].train
-    assert channel_statistics(data_config(), constant, 8)["std"] == (0.0039,) * 4
+    assert statistics("auto", constant, 8)["std"] == (0.0039,) * 4
     for channels, normalise, number in ((3, "auto", 0), (1, "measured", 1), (5, "half", 0)):
         train = load_splits(images(channels)[0])[0].train
-        values = channel_statistics(data_config(normalise=normalise), train, 8)
+        values = statistics(normalise, train, 8)
         assert len(values.get("mean", ())) == number
     with refused("data.normalise='measure' is unknown; did you mean 'measured'"):
-        channel_statistics(data_config(normalise="measure"), train, 8)
+        settings = {"data": data_config(normalise="measure"), "augment": {"name": "simclr"}}
+        add_statistics(ConfigDict(settings), train)
 
 
 @pytest.mark.fast
@@ -175,7 +178,7 @@ def test_run_on_five_channels_of_16_bits_trains_evaluates_embeds_and_exports(tmp
     log = (run.workdir / "train.log").read_text()
     assert "left out   saturation, hue, grayscale of the views" in log
     train = run.splits.train
-    assert run.config.data.mean == [*channel_statistics(data_config(), train, 8)["mean"]]
+    assert run.config.data.mean == [*statistics("auto", train, 8)["mean"]]
     inputs = run.encoder.inputs
     assert (inputs.channels, list(inputs.mean)) == (5, run.config.data.mean)
     rows = jaxssl.evaluate(run, "knn", kinds=["pretrained"])

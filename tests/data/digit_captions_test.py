@@ -14,7 +14,7 @@ from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digit_captions
-from jaxssl.kinds.image import Reader
+from jaxssl.kinds.image import ReadImages
 
 pytestmark = pytest.mark.fast
 
@@ -163,7 +163,7 @@ def test_batches_contain_captions_only_on_request(some):
 
 
 def test_caption_reader_can_be_pickled_for_worker_processes(some):
-    reader = Reader(some, None, 0, captions=True)
+    reader = ReadImages(some, None, 0, captions=True)
     indices = np.array([4, 1], np.int32)
     actual = pickle.loads(pickle.dumps(reader))(0, indices)
     jax.tree.map(np.testing.assert_array_equal, actual, reader(0, indices))

@@ -11,7 +11,8 @@ from PIL import ExifTags, Image
 
 from jaxssl.data import fingerprint as fingerprint_lib
 from jaxssl.data.fingerprint import fingerprint
-from jaxssl.data.splits import PreparedSplit, Source
+from jaxssl.data.records import PictureReader, PreparedSplit
+from jaxssl.data.splits import Source
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), np.uint8)
 
@@ -59,7 +60,7 @@ def test_fingerprint_is_of_the_pixels_that_training_sees():
     palette = np.arange(768, dtype=np.uint8).reshape(256, 3)
     both = [
         [source(quantized(colours)) for colours in (palette, 255 - palette)],
-        [source(turned(orientation), upright=True) for orientation in (1, 3)],
+        [source(turned(orientation), decode=PictureReader(upright=True)) for orientation in (1, 3)],
     ]
     for first, second in both:
         pixels = [[np.asarray(x.input) for x in s.read(np.arange(10))] for s in (first, second)]

@@ -32,6 +32,8 @@ from jaxssl.data.class_names import read_classes
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _pictures, folder
 from jaxssl.data.opening import convert
+from jaxssl.data.records import PictureReader, PreparedSplit
+from jaxssl.data.splits import Source
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +70,8 @@ PICTURES = tuple(_make_pictures())
 
 
 def _decoded(data, channels):
-    part = source.PreparedSplit([{"image": data, "label": 0}], channels=channels, upright=True)
-    whole = source.Source("x", "train", ((part, np.arange(1)),), ("a",), (None, None, channels))
+    part = PreparedSplit([{"image": data, "label": 0}], PictureReader("image", channels, True))
+    whole = Source("x", "train", ((part, np.arange(1)),), ("a",), (None, None, channels))
     [example] = whole.read(np.arange(1))
     return decoding.pixels(example.input)
 

@@ -18,12 +18,11 @@ from graph_cases import (
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import Order, make_batches
-from jaxssl.data.decoders import graphs as graphs_lib
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.decoders.graphs import GraphArray, Room, pack, room_for, sizes_of
 from jaxssl.data.records import PreparedSplit
 from jaxssl.data.splits import Source
 from jaxssl.kinds import graph as graph_kind
+from jaxssl.kinds.graph import GraphArray, Room, pack, room_for, sizes_of
 
 pytestmark = pytest.mark.fast
 
@@ -77,31 +76,45 @@ def test_graph_batch_capacity_is_the_largest_row_rounded_up(rows):
     edges = max(sum(len(g.edge) for g in part) for part in parts)
     room = room_for(sizes_of(GRAPHS), rows)
     for actual, need in zip(room, (nodes, edges), strict=True):
-        assert need <= actual < need + graphs_lib.ROUND and actual % graphs_lib.ROUND == 0
+        assert need <= actual < need + graph_kind.ROUND and actual % graph_kind.ROUND == 0
     for tight in (Room(nodes - 1, edges), Room(nodes, edges - 1)):
         with pytest.raises(ValueError, match="nodes and .* edges do not fit into Room"):
             pack(GRAPHS, rows, NUM_TAGS, tight)
     assert_same(unpacked(pack(GRAPHS, rows, NUM_TAGS, Room(nodes, edges)))[: len(GRAPHS)], GRAPHS)
 
 
-def reader_of(rows, room=None):
-    order, sizes = Order(len(GRAPHS), BATCH, 0), sizes_of(GRAPHS)
-    room = room or graphs_lib.largest([room_for(sizes[order(step)], rows) for step in range(20)])
-    labels = np.arange(len(GRAPHS), dtype=np.int32) % 2
-    return graph_kind.Reader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
+ORDER = Order(len(GRAPHS), BATCH, 0)
+
+
+def source_of(graphs):
+    """Return a split that consists of these graphs, whose labels alternate."""
+    records = [{"graph": one, "label": i % 2} for i, one in enumerate(graphs)]
+    part = PreparedSplit(records, decode=lambda record: record["graph"])
+    parts = ((part, np.arange(len(graphs))),)
+    return Source("made", "train", parts, ("a", "b"), (NUM_TAGS,), kind="graph")
+
+
+def reader_of(rows, order=ORDER):
+    return graph_kind.make_reader(source_of(GRAPHS), order, BATCH, rows)
+
+
+def late_growth(step):
+    """Return the batches of an order whose first epoch only has one small graph."""
+    return np.zeros(BATCH, np.int32) if step < len(GRAPHS) // BATCH else ORDER(step)
 
 
 def same(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-# A room that is too small for some batch: all processes must agree on a larger one.
-@pytest.mark.parametrize("room", [None, Room(8, 8)])
+# A capacity that is too small for later batches: all processes must agree on a larger one.
+@pytest.mark.parametrize("order", [ORDER, late_growth])
 @pytest.mark.parametrize("processes", [2, 4])
-def test_each_process_packs_its_rows_of_a_graph_batch(processes, room):
-    read = reader_of(8, room)
-    for step in (0, 1, 2, 5):
-        indices = read.order(step)
+def test_each_process_packs_its_rows_of_a_graph_batch(monkeypatch, processes, order):
+    monkeypatch.setattr(graph_kind, "EPOCHS", 1)
+    read = reader_of(8, order).read
+    for step in (2, 3, 4, 5):
+        indices = order(step)
         whole = read(step, indices)
         assert_same(unpacked(whole["input"]), [GRAPHS[place] for place in indices])
         np.testing.assert_array_equal(whole["label"], indices % 2)
@@ -109,20 +122,23 @@ def test_each_process_packs_its_rows_of_a_graph_batch(processes, room):
         same(jax.tree.map(lambda *x: np.concatenate(x), *shares), whole)
 
 
-def test_graph_batch_capacity_grows_for_larger_batches():
-    small, enough = reader_of(2, Room(8, 8)), reader_of(2)
-    for step in range(20):
-        indices = small.order(step)
+def test_graph_batch_capacity_grows_for_larger_batches(monkeypatch):
+    enough = reader_of(2)
+    monkeypatch.setattr(graph_kind, "EPOCHS", 1)
+    small = reader_of(2, late_growth)
+    first = room_for(sizes_of([GRAPHS[0]] * BATCH), 2)
+    for step in range(2, 20):
+        indices = ORDER(step)
         need = room_for(sizes_of([GRAPHS[place] for place in indices]), 2)
-        grown = small(step, indices)["input"]
-        assert grown["x"].shape[1] == max(8, need.nodes)
-        assert grown["edge"].shape[1] == max(8, need.edges)
-        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), enough(step, indices))
-        assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes())
+        grown = small.read(step, indices)["input"]
+        assert grown["x"].shape[1] == max(first.nodes, need.nodes)
+        assert grown["edge"].shape[1] == max(first.edges, need.edges)
+        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), enough.read(step, indices))
+        assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes)
 
 
 def test_example_input_is_a_row_of_two_graphs():
-    actual = reader_of(4).example()
+    actual = reader_of(4).example
     assert_same(unpacked(actual["input"]), GRAPHS[:2])
     assert actual["index"].tolist() == [0, 1] and actual["input"]["size"].shape == (1, 2)
 
@@ -193,12 +209,9 @@ def test_graphs_cannot_be_cached_on_the_device(opened):
 
 
 def test_batches_of_all_epochs_have_the_shapes_that_are_announced():
-    records = [{"graph": graph, "label": 0} for graph in random_graphs(21, most=40)]
-    part = PreparedSplit(records, decode=lambda record: record["graph"])
-    source = Source("made", "train", ((part, np.arange(21)),), ("a",), (NUM_TAGS,), kind="graph")
     order = Order(21, 6, 0)
-    reader = graph_kind.make_reader(source, order, 6, 2)
-    expected = {name: value.shape for name, value in reader.shapes()["input"].items()}
+    reader = graph_kind.make_reader(source_of(random_graphs(21, most=40)), order, 6, 2)
+    expected = {name: value.shape for name, value in reader.shapes["input"].items()}
     for step in range(60):
-        packed = reader(step, order(step))["input"]
+        packed = reader.read(step, order(step))["input"]
         assert {name: value.shape for name, value in packed.items()} == expected

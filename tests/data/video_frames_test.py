@@ -10,11 +10,11 @@ from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
-from jaxssl.data.decoders import clips
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
-from jaxssl.kinds.video import Reader
+from jaxssl.kinds import video as clips
+from jaxssl.kinds.video import ReadClips
 
 pytestmark = pytest.mark.fast
 
@@ -302,7 +302,7 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
 def test_views_of_a_clip_in_training_are_random_windows():
     clip = SimpleNamespace(input=numbered(10), label=0)
     source = SimpleNamespace(read=lambda indices: [clip] * len(indices))
-    reader = Reader(source, Crops((), (), 2, frames=(4, 4)), seed=0)
+    reader = ReadClips(source, Crops((), (), 2, frames=(4, 4)), seed=0)
     views = reader(0, np.arange(20))["input"]["views"]
     assert views.shape == (20, 2, 4, 2, 2, 3)
     starts = views[:, :, 0, 0, 0, 0]

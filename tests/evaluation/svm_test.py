@@ -9,11 +9,10 @@ from graph_cases import NUM_TAGS, graph, random_graphs
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
-from jaxssl.data.decoders.graphs import GraphArray
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm
-from jaxssl.kinds.graph import MAX_DEGREE, histograms
+from jaxssl.kinds.graph import MAX_DEGREE, GraphArray, histograms
 
 C = (0.1, 30.0)
 QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}

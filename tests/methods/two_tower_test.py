@@ -12,7 +12,7 @@ from method_cases import KEY, NUM_EXAMPLES, B, Head, Net, embed, start, value_of
 from tiny import DIGITS
 
 from jaxssl import distributed
-from jaxssl.augment.views import make_image_text_views
+from jaxssl.kinds.image_text import make_image_text_views
 from jaxssl.losses import objective
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import two_tower

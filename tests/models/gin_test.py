@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxssl import collectives, distributed
 from jaxssl.augment.graph import as_float
-from jaxssl.data.decoders.graphs import Room, pack
+from jaxssl.kinds.graph import Room, pack
 from jaxssl.models import gin
 from jaxssl.models._layers import MaskedBatchNorm
 

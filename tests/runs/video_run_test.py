@@ -14,7 +14,7 @@ from workdir_cases import at_batch
 
 import jaxssl
 from jaxssl import distributed
-from jaxssl.augment.views import VideoInputs
+from jaxssl.kinds.video import VideoInputs
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError

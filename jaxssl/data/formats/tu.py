@@ -23,7 +23,6 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from jaxssl.data.decoders import files
-from jaxssl.data.decoders.graphs import Graph
 from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, one_line
 
@@ -36,12 +35,13 @@ class Graphs(NamedTuple):
     """All graphs of a TU data set, with their classes.
 
     Attributes:
-        graphs: in the order of the files.
+        graphs: in the order of the files, each with its node tags "tag" int32 [n] and the pairs
+            of nodes "edge" int32 [m, 2], the smaller node first, each edge once.
         labels: the class of each graph, as the files name it.
         num_tags: number of node tags.
     """
 
-    graphs: list[Graph]
+    graphs: list[dict[str, np.ndarray]]
     labels: list[int]
     num_tags: int
 
@@ -80,7 +80,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         graphs, labels, _ = self._set
         order = np.random.default_rng(0).permutation(len(graphs))
         for key, i in enumerate(order.tolist()):
-            yield key, {**graphs[i]._asdict(), "label": str(labels[i])}
+            yield key, {**graphs[i], "label": str(labels[i])}
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -207,7 +207,7 @@ def _normalise(graphs: Sequence[tuple[np.ndarray, np.ndarray]], labels: list[int
         _require_nodes(edges, len(tags), 0)
         edges = np.sort(edges[edges[:, 0] != edges[:, 1]], axis=1)
         edges = np.unique(edges, axis=0).astype(np.int32)
-        normalised.append(Graph(np.searchsorted(all_tags, tags).astype(np.int32), edges))
+        normalised.append({"tag": np.searchsorted(all_tags, tags).astype(np.int32), "edge": edges})
     return Graphs(normalised, labels, len(all_tags))
 
 

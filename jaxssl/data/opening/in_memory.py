@@ -19,7 +19,7 @@ from jaxssl.data.formats import _pictures, user_files
 from jaxssl.data.opening import items
 from jaxssl.data.opening.labels import convert_labels
 from jaxssl.data.opening.tables import LABEL_KEYS, PictureFile, from_columns, open_path
-from jaxssl.data.records import UNLABELLED, PreparedSplit
+from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
@@ -344,10 +344,9 @@ def _hugging_face_names(data: Any) -> Sequence[str]:
 def _source(examples: _Examples, split: str, indices: np.ndarray) -> Source:
     part = PreparedSplit(
         examples.records,
+        PictureReader(channels=examples.shape[-1], upright=True),
         label="label" if examples.class_names else None,
-        channels=examples.shape[-1],
         num_classes=len(examples.class_names),
-        upright=True,
         labels=examples.labels,
         streamed=examples.streamed,
     )

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.decoders.graphs import Graph
-
 # Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
 SIZES = {"train": 800, "test": 200}
@@ -47,7 +45,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             name = list(CLASSES)[i % len(CLASSES)]
-            yield i, {**necklace(rng, CLASSES[name])._asdict(), "label": name}
+            yield i, {**necklace(rng, CLASSES[name]), "label": name}
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -55,7 +53,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     return Builder(data_dir=data_dir)
 
 
-def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> Graph:
+def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Draw a ring graph with groups of adjacent pendants, at least two nodes apart."""
     n = int(rng.integers(RING[0], RING[1] + 1))
     gaps = rng.multinomial(n - sum(groups) - 2 * len(groups), [1 / len(groups)] * len(groups)) + 2
@@ -70,4 +68,5 @@ def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> Graph:
         outer.append(n + len(outer))
     shuffled = rng.permutation(n + len(outer))
     edge = np.sort(shuffled[np.array(edges)], axis=1)
-    return Graph(np.zeros(len(shuffled), np.int32), np.unique(edge, axis=0).astype(np.int32))
+    tags = np.zeros(len(shuffled), np.int32)
+    return {"tag": tags, "edge": np.unique(edge, axis=0).astype(np.int32)}
