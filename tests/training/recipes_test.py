@@ -18,14 +18,9 @@ from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
-<<<<<<< HEAD
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.config.method import check_labels, make_crops, make_networks
-=======
-from jaxssl.training.build import build, initial_state, make_networks
-from jaxssl.training.compatibility import check_labels
 from jaxssl.training.dry_run import find_metadata
->>>>>>> de0d688 (Put all that depends on a kind of examples into its file, and batches into one class)
 from jaxssl.training.state import make_train_step
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -325,11 +320,7 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
     known = find_metadata({"name": "imagenet2012"}, 224)
     assert not known.one_size
     config = config_lib.load("imagenet_dino:vit_s", [("batch_size", "3")])
-<<<<<<< HEAD
-    actual = dry_run._image_shapes(3, known, make_crops(config))["input"]
-=======
-    actual = image.batch_shapes(3, known.shape, build_lib.make_crops(config))["input"]
->>>>>>> de0d688 (Put all that depends on a kind of examples into its file, and batches into one class)
+    actual = image.batch_shapes(3, known.shape, make_crops(config))["input"]
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in actual.items()} == expected
     whole = image.batch_shapes(3, known.shape, decoding.Crops((), (), 224))["input"]

@@ -220,6 +220,6 @@ def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) ->
         )
 
 
-def _has_text(config: ConfigDict) -> bool:
+def has_text(config: ConfigDict) -> bool:
     """Return True if a config has a network for captions. Old configs lack the key "text"."""
     return "text" in config and config.text.name != "none"
