@@ -18,12 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
 import jaxssl
+from jaxssl import components
 from jaxssl.errors import UserError, closest_key, shorten, suggest
 from jaxssl.training import peers
 from jaxssl.training.output.console import outlive_terminal, show_error
@@ -37,59 +39,33 @@ OUT_OF_MEMORY = (
 
 
 class Command(NamedTuple):
-    """A subcommand, as the list of commands shows it.
+    """A subcommand, as the list of commands shows it with the first line of its docstring.
 
     Attributes:
         heading: of the commands among which it is listed.
-        purpose: what it does.
         example: arguments.
         keys: start of the config keys that it takes as --config.KEY=VALUE; None if it takes none.
     """
 
     heading: str
-    purpose: str
     example: str
     keys: str | None = None
 
 
 # The file of "data show" is data_show.py.
 COMMANDS = {
-    "train": Command(
-        "Pretrain", "pretrain an encoder", "--config auc_cl:cifar10 --config.batch_size=64", ""
-    ),
-    "eval": Command(
-        "Evaluate", "evaluate encoders", "--workdir runs/digits --protocols knn,linear", "data."
-    ),
-    "embed": Command(
-        "Evaluate", "write the embeddings of images to a file", "runs/digits pictures/"
-    ),
-    "neighbours": Command(
-        "Evaluate",
-        "find the nearest pictures of each picture, and likely duplicates",
-        "runs/digits pictures/",
-    ),
-    "report": Command("Evaluate", "write the report of a run, or compare runs", "runs/A runs/B"),
-    "study": Command("Evaluate", "reproduce a claim of a paper", "gradient_bias", ""),
-    "export": Command(
-        "Share", "write an encoder as a file for other projects", "runs/digits --to safetensors"
-    ),
-    "data show": Command("Data", "draw images and their views", "--config digits", ""),
-    "data prepare": Command(
-        "Data", "prepare a data set, so that runs start at once", "cifar10", "data."
-    ),
-    "data convert": Command(
-        "Data",
-        "convert TFRecord files of TFDS to files that can be read by index",
-        "~/tensorflow_datasets/cifar10/3.0.2",
-    ),
-    "list": Command(
-        "Look up",
-        "list the configs, losses, networks, protocols and other components",
-        "losses nt_xent",
-    ),
-    "completion": Command(
-        "Look up", "print a script that completes commands in bash, zsh or fish", "bash"
-    ),
+    "train": Command("Pretrain", "--config auc_cl:cifar10 --config.batch_size=64", ""),
+    "eval": Command("Evaluate", "--workdir runs/digits --protocols knn,linear", "data."),
+    "embed": Command("Evaluate", "runs/digits pictures/"),
+    "neighbours": Command("Evaluate", "runs/digits pictures/"),
+    "report": Command("Evaluate", "runs/A runs/B"),
+    "study": Command("Evaluate", "gradient_bias", ""),
+    "export": Command("Share", "runs/digits --to safetensors"),
+    "data show": Command("Data", "--config digits", ""),
+    "data prepare": Command("Data", "cifar10", "data."),
+    "data convert": Command("Data", "~/tensorflow_datasets/cifar10/3.0.2"),
+    "list": Command("Look up", "losses nt_xent"),
+    "completion": Command("Look up", "bash"),
 }
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
@@ -127,7 +103,11 @@ def find_command(words: Sequence[str]) -> str | None:
 
 def load(command: str) -> ModuleType:
     """Import the file of a subcommand."""
-    return importlib.import_module(f"jaxssl.cli.{FILES.get(command, command.replace(' ', '_'))}")
+    return importlib.import_module(f"jaxssl.cli.{_file(command)}")
+
+
+def _file(command: str) -> str:
+    return FILES.get(command, command.replace(" ", "_"))
 
 
 def _run_without_command(words: Sequence[str]) -> int:
@@ -151,7 +131,8 @@ def _run_without_command(words: Sequence[str]) -> int:
     for heading, commands in itertools.groupby(listed, lambda name: COMMANDS[name].heading):
         print(f"\n{heading}")
         for name in commands:
-            print(f"  {name:14} {COMMANDS[name].purpose}")
+            purpose = components.summary(Path(__file__).with_name(f"{_file(name)}.py"))
+            print(f"  {name:14} {purpose[0].lower()}{purpose[1:].rstrip('.')}")
             print(f"  {'':14} jaxssl {name} {COMMANDS[name].example}")
     print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
     return 0 if words else 2
@@ -277,6 +258,40 @@ def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
         "have not trained with them.",
         values,
     )
+
+
+def define_encoder(values: flags.FlagValues) -> None:
+    """Define the flags of a command that reads an encoder, for `encoder_options`."""
+    flags.DEFINE_string(
+        "step", None, "Checkpoint: a step, last or best; default: last.", flag_values=values
+    )
+    flags.DEFINE_string("layer", "backbone", "Layer: backbone or projector.", flag_values=values)
+    define_trust(values)
+
+
+def encoder_options(values: flags.FlagValues) -> dict[str, Any]:
+    """Return the values of the flags of `define_encoder` as options of Python functions."""
+    return {"step": parse_step(values.step), "layer": values.layer, "trust": values.trust}
+
+
+def define_pictures(values: flags.FlagValues) -> None:
+    """Define the flags of a command that takes an encoder and pictures."""
+    flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", values)
+    define_encoder(values)
+    actions, about = ["stop", "skip"], "Stop at pictures that cannot be read, or skip."
+    flags.DEFINE_enum("on_error", "stop", actions, about, values)
+
+
+def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, str]:
+    """Return the encoder and the pictures that --paths names.
+
+    Raises:
+        UserError: if it does not name two paths.
+    """
+    if len(values.paths) != 2:
+        raise UserError(f"name the encoder and the images: jaxssl {command} ENCODER IMAGES")
+    encoder, images = values.paths
+    return encoder, images
 
 
 def start_jax(values: flags.FlagValues) -> None:

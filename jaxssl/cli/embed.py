@@ -13,27 +13,16 @@ from jaxssl import cli
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "paths"
-PATHS = flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", FLAGS)
 OUT = flags.DEFINE_string("out", "embeddings.npy", "File to write, .npy or .parquet.", FLAGS)
-LAYER = flags.DEFINE_string("layer", "backbone", "Layer: backbone or projector.", FLAGS)
-STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
-ON_ERROR = flags.DEFINE_enum(
-    "on_error", "stop", ["stop", "skip"], "Stop at pictures that cannot be read, or skip.", FLAGS
-)
-TRUST = cli.define_trust(FLAGS)
+cli.define_pictures(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Call `jaxssl.embed` with the flags."""
-    from jaxssl.errors import UserError
-
-    if len(PATHS.value) != 2:
-        raise UserError("name the encoder and the images: jaxssl embed ENCODER IMAGES")
+    encoder, images = cli.encoder_and_pictures(FLAGS, "embed")
     from jaxssl import api
     from jaxssl.training.output import console
 
-    encoder, images = PATHS.value
-    step = cli.parse_step(STEP.value)
-    options = {"layer": LAYER.value, "step": step, "trust": TRUST.value, "on_error": ON_ERROR.value}
+    options = {**cli.encoder_options(FLAGS), "on_error": FLAGS.on_error}
     shape = api.embed(encoder, images, OUT.value, **options).shape
     console.show(f"{OUT.value}: {shape[0]} embeddings of {shape[1]} numbers")

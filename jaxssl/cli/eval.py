@@ -9,7 +9,6 @@ every protocol that fits. The data set of the run is used unless --dataset names
 """
 
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -30,10 +29,6 @@ SUITE = flags.DEFINE_string(
     "Evaluate on many data sets: name of a packaged suite, or a Python file with get_suite().",
     FLAGS,
 )
-STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
-LAYER = flags.DEFINE_string(
-    "layer", "backbone", "Layer that features are taken from: backbone or projector.", FLAGS
-)
 KINDS = flags.DEFINE_list(
     "kinds", None, "Features: some of raw,untrained,pretrained; default: all that fit.", FLAGS
 )
@@ -45,7 +40,7 @@ SEED = flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 OUT = flags.DEFINE_string("out", None, "Folder of results.json; default: the workdir.", FLAGS)
-TRUST = cli.define_trust(FLAGS)
+cli.define_encoder(FLAGS)
 # Only these config keys may be set beside --suite, because a suite names its data sets.
 SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
@@ -64,14 +59,12 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
     cli.start_jax(FLAGS)
     data_overrides, weights_options = split_overrides(overrides)
-    options: dict[str, Any] = {
-        "step": cli.parse_step(STEP.value),
+    options = {
+        **cli.encoder_options(FLAGS),
         "kinds": KINDS.value,
-        "layer": LAYER.value,
         "seed": SEED.value,
         "out": OUT.value and Path(OUT.value),
         "weights_options": weights_options,
-        "trust": TRUST.value,
     }
     defaults = base.get_config().data
     if SUITE.value:
@@ -86,5 +79,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     for path in paths:
         chosen = DATASET.value, data_overrides
-        data = data_config(path, defaults, *chosen, trust=TRUST.value)
+        data = data_config(path, defaults, *chosen, trust=FLAGS.trust)
         run.evaluate(path, PROTOCOLS.value, data=data, **options)

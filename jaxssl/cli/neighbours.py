@@ -15,7 +15,6 @@ from jaxssl import cli
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "paths"
-PATHS = flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", FLAGS)
 OUT = flags.DEFINE_string("out", "neighbours.html", "Page to write.", FLAGS)
 K = flags.DEFINE_integer(
     "k", 8, "Number of neighbours of each picture.", lower_bound=1, flag_values=FLAGS
@@ -31,35 +30,26 @@ THRESHOLD = flags.DEFINE_float(
 ROWS = flags.DEFINE_integer(
     "rows", 100, "Most pictures in a table of the page.", lower_bound=1, flag_values=FLAGS
 )
-LAYER = flags.DEFINE_string("layer", "backbone", "Layer: backbone or projector.", FLAGS)
-STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
-ON_ERROR = flags.DEFINE_enum(
-    "on_error", "stop", ["stop", "skip"], "Stop at pictures that cannot be read, or skip.", FLAGS
-)
-TRUST = cli.define_trust(FLAGS)
+cli.define_pictures(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Write the page with `jaxssl.evaluation.picture_neighbours.write`."""
-    from jaxssl.errors import UserError
-
-    if len(PATHS.value) != 2:
-        raise UserError("name the encoder and the images: jaxssl neighbours ENCODER IMAGES")
-    step = cli.parse_step(STEP.value)
+    encoder, images = cli.encoder_and_pictures(FLAGS, "neighbours")
+    options = cli.encoder_options(FLAGS)
     from jaxssl.evaluation import picture_neighbours
     from jaxssl.pretrained.load import load_pretrained
     from jaxssl.training.output import compile_cache, console
 
     compile_cache.enable()
-    encoder, images = PATHS.value
     number, pairs = picture_neighbours.write(
-        load_pretrained(encoder, step, trust=TRUST.value),
+        load_pretrained(encoder, options["step"], trust=options["trust"]),
         images,
         Path(OUT.value),
         k=K.value,
         threshold=THRESHOLD.value,
         rows=ROWS.value,
-        layer=LAYER.value,
-        on_error=ON_ERROR.value,
+        layer=options["layer"],
+        on_error=FLAGS.on_error,
     )
     console.show(f"{OUT.value}: {number} pictures, {pairs} pairs of likely duplicates")

@@ -85,7 +85,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl import distributed
     from jaxssl.studies import documents
-    from jaxssl.studies.study import Setting, scale_config
+    from jaxssl.studies.study import Setting, published_tables, scale_config
     from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
@@ -114,6 +114,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         # An unwritable folder must fail before the work, not after it.
         setting.out.mkdir(parents=True, exist_ok=True)
     findings = study.run(setting)
+    findings = findings._replace(tables=[*findings.tables, *published_tables(name)])
     title = components.summary(components.file("study", name)).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
     path = documents.write_study(

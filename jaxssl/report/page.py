@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a report template to an HTML page. All values are escaped.
+    """Render a report template to a page. In HTML pages all values are escaped.
 
     Args:
         template: name of a file in `templates/`.
@@ -65,7 +65,7 @@ def percent(share: float) -> str:
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("jaxssl.report"),
-    autoescape=True,
+    autoescape=lambda name: str(name).endswith(".html"),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -1,39 +1,21 @@
 """Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import (
-    KNN,
-    LINEAR,
-    METRIC_NAMES,
-    Results,
-    accuracy_picture,
-    accuracy_table,
-)
+from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Comparison, Results
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, spread
 
+SWEEP = ("simclr", "simclr_tuned", "auc_cl", "auc_cl_sum")  # trained at all batch sizes
 ARMS: dict[str, dict[str, Any]] = {
-    "simclr": METHODS["simclr"],
-    "simclr_tuned": METHODS["simclr_tuned"],
-    "auc_cl": METHODS["auc_cl"],
-    "auc_cl_sum": METHODS["auc_cl_sum"],
+    **{name: METHODS[name] for name in SWEEP},
     "auc_cl_released": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
     "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
-    "decl": METHODS["decl"],
-    "tcl": METHODS["tcl"],
-    "moco_v3": METHODS["moco_v3"],
+    **{name: METHODS[name] for name in ("decl", "tcl", "moco_v3")},
 }
-SWEEP = (
-    "simclr",
-    "simclr_tuned",
-    "auc_cl",
-    "auc_cl_sum",
-)  # These methods are trained at all batch sizes.
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours
@@ -49,29 +31,31 @@ def run(setting: Setting) -> Findings:
     """Train all methods at the scale's batch size, and some of them at other batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
-    cells_of_size = grid.batch_size_cells(setting, BATCHES)
-    cells_of_size = {default: grid.batch_size_values(setting, default), **cells_of_size}
-    sizes = sorted(cells_of_size)
-    sweep = [arm for arm in arms if arm in SWEEP]
-    cells = grid.cross({arm: ARMS[arm] for arm in arms}, {default: cells_of_size[default]})
-    for size in sizes:
-        cells |= grid.cross({arm: ARMS[arm] for arm in sweep}, {size: cells_of_size[size]})
+    sizes = {
+        **grid.batch_size_cells(setting, BATCHES),
+        default: grid.batch_size_values(setting, default),
+    }
+    sizes = dict(sorted(sizes.items()))
+    sweep = {arm: ARMS[arm] for arm in arms if arm in SWEEP}
+    cells = grid.cross({arm: ARMS[arm] for arm in arms}, {default: sizes[default]})
+    for size, cell in sizes.items():
+        cells |= grid.cross(sweep, {size: cell})
     results = grid.run_grid(setting, cells)
+    at_default = {(arm, default): results[arm, default] for arm in arms}
+    of_sweep = {(arm, size): results[arm, size] for arm in sweep for size in sizes}
     base = grid.baselines(results[arms[0], default][0])
-    metrics = (KNN, LINEAR)
-    tables = [accuracy_table(results, arms, [default], "batch size", m, base) for m in metrics]
-    pictures = []
-    if sweep and len(sizes) > 1:
-        axis = sweep, sizes, "batch size"
-        for metric in metrics:
-            table = accuracy_table(results, *axis, metric, base)
-            title = f"{table.title}, {' and '.join(sweep)} by batch size"
-            tables.append(table._replace(title=title))
-            pictures.append(accuracy_picture(results, *axis, metric, base, log="x"))
+    tables, pictures = [], []
+    for metric in (KNN, LINEAR):
+        tables.append(grid.accuracy_table(at_default, "batch size", metric, base))
+    for metric in (KNN, LINEAR) if sweep and len(sizes) > 1 else ():
+        table = grid.accuracy_table(of_sweep, "batch size", metric, base)
+        title = f"{table.title}, {' and '.join(sweep)} by batch size"
+        tables.append(table._replace(title=title))
+        pictures.append(grid.accuracy_picture(of_sweep, "batch size", metric, base, log="x"))
     return Findings(
         [*tables, _run_table(results)],
         pictures,
-        _verdicts(setting, results, sizes),
+        _verdicts(setting, results, min(sizes), default),
         {"results": grid.metrics_by_cell(results), "baselines": base, "logs": _logs(results)},
         grid.describe_runs(results),
     )
@@ -105,21 +89,21 @@ def _logs(results: Results) -> dict[str, list[list[Any]]]:
     }
 
 
-def _verdicts(setting: Setting, results: Results, sizes: Sequence[int]) -> dict[str, Verdict]:
-    config = cell_config(setting, {})
-    smallest, default = min(sizes), config.batch_size
+def _verdicts(
+    setting: Setting, results: Results, smallest: int, default: int
+) -> dict[str, Verdict]:
     comparisons = {
         "auc_cl_smallest": ("auc_cl", "simclr", smallest, KNN),
         "auc_cl_smallest_tuned": ("auc_cl", "simclr_tuned", smallest, KNN),
         "released_above_simclr": ("auc_cl_released", "simclr", default, KNN),
         "auc_cl_above_moco": ("auc_cl", "moco_v3", default, LINEAR),
     }
-    verdicts = {}
-    for key, (above, below, size, metric) in comparisons.items():
-        if (above, size) in results and (below, size) in results:
-            [pair] = grid.pair_values(results, above, below, [size], metric).values()
-            verdicts[key] = judge(CLAIMS[key], *pair, top=100.0).after(f"B={size}")
+    verdicts: dict[str, Verdict | Comparison] = {
+        key: grid.above(above, below, [size], metric, "B={}")
+        for key, (above, below, size, metric) in comparisons.items()
+    }
     # The result is compared with the paper's accuracy only with the paper's epochs and images.
+    config = cell_config(setting, {})
     as_paper = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
     as_paper = as_paper and config.data.name == "cifar10" and config.data.train_split == "train"
     for key, (arm, size, depth, metric, published) in ABSOLUTE.items():
@@ -127,4 +111,4 @@ def _verdicts(setting: Setting, results: Results, sizes: Sequence[int]) -> dict[
             values = grid.seed_values(results[arm, size], metric)
             holds = judge(CLAIMS[key], values, [published - TOLERANCE] * len(values)).holds
             verdicts[key] = Verdict(spread(values), holds)
-    return verdicts
+    return grid.judge_claims(CLAIMS, verdicts, results)

@@ -25,17 +25,6 @@ RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
 PAPER = "simclr"
 CLAIMS = read_claims("alpha")
-PUBLISHED = Table(
-    "Published: CIFAR-10, k-NN (k=200), batch 128 (AUC-CL Table 11)",
-    ("epoch", *(f"alpha {alpha:g}" for alpha in ALPHAS)),
-    (
-        ("50", "25.1", "77.7", "78.3", "77.6", "76.8"),
-        ("100", "10.0", "82.9", "83.4", "82.4", "81.5"),
-        ("150", "10.00", "85.18", "85.70", "84.76", "84.41"),
-        ("200", "10.00", "86.80", "86.61", "85.89", "85.98"),
-        ("250", "10.00", "87.40", "87.64", "87.21", "87.06"),
-    ),
-)
 
 
 def run(setting: Setting) -> Findings:
@@ -44,8 +33,8 @@ def run(setting: Setting) -> Findings:
     arms = {arm: METHODS[arm] for arm in ARMS}
     cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}
     results = grid.run_grid(setting, grid.cross(arms, cells))
-    last = {cell: [run.history[-1] for run in runs] for cell, runs in results.items()}
-    std = {cell: [row["feature_std"] for row in rows] for cell, rows in last.items()}
+    std = {cell: grid.last_values(runs, "feature_std") for cell, runs in results.items()}
+    b = {cell: grid.last_values(runs, "b") for cell, runs in results.items()}
     knn = {alpha: grid.seed_values(results[PRINTED, alpha], KNN) for alpha in ALPHAS[1:]}
     pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
     verdicts = {
@@ -53,27 +42,21 @@ def run(setting: Setting) -> Findings:
         "robust": judge_similar(pairs, NOMINAL),
     }
     rows = [(f"std × √d, {arm}", *(spread(std[arm, a], 3) for a in ALPHAS)) for arm in ARMS]
-    for arm in ARMS:
-        rows.append((f"b, {arm}", *(spread([r["b"] for r in last[arm, a]]) for a in ALPHAS)))
+    rows += [(f"b, {arm}", *(spread(b[arm, a]) for a in ALPHAS)) for arm in ARMS]
     ends = Table(
         "Spread of the embeddings, and b, at the end of training",
         ("", *(f"alpha {alpha:g}" for alpha in ALPHAS)),
         rows,
         f"1: spread evenly; below {collapse.COLLAPSED_STD:g}: collapsed.",
     )
-    axis = ARMS, ALPHAS, "alpha"
-    baseline = PRINTED, 0.5
-    return grid.grid_findings(
-        results, axis, [KNN], verdicts, ends, PUBLISHED, baseline=baseline, feature_std=std
-    )
+    return grid.grid_findings(results, "alpha", [KNN], CLAIMS, verdicts, ends, feature_std=std)
 
 
 def _judge_collapse(runs: list[RunResult]) -> Verdict:
     """Judge whether all runs at alpha = 0 collapsed."""
-    last = [run.history[-1] for run in runs]
-    std, b = ([row[key] for row in last] for key in ("feature_std", "b"))
+    std, b = (grid.last_values(runs, key) for key in ("feature_std", "b"))
     text = f"std × √d {spread(std, 3)}, k-NN {spread(grid.seed_values(runs, KNN))}"
-    text += f" after {last[0]['step']} steps, where b is {spread(b)}"
+    text += f" after {runs[0].history[-1]['step']} steps, where b is {spread(b)}"
     if len(finite(std)) < max(2, len(std)):
         return Verdict(text, None)
     if max(std) < collapse.COLLAPSED_STD:

@@ -30,4 +30,4 @@ SMALL_IMAGES = {
 def run(setting: Setting) -> Findings:
     """Train TCL and SupCon with each augmentation. Digits are neither flipped nor recoloured."""
     cells = SMALL_IMAGES if setting.scale == "tiny" else AUGMENTS
-    return compare_losses(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)
+    return compare_losses(setting, CLAIMS, "views", cells, TCL)

@@ -25,11 +25,9 @@ TUNED = {
 
 def run(setting: Setting) -> Findings:
     """Train TCL and SupCon at each batch size."""
-    is_paper = setting.scale == "paper"
-    sizes = {**BATCHES, "paper": tuple(TUNED)} if is_paper else BATCHES
-    cells = {str(size): cell for size, cell in grid.batch_size_cells(setting, sizes).items()}
-    tuned = {str(size): values for size, values in TUNED.items() if is_paper and str(size) in cells}
-    for size, (rate, _) in tuned.items():
-        cells[size] = {**cells[size], "optim.lr": rate}
-    tcl = {size: {"loss.k1": k1} for size, (_, k1) in tuned.items()}
-    return compare_losses(setting, CLAIMS["tcl_above"], "batch size", cells, tcl=tcl)
+    tuned = TUNED if setting.scale == "paper" else {}
+    sizes = grid.batch_size_cells(setting, {**BATCHES, "paper": tuple(TUNED)})
+    rates = {size: {"optim.lr": rate} for size, (rate, _) in tuned.items()}
+    cells = {str(size): {**cell, **rates.get(size, {})} for size, cell in sizes.items()}
+    k1 = {str(size): {"loss.k1": k1} for size, (_, k1) in tuned.items()}
+    return compare_losses(setting, CLAIMS, "batch size", cells, k1)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxssl import components
 from jaxssl.report.markdown import markdown_table
+from jaxssl.report.page import render
 from jaxssl.studies import documents
 from jaxssl.studies.study import (
     HOLDS,
@@ -28,41 +29,6 @@ PAPERS = {
     "DeCL": "Chen et al., NeurIPS 2022",
     "TCL": "Animesh and Chandraker, 2023",
 }
-HEAD = """# Claims
-
-The claims of the four papers, in their own words and numbers, with our measurements and a verdict
-on each. This page is generated from the documents of the studies:
-
-    jaxssl study claims --out docs/studies --page docs/claims.md
-
-## How to read a verdict
-
-- **holds**: the 95 % interval of the difference lies above zero, or the criterion in the text of
-  the claim is met.
-- **smaller than claimed**: the interval contains zero and excludes the paper's difference. A
-  smaller difference of the same sign remains possible.
-- **opposite**: the interval lies below zero.
-- **does not hold**: the criterion in the text of the claim is not met.
-- **cannot be told**: the interval contains both zero and the paper's difference (or zero, if the
-  paper reports none), or the probe is at its ceiling: twice the paper's difference does not fit
-  between the other method and 100 %. A single seed never decides a claim.
-- **not yet run**: nobody has measured the claim with this code.
-
-Differences are in percentage points, paired by seed, with Student's t interval in brackets.
-If a claim is about several batch sizes, encoders or methods, its intervals hold jointly at 95 %
-(Bonferroni). "ours" marks thresholds that we chose.
-
-Each verdict applies to the scale that is named beside it. The scales are far smaller than the
-experiments of the papers. All seeds share the test images, so the intervals cover the variation of
-training alone. A false claim seems to hold by chance in at most one of forty cases.
-
-A scale is a variant of [`configs/studies.py`](../configs/studies.py). [studies.md](studies.md)
-describes the studies.
-
-## Number of verdicts
-
-A claim that was measured at several scales has a verdict for each of them.
-"""
 
 
 class UnstudiedClaim(NamedTuple):
@@ -107,17 +73,12 @@ def write_claims(folder: Path, page: Path) -> Path:
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     studies = [documents.read_document(path) for path in paths]
     claims = [*_measured(studies), *_not_measured(studies), *_unstudied()]
-    papers = {}
-    for paper, source in {**PAPERS, "ours": "no paper"}.items():
-        papers[f"{paper} ({source})"] = [
-            claim for claim in claims if claim["source"].split(",")[0] == paper
-        ]
+    papers = {
+        f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
+        for paper, source in {**PAPERS, "ours": "no paper"}.items()
+    }
     tested = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
-    parts = [
-        HEAD,
-        f"{len(set(tested))} claims are tested, with {len(tested)} verdicts.\n\n",
-        _count_verdicts(papers),
-    ]
+    parts = [_count_verdicts(papers)]
     for title, claims in papers.items():
         by_text = {}
         for claim in sorted(claims, key=lambda claim: claim["verdict"] is None):
@@ -125,7 +86,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         if by_text:
             sections = [documents.markdown_claim(results) for results in by_text.values()]
             parts.append("\n".join([f"\n## {title}\n", *sections]))
-    file_io.write_text(page, "".join(parts))
+    counts = {"num_claims": len(set(tested)), "num_verdicts": len(tested)}
+    file_io.write_text(page, render("claims.md", **counts, body="".join(parts)))
     return page
 
 
@@ -147,19 +109,12 @@ def _not_measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for name in components.names("study"):
         for key, claim in read_claims(name).items():
             if (name, key) not in measured:
-                yield {**_without_verdict(claim), "command": f"jaxssl study {name}"}
+                yield {**documents.claim_entry(claim), "command": f"jaxssl study {name}"}
 
 
 def _unstudied() -> Iterator[dict[str, Any]]:
     for row in read_unstudied_claims():
-        claim = _without_verdict(row.claim)
-        if row.verdict:
-            claim |= {"figure": row.verdict.measured, "verdict": row.verdict.word}
-        yield {**claim, "command": row.command}
-
-
-def _without_verdict(claim: Claim) -> dict[str, Any]:
-    return {**claim._asdict(), "figure": None, "verdict": None}
+        yield {**documents.claim_entry(row.claim, row.verdict), "command": row.command}
 
 
 def _count_verdicts(papers: dict[str, list[dict[str, Any]]]) -> str:

@@ -12,7 +12,7 @@ from jaxssl.errors import UserError
 from jaxssl.report import page
 from jaxssl.report.images import embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
-from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
@@ -41,16 +41,14 @@ def write_study(
     Returns:
         The path of the page.
     """
-    claims_with_verdicts = {
-        key: {**claim._asdict(), **_verdict(findings, key)} for key, claim in claims.items()
-    }
+    entries = {key: claim_entry(c, findings.verdicts.get(key)) for key, c in claims.items()}
     document = {
         "study": name.partition("-")[0],
         "title": title,
         "scale": setting.scale,
         "where": findings.where,
         **about,
-        "claims": claims_with_verdicts,
+        "claims": entries,
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
@@ -66,9 +64,7 @@ def write_study(
         title=title,
         command=about.get("command", ""),
         facts=[f"{key} {value}" for key, value in facts.items() if key != "command"],
-        claims=page.Table(
-            "claims", CLAIM_HEADING, list(map(claim_cells, claims_with_verdicts.values()))
-        ),
+        claims=page.Table("claims", CLAIM_HEADING, list(map(claim_cells, entries.values()))),
         tables=findings.tables,
         pictures=images,
     )
@@ -136,6 +132,12 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged; move it away and run the study again") from error
 
 
+def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, Any]:
+    """Return a claim with its measurement and verdict, as a document has it."""
+    measured = (verdict.measured, verdict.word) if verdict else (None, None)
+    return {**claim._asdict(), "figure": measured[0], "verdict": measured[1]}
+
+
 def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the table row of a claim, with the columns of `CLAIM_HEADING`."""
     quote = f"“{claim['quote']}”" if claim["quote"] else ""
@@ -172,13 +174,6 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value.item() if hasattr(value, "item") else value
-
-
-def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
-    if key not in findings.verdicts:
-        return {"figure": None, "verdict": None}
-    verdict = findings.verdicts[key]
-    return {"figure": verdict.measured, "verdict": verdict.word}
 
 
 def _key(key: Any) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxssl.studies.study import Findings, Setting, Table, read_claims
+from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
@@ -16,14 +16,9 @@ RESNETS: dict[str, dict[str, Any]] = {
     f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)
 }
 RESNETS["ResNet-101"]["optim.lr"] = 0.09  # from Appendix A.2.1 of the TCL paper
-PUBLISHED = Table(
-    "Published: ImageNet-100 (TCL, Section 5.2.1; Fig. 5.1 has no numbers)",
-    ("", "ResNet-18", "ResNet-34"),
-    (("SupCon", "85.9", "86.5"), ("TCL", "86.7", "87.2")),
-)
 
 
 def run(setting: Setting) -> Findings:
     """Train TCL and SupCon with each encoder."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
-    return compare_losses(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)
+    return compare_losses(setting, CLAIMS, "encoder", cells)

@@ -8,10 +8,10 @@ study records each finished run with its config and the fingerprint of its train
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -28,8 +28,8 @@ from jaxssl.studies.run_results import (
     read_runs,
     run_label,
 )
-from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
-from jaxssl.studies.verdicts import Pairs, spread
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, scale_value
+from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.config import trust
 from jaxssl.training.output import console, file_io, git, logs, metrics_writer
@@ -44,6 +44,19 @@ METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 # maps a cell, usually (method, x), to the results of all seeds
 Results = Mapping[Any, list[RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
+
+
+class Comparison(NamedTuple):
+    """A claim that some cells of a grid are more accurate than others.
+
+    Attributes:
+        metric: the accuracy.
+        cells: pairs of cells, by the names of the pairs in the verdict. The first cell of each is
+            claimed to be the more accurate one. The name of a single pair may be "".
+    """
+
+    metric: str
+    cells: Mapping[str, tuple[Any, Any]]
 
 
 def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
@@ -116,20 +129,49 @@ def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
     return [result.metrics[metric] for result in results]
 
 
-def pair_values(
-    results: Results, above: str, below: str, xs: Sequence[Any], metric: str, label: str = "{}"
-) -> Pairs:
-    """Pair the metrics of two methods at every x by seed, with a label for each x.
+def last_values(results: Sequence[RunResult], key: str) -> list[float]:
+    """Return the value of a training metric at the end of each seed's run."""
+    return [result.history[-1][key] for result in results]
 
-    Seeds that only one method has finished are left out, and so is an x without any pair.
+
+def above(arm: str, other: str, xs: Iterable[Any], metric: str, label: str = "{}") -> Comparison:
+    """Return the comparison that an arm is more accurate than another at every x."""
+    return Comparison(metric, {label.format(x): ((arm, x), (other, x)) for x in xs})
+
+
+def pair_values(results: Results, comparison: Comparison) -> Pairs:
+    """Pair the accuracies of a comparison by seed.
+
+    Seeds that only one of two cells has finished are left out, and so are cells without any pair.
     """
     pairs = {}
-    for x in xs:
-        ours = {run.seed: run.metrics[metric] for run in results[above, x]}
-        theirs = {run.seed: run.metrics[metric] for run in results[below, x]}
+    for label, cells in comparison.cells.items():
+        ours, theirs = (
+            {run.seed: run.metrics[comparison.metric] for run in results.get(cell, ())}
+            for cell in cells
+        )
         if seeds := sorted(ours.keys() & theirs.keys()):
-            pairs[label.format(x)] = [ours[s] for s in seeds], [theirs[s] for s in seeds]
+            pairs[label] = [ours[s] for s in seeds], [theirs[s] for s in seeds]
     return pairs
+
+
+def judge_claims(
+    claims: Mapping[str, Claim], verdicts: Mapping[str, Verdict | Comparison], results: Results
+) -> dict[str, Verdict]:
+    """Judge the claims that are comparisons. Claims about runs that were left out have no verdict.
+
+    Args:
+        claims: of the study.
+        verdicts: the comparison of a claim, or its verdict.
+        results: by the cells of the comparisons.
+    """
+    judged = {}
+    for key, verdict in verdicts.items():
+        if isinstance(verdict, Verdict):
+            judged[key] = verdict
+        elif pairs := pair_values(results, verdict):
+            judged[key] = judge_all(claims[key], pairs, top=100.0)
+    return judged
 
 
 def baselines(result: RunResult) -> dict[str, dict[str, float]]:
@@ -145,52 +187,41 @@ def baselines(result: RunResult) -> dict[str, dict[str, float]]:
     return json.loads(path.read_text())
 
 
-def accuracy_table(
-    results: Results,
-    arms: Sequence[str],
-    xs: Sequence[Any],
-    xname: str,
-    metric: str,
-    base: Baselines,
-) -> Table:
+def accuracy_table(results: Results, axis: str, metric: str, base: Baselines) -> Table:
     """Build an accuracy table: a row for each method and baseline, a column for each x."""
+    arms, xs = _arms_and_xs(results)
     rows = []
     for arm in arms:
         cells = [results.get((arm, x)) for x in xs]
         rows.append((arm, *(spread(seed_values(c, metric)) if c else "–" for c in cells)))
     for name, metrics in base.items():
         rows.append((f"{name}, no training", *[f"{metrics[metric]:.2f}"] * len(xs)))
-    heads = [f"{xname} {x:g}" if isinstance(x, float) else f"{xname} {x}" for x in xs]
+    heads = [f"{axis} {x:g}" if isinstance(x, float) else f"{axis} {x}" for x in xs]
     note = "Top-1 in percent, mean ± standard deviation over seeds."
     return Table(METRIC_NAMES[metric], ("", *heads), rows, note)
 
 
 def accuracy_picture(
-    results: Results,
-    arms: Sequence[str],
-    xs: Sequence[Any],
-    xname: str,
-    metric: str,
-    base: Baselines,
-    *,
-    log: str = "",
+    results: Results, axis: str, metric: str, base: Baselines, *, log: str = ""
 ) -> Picture:
     """Plot the accuracy of each method against x, with the baselines as horizontal lines."""
+    arms, xs = _arms_and_xs(results)
     series = {arm: (xs, [seed_values(results[arm, x], metric) for x in xs]) for arm in arms}
     levels = {kind: metrics[metric] for kind, metrics in base.items()}
     name = METRIC_NAMES[metric]
-    figure = plot_lines(series, xname, f"{name}, %", log=log, levels=levels)
-    alt = f"{name} of {', '.join(arms)} against {xname}; the table has the numbers"
+    figure = plot_lines(series, axis, f"{name}, %", log=log, levels=levels)
+    alt = f"{name} of {', '.join(arms)} against {axis}; the table has the numbers"
     return Picture(metric, figure, alt, f"{name}. Bars are one standard deviation over seeds.")
 
 
 def grid_findings(
     results: Results,
-    axis: tuple[Sequence[str], Sequence[Any], str],
+    axis: str,
     metrics: Sequence[str],
-    verdicts: Mapping[str, Verdict],
+    claims: Mapping[str, Claim],
+    verdicts: Mapping[str, Verdict | Comparison],
     *tables: Table,
-    baseline: Any = None,
+    has_baselines: bool = True,
     pictured: Sequence[str] | None = None,
     log: str = "",
     **data: Any,
@@ -199,24 +230,26 @@ def grid_findings(
 
     Args:
         results: a result list for each (arm, x).
-        axis: the arms, the values of x, and the name of x.
+        axis: name of x.
         metrics: each has a table.
-        verdicts: of the study's claims.
+        claims: of the study.
+        verdicts: as for `judge_claims`.
         *tables: further tables.
-        baseline: cell with the `baselines` of the whole grid, None to show no baselines.
+        has_baselines: whether to show the `baselines` of the first run.
         pictured: the metrics that have a plot, by default all.
         log: "x" for a logarithmic axis.
         **data: further numbers for the document.
     """
-    base = baselines((results[baseline] or _finished(results))[0]) if baseline else {}
-    pictured = metrics if pictured is None else pictured
+    base = baselines(_finished(results)[0]) if has_baselines else {}
     numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
-    numbers |= describe_each_run(results)
     return Findings(
-        [*(accuracy_table(results, *axis, metric, base) for metric in metrics), *tables],
-        [accuracy_picture(results, *axis, metric, base, log=log) for metric in pictured],
-        verdicts,
-        {**numbers, **data},
+        [*(accuracy_table(results, axis, metric, base) for metric in metrics), *tables],
+        [
+            accuracy_picture(results, axis, metric, base, log=log)
+            for metric in (metrics if pictured is None else pictured)
+        ],
+        judge_claims(claims, verdicts, results),
+        {**numbers, **describe_each_run(results), **data},
         describe_runs(results),
     )
 
@@ -349,6 +382,12 @@ def _read_fingerprint(workdir: Path) -> str:
 
 def _workdir(setting: Setting, cell: Cell) -> Path:
     return setting.out / "runs" / run_name(setting, cell)
+
+
+def _arms_and_xs(results: Results) -> tuple[list[Any], list[Any]]:
+    """Return the arms and the values of x that cells (arm, x) have, in their order."""
+    arms, xs = (list(dict.fromkeys(part)) for part in zip(*results, strict=True))
+    return arms, xs
 
 
 def _finished(results: Results) -> list[RunResult]:

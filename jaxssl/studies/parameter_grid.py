@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from jaxssl.training.config.method import check_labels
 from jaxssl.training.output import console, file_io, logs
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
-BRACKETS = {"(": ")", "[": "]", "{": "}"}
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
 HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
 FIGURES = "figures.json"  # in the folder of a run: the main figure of each protocol
@@ -264,18 +265,17 @@ def _write(table: Table, folder: Path, command: str) -> None:
 
 def _split(text: str) -> list[str]:
     """Split a text at the commas that are outside of brackets and quotes."""
-    parts, stack, quote = [""], [], ""
-    for character in text:
-        if character == "," and not stack and not quote:
-            parts.append("")
-            continue
-        parts[-1] += character
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in BRACKETS:
-            stack.append(BRACKETS[character])
-        elif stack and character == stack[-1]:
-            stack.pop()
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and _is_open(parts[-1]):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
     return [part.strip() for part in parts]
+
+
+def _is_open(text: str) -> bool:
+    """Return True if a bracket or a quote of a text is not closed."""
+    bare = QUOTED.sub("", text)
+    opened, closed = (sum(map(bare.count, brackets)) for brackets in ("([{", ")]}"))
+    return opened > closed or "'" in bare or '"' in bare

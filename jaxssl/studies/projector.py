@@ -15,4 +15,4 @@ SIZES = {
 def run(setting: Setting) -> Findings:
     """Train TCL and SupCon with each projector."""
     cells = {str(size): {"head.proj_output_dim": size} for size in scale_value(setting, SIZES)}
-    return compare_losses(setting, CLAIMS["tcl_above"], "output", cells)
+    return compare_losses(setting, CLAIMS, "output", cells)

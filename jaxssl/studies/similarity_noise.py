@@ -8,17 +8,17 @@ noise on each score exp(cosine / tau).
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, Results
-from jaxssl.studies.study import Claim, Findings, Setting, Verdict, read_claims
+from jaxssl.studies.study import Findings, Setting, Verdict, read_claims
 from jaxssl.studies.unnormalised import NT_XENT
 from jaxssl.studies.verdicts import judge, spread
 
 STDDEVS = (0.0, 0.3, 1.0, 2.0)
 LOSSES = {"simclr": {**NT_XENT, "loss.temperature": 0.5}, "decl": METHODS["decl"]}
-READINGS = ("similarity", "score")
+READINGS = {"decl_robust": "similarity", "decl_robust_score": "score"}  # by claim
 ARMS = {
     f"{name}, noise on the {place}": {**cell, "loss.noise_on": place}
     for name, cell in LOSSES.items()
-    for place in READINGS
+    for place in READINGS.values()
 }
 CLAIMS = read_claims("similarity_noise")
 
@@ -27,17 +27,11 @@ def run(setting: Setting) -> Findings:
     """Train DeCL and SimCLR under each noise."""
     cells = grid.cross(ARMS, {std: {"loss.noise": std} for std in STDDEVS})
     results = grid.run_grid(setting, cells)
-    verdicts = {
-        claim: _judge_loss(CLAIMS[claim], results, place)
-        for claim, place in zip(CLAIMS, READINGS, strict=True)
-    }
-    axis = tuple(ARMS), STDDEVS, "noise std"
-    return grid.grid_findings(
-        results, axis, [KNN], verdicts, baseline=(next(iter(ARMS)), STDDEVS[0])
-    )
+    verdicts = {claim: _judge_loss(claim, place, results) for claim, place in READINGS.items()}
+    return grid.grid_findings(results, "noise std", [KNN], CLAIMS, verdicts)
 
 
-def _judge_loss(claim: Claim, results: Results, place: str) -> Verdict:
+def _judge_loss(claim: str, place: str, results: Results) -> Verdict:
     """Judge whether the strongest noise costs SimCLR more accuracy than DeCL."""
     lost = {}
     for name in LOSSES:
@@ -45,4 +39,4 @@ def _judge_loss(claim: Claim, results: Results, place: str) -> Verdict:
         ends = (grid.seed_values(results[arm, std], KNN) for std in (STDDEVS[0], STDDEVS[-1]))
         lost[name] = [a - b for a, b in zip(*ends, strict=True)]
     text = ", ".join(f"{name} loses {spread(points)}" for name, points in lost.items())
-    return judge(claim, lost["simclr"], lost["decl"]).after(text)
+    return judge(CLAIMS[claim], lost["simclr"], lost["decl"]).after(text)

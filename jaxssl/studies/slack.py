@@ -4,7 +4,7 @@ With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN
+from jaxssl.studies.grid import KNN, Comparison
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
@@ -12,6 +12,7 @@ from jaxssl.studies.verdicts import judge, spread
 PAPER = "mmcl"
 MARGIN = 0.5  # a gain above this many percentage points of accuracy counts as a gain
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+SHARES = {"support vectors": "support", "at C": "at_bound"}  # metrics.jsonl has them
 CLAIMS = read_claims("slack")
 
 
@@ -19,23 +20,16 @@ def run(setting: Setting) -> Findings:
     """Train MMCL with each slack penalty C."""
     cells = grid.cross({"mmcl": mmcl(setting)}, {c: {"loss.C": c} for c in PENALTIES})
     results = grid.run_grid(setting, cells)
-    knn = {c: grid.seed_values(results["mmcl", c], KNN) for c in PENALTIES}
-    enough = [value + MARGIN for value in knn[10.0]]
-    no_gain = judge(CLAIMS["large_c_no_help"], enough, knn[100.0])
+    at_10, at_100 = (grid.seed_values(results["mmcl", c], KNN) for c in (10.0, 100.0))
+    no_gain = judge(CLAIMS["large_c_no_help"], [value + MARGIN for value in at_10], at_100)
     verdicts = {
-        "small_c_is_poor": judge(CLAIMS["small_c_is_poor"], knn[100.0], knn[0.01]),
+        "small_c_is_poor": Comparison(KNN, {"": (("mmcl", 100.0), ("mmcl", 0.01))}),
         "large_c_no_help": no_gain.after("C = 10 plus half a point, minus C = 100"),
     }
     rows = []
-    for name, key in (("support vectors", "support"), ("at C", "at_bound")):
-        last = ([r.history[-1][key] for r in results["mmcl", c]] for c in PENALTIES)
+    for name, key in SHARES.items():
+        last = (grid.last_values(results["mmcl", c], key) for c in PENALTIES)
         rows.append((name, *(spread([100 * share for share in shares]) for shares in last)))
-    shares = Table(
-        "Share of the negatives at the end of training, %",
-        ("", *(f"C {c:g}" for c in PENALTIES)),
-        rows,
-    )
-    axis = ("mmcl",), PENALTIES, "C"
-    return grid.grid_findings(
-        results, axis, [KNN], verdicts, shares, baseline=("mmcl", 100.0), log="x"
-    )
+    title = "Share of the negatives at the end of training, %"
+    shares = Table(title, ("", *(f"C {c:g}" for c in PENALTIES)), rows)
+    return grid.grid_findings(results, "C", [KNN], CLAIMS, verdicts, shares, log="x")

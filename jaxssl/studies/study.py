@@ -144,6 +144,12 @@ def read_claims(study: str) -> dict[str, Claim]:
     return {name: Claim(**fields) for name, fields in claims_file().get(study, {}).items()}
 
 
+def published_tables(study: str) -> list[Table]:
+    """Read the papers' tables for a study from claims.toml, at most one."""
+    published = claims_file()["published"]
+    return [Table(**published[study])] if study in published else []
+
+
 def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
     """Return the value for a scale.
 

@@ -175,11 +175,12 @@ def bonferroni_level(number: int) -> float:
 def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
     """Combine verdicts into one for a claim that holds if all its parts hold.
 
-    A part that is smaller than the paper's difference counts less than one that is opposite.
+    A part that is smaller than the paper's difference counts less than one that is opposite. The
+    name of a part is left out of the measurement if it is "".
     """
-    measured = "; ".join(f"{name}: {part.measured}" for name, part in parts.items())
+    texts = (f"{name}: {part.measured}" if name else part.measured for name, part in parts.items())
     decisions = [part.holds for part in parts.values()]
     holds = False if False in decisions else None if None in decisions else True
     failures = {part.failure for part in parts.values() if part.holds is False}
     failure = next((f for f in (OPPOSITE, REFUTED, SMALLER) if f in failures), REFUTED)
-    return Verdict(measured, holds, failure)
+    return Verdict("; ".join(texts), holds, failure)

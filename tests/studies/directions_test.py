@@ -69,7 +69,7 @@ def test_published_accuracy_is_reached_within_the_tolerance(tmp_path, below, hol
     accuracy = published - below * TOLERANCE
     results = {("auc_cl", size): [result(accuracy, seed) for seed in range(3)]}
     options = setting(tmp_path, "paper", "accuracy")
-    verdict = module._verdicts(options, results, [size])["auc_cl_128"]
+    verdict = module._verdicts(options, results, size, size)["auc_cl_128"]
     assert verdict.holds is holds
 
 

@@ -78,7 +78,7 @@ BASE = {"raw": {grid.KNN: 1.0, grid.LINEAR: 2.0}, "untrained": {grid.KNN: 3.0, g
 def test_every_accuracy_is_in_the_cell_of_its_arm_and_x(metric):
     results = made_up_grid()
     del results["b", 64]
-    table = grid.accuracy_table(results, "ab", (16, 64, 256), "B", metric, BASE)
+    table = grid.accuracy_table(results, "B", metric, BASE)
     assert tuple(table.heading) == ("", "B 16", "B 64", "B 256")
     first = 1 if metric == grid.KNN else 59
     assert [list(row) for row in table.rows] == [
@@ -91,7 +91,7 @@ def test_every_accuracy_is_in_the_cell_of_its_arm_and_x(metric):
 
 
 def test_plot_shows_the_mean_and_the_deviation_of_every_arm():
-    picture = grid.accuracy_picture(made_up_grid(), "ab", (16, 64, 256), "B", grid.KNN, BASE)
+    picture = grid.accuracy_picture(made_up_grid(), "B", grid.KNN, BASE)
     [axes] = picture.figure.axes
     for i, (line, _, (bars,)) in enumerate(axes.containers):
         means = 10 * i + 1 + np.arange(3)
@@ -105,7 +105,7 @@ def test_plot_shows_the_mean_and_the_deviation_of_every_arm():
 
 def test_values_of_a_grid_are_by_cell_metric_and_seed():
     results = made_up_grid()
-    pairs = grid.pair_values(results, "b", "a", (64,), grid.LINEAR, "B={}")
+    pairs = grid.pair_values(results, grid.above("b", "a", (64,), grid.LINEAR, "B={}"))
     assert pairs == {"B=64": ([71, 70, 69], [61, 60, 59])}
     assert grid.metrics_by_cell(results)["a", 256] == {
         grid.KNN: [2, 3, 4],
@@ -248,16 +248,15 @@ def test_runs_are_paired_by_seed_and_unfinished_ones_left_out():
     results = made_up_grid()
     del results["a", 64][1]
     results["b", 256] = []
-    pairs = grid.pair_values(results, "b", "a", (16, 64, 256), grid.KNN, "B={}")
-    assert pairs == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
+    comparison = grid.above("b", "a", (16, 64, 256), grid.KNN, "B={}")
+    assert grid.pair_values(results, comparison) == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
 
 
 @pytest.fixture(scope="module")
 def document(setting, results):
     """Return the document of the grid's study, as JSON."""
-    axis = list(CELLS), [8], "x"
     by_arm = {(arm, 8): runs for arm, runs in results.items()}
-    findings = grid.grid_findings(by_arm, axis, [grid.KNN], {}, baseline=("auc_cl", 8))
+    findings = grid.grid_findings(by_arm, "x", [grid.KNN], {}, {})
     about = {"command": "jaxssl study x"}
     page = documents.write_study("x", "X", setting, {}, findings, about)
     return json.loads(page.with_suffix(".json").read_text())

@@ -18,7 +18,7 @@ from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.run_results import RunResult
-from jaxssl.studies.study import Verdict
+from jaxssl.studies.study import Verdict, claims_file, published_tables
 from jaxssl.training import collapse
 
 SCALES = ("tiny", "small", "paper")
@@ -65,6 +65,12 @@ def test_study_names_its_summary_and_sources(name):
     for claim in module.CLAIMS.values():
         assert claim.source.split(",")[0] in papers, claim
         assert claim.quote or claim.published or claim.source == "ours, no paper", claim
+    for table in published_tables(name):
+        assert {len(row) for row in table.rows} == {len(table.heading)}
+
+
+def test_every_published_table_belongs_to_a_study():
+    assert claims_file()["published"].keys() <= set(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +212,12 @@ def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
         "auc_cl": runs_by_size(85, 84, 78),
     }  # good at 16, bad at 256
     results = {(arm, size): runs for arm, by in arms.items() for size, runs in by.items()}
-    verdicts = module._verdicts(results, tuple(arms), (16, 64, 256))
+    verdicts = module._judge_changes(results, (16, 64, 256))
     assert verdicts["auc_cl_stable"].holds is False
     assert verdicts["auc_cl_stable"].measured.startswith("simclr changes by 4.00 ± 0.00, auc_cl")
     arms["auc_cl"] = runs_by_size(85, 85.2, 85)
     results |= {("auc_cl", size): runs for size, runs in arms["auc_cl"].items()}
-    assert module._verdicts(results, tuple(arms), (16, 64, 256))["auc_cl_stable"].holds is True
+    assert module._judge_changes(results, (16, 64, 256))["auc_cl_stable"].holds is True
 
 
 @pytest.mark.parametrize(
