@@ -249,7 +249,8 @@ def test_runs_are_paired_by_seed_and_unfinished_ones_left_out():
     del results["a", 64][1]
     results["b", 256] = []
     comparison = grid.above("b", "a", (16, 64, 256), grid.KNN, "B={}")
-    assert grid.pair_values(results, comparison) == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
+    pairs = grid.pair_values(results, comparison)
+    assert pairs == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
 
 
 @pytest.fixture(scope="module")
