@@ -11,7 +11,7 @@ from itertools import combinations
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN
-from jaxssl.studies.run_results import RunResult
+from jaxssl.studies.run_results import RunResult, last_values
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse
@@ -33,8 +33,8 @@ def run(setting: Setting) -> Findings:
     arms = {arm: METHODS[arm] for arm in ARMS}
     cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}
     results = grid.run_grid(setting, grid.cross(arms, cells))
-    std = {cell: grid.last_values(runs, "feature_std") for cell, runs in results.items()}
-    b = {cell: grid.last_values(runs, "b") for cell, runs in results.items()}
+    std = {cell: last_values(runs, "feature_std") for cell, runs in results.items()}
+    b = {cell: last_values(runs, "b") for cell, runs in results.items()}
     knn = {alpha: grid.seed_values(results[PRINTED, alpha], KNN) for alpha in ALPHAS[1:]}
     pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
     verdicts = {
@@ -54,7 +54,7 @@ def run(setting: Setting) -> Findings:
 
 def _judge_collapse(runs: list[RunResult]) -> Verdict:
     """Judge whether all runs at alpha = 0 collapsed."""
-    std, b = (grid.last_values(runs, key) for key in ("feature_std", "b"))
+    std, b = (last_values(runs, key) for key in ("feature_std", "b"))
     text = f"std × √d {spread(std, 3)}, k-NN {spread(grid.seed_values(runs, KNN))}"
     text += f" after {runs[0].history[-1]['step']} steps, where b is {spread(b)}"
     if len(finite(std)) < max(2, len(std)):

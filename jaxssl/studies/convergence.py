@@ -8,6 +8,7 @@ from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import LABELLED, METHODS
 from jaxssl.studies.grid import KNN
 from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import (
     Findings,
     Picture,
@@ -60,7 +61,7 @@ def run(setting: Setting) -> Findings:
     faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
     cells = {name: {**ALL[name], **faster.get(name, {})} for name in methods}
     results = grid.run_grid(setting, cells)
-    series = {name: grid.metric_curve(runs, KNN) for name, runs in results.items()}
+    series = {name: metric_curve(runs, KNN) for name, runs in results.items()}
     early = early_index(series)
     verdicts = {}
     for key, names in (

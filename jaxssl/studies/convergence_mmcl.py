@@ -7,6 +7,7 @@ from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.convergence import curve_findings
 from jaxssl.studies.grid import KNN
 from jaxssl.studies.kernels import mmcl
+from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.verdicts import judge_all, judge_similar
 
@@ -24,7 +25,7 @@ def run(setting: Setting) -> Findings:
         "mmcl_inv": {**mmcl(setting), "loss.solver": "inv"},
     }
     results = grid.run_grid(setting, arms)
-    series = {name: grid.metric_curve(runs, KNN) for name, runs in results.items()}
+    series = {name: metric_curve(runs, KNN) for name, runs in results.items()}
     means = {
         name: [fmean(seed) for seed in zip(*values, strict=True)]
         for name, (_, values) in series.items()

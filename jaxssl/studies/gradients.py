@@ -9,6 +9,7 @@ from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import LINEAR, METRIC_NAMES
 from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within
 
@@ -34,7 +35,7 @@ def run(setting: Setting) -> Findings:
     results = grid.run_grid(setting, cells)
     means, rows, last, pictures = {}, {}, {}, []  # means over training, for each seed
     for key, source in KEYS.items():
-        curves = {name: grid.metric_curve(runs, key, points=20) for name, runs in results.items()}
+        curves = {name: metric_curve(runs, key, points=20) for name, runs in results.items()}
         means[key] = {
             name: [mean(seed) for seed in zip(*values, strict=True)]
             for name, (_, values) in curves.items()

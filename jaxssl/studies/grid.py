@@ -6,7 +6,6 @@ study records each finished run with its config and the fingerprint of its train
 """
 
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -127,11 +126,6 @@ def batch_size_values(setting: Setting, size: int) -> dict[str, Any]:
 def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
     """Return a metric of each seed's run."""
     return [result.metrics[metric] for result in results]
-
-
-def last_values(results: Sequence[RunResult], key: str) -> list[float]:
-    """Return the value of a training metric at the end of each seed's run."""
-    return [result.history[-1][key] for result in results]
 
 
 def above(arm: str, other: str, xs: Iterable[Any], metric: str, label: str = "{}") -> Comparison:
@@ -275,25 +269,6 @@ def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
         cell: {metric: seed_values(runs, metric) for metric in (KNN, LINEAR)}
         for cell, runs in results.items()
     }
-
-
-def metric_curve(
-    results: Sequence[RunResult], key: str, points: int | None = None
-) -> tuple[list[float], list[list[float]]]:
-    """Return the epochs at which a training metric was logged, and the values of all seeds.
-
-    Args:
-        results: the runs of a cell.
-        key: of metrics.jsonl.
-        points: thin the curve to about this many points, None keeps all.
-    """
-    lines = [[row for row in result.history if key in row] for result in results]
-    recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]
-    every = max(1, len(recorded[0]) // points) if points else 1
-    steps = range(0, min(map(len, recorded)), every)
-    # A run without a line of metrics stopped at a non-finite value before the first evaluation.
-    values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
-    return [recorded[0][i]["epoch"] for i in steps], values
 
 
 def run_cell(

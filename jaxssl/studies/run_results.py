@@ -47,6 +47,30 @@ def run_label(name: Any, seed: int) -> str:
     return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
 
+def last_values(results: Sequence[RunResult], key: str) -> list[float]:
+    """Return the value of a training metric at the end of each seed's run."""
+    return [result.history[-1][key] for result in results]
+
+
+def metric_curve(
+    results: Sequence[RunResult], key: str, points: int | None = None
+) -> tuple[list[float], list[list[float]]]:
+    """Return the epochs at which a training metric was logged, and the values of all seeds.
+
+    Args:
+        results: the runs of a cell.
+        key: of metrics.jsonl.
+        points: thin the curve to about this many points, None keeps all.
+    """
+    lines = [[row for row in result.history if key in row] for result in results]
+    recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]
+    every = max(1, len(recorded[0]) // points) if points else 1
+    steps = range(0, min(map(len, recorded)), every)
+    # A run without a line of metrics stopped at a non-finite value before the first evaluation.
+    values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
+    return [recorded[0][i]["epoch"] for i in steps], values
+
+
 def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, Any]:
     """Return the runs of a grid for a document: all that `read_runs` reads.
 

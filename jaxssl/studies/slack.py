@@ -6,6 +6,7 @@ With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, Comparison
 from jaxssl.studies.kernels import mmcl
+from jaxssl.studies.run_results import last_values
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
 
@@ -28,7 +29,7 @@ def run(setting: Setting) -> Findings:
     }
     rows = []
     for name, key in SHARES.items():
-        last = (grid.last_values(results["mmcl", c], key) for c in PENALTIES)
+        last = (last_values(results["mmcl", c], key) for c in PENALTIES)
         rows.append((name, *(spread([100 * share for share in shares]) for shares in last)))
     title = "Share of the negatives at the end of training, %"
     shares = Table(title, ("", *(f"C {c:g}" for c in PENALTIES)), rows)

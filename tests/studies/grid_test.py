@@ -16,7 +16,7 @@ from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import documents, grid
 from jaxssl.studies.cells import cell_config, portable_config, run_name
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.run_results import RunResult, describe_each_run
+from jaxssl.studies.run_results import RunResult, describe_each_run, metric_curve
 from jaxssl.studies.study import Setting
 
 CONFIG = "studies:tiny"
@@ -111,7 +111,7 @@ def test_values_of_a_grid_are_by_cell_metric_and_seed():
         grid.KNN: [2, 3, 4],
         grid.LINEAR: [62, 61, 60],
     }
-    epochs, losses = grid.metric_curve(results["a", 16], "loss")
+    epochs, losses = metric_curve(results["a", 16], "loss")
     assert (epochs, losses) == ([1.0, 2.0], [[1, 101, 201], [2, 102, 202]])
 
 
