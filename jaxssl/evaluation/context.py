@@ -28,8 +28,7 @@ class _Programs(NamedTuple):
 
     encode: Callable[..., Array]
     encode_views: Callable[..., Array]
-    embed_images: Callable[..., Array] | None = None  # None for an encoder without text
-    embed_texts: Callable[..., Array] | None = None
+    embed: tuple[Callable[..., Array], ...] = ()  # of images and texts, if the encoder has text
 
 
 def make_contexts(
@@ -69,13 +68,14 @@ def make_contexts(
             encode = encode_views = partial(_raw_features, ours, mesh)
         else:
             variables = pretrained.untrained(seed) if name == "untrained" else pretrained.variables
-            run = _make_run(distributed.replicate(variables, mesh), mesh)
-            encode, encode_views = (partial(run, program) for program in programs[:2])
+            run = partial(extract, variables=distributed.replicate(variables, mesh), mesh=mesh)
+            encode, encode_views = (partial(run, apply=program) for program in programs[:2])
             if augment is not None and layer == "backbone":
                 fields["encoder"] = pretrained._replace(variables=variables)
-            if programs.embed_texts is not None:
-                fields["embed_images"] = partial(run, programs.embed_images, data["test"]["input"])
-                fields["embed_texts"] = partial(run, programs.embed_texts)
+            if programs.embed:
+                embed_images, embed_texts = programs.embed
+                fields["embed_images"] = partial(run, data["test"]["input"], embed_images)
+                fields["embed_texts"] = partial(run, apply=embed_texts)
                 fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
         if augment is not None:
             fields["views"] = partial(_encode_views, augment, encode_views)
@@ -108,10 +108,7 @@ def _raw_features(
     ours: kind.Kind, mesh: Mesh, examples: Any, part: slice | None = None
 ) -> np.ndarray:
     """Return features [n, f] without a network, such as pixels."""
-
-    def run(examples: Any, apply: Any, inputs: Any, part: slice | None) -> np.ndarray:
-        return extract(examples, apply, inputs, mesh, part)
-
+    run = lambda examples, apply, inputs, part: extract(examples, apply, inputs, mesh, part)  # noqa: E731
     return ours.raw_features(examples, part, run)
 
 
@@ -123,14 +120,7 @@ def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _P
     if pretrained.encoder.text is None:
         return _Programs(encode, encode_views)
     embed = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
-    return _Programs(encode, encode_views, *embed)
-
-
-def _make_run(variables: Any, mesh: Mesh) -> Callable[..., np.ndarray]:
-    def run(program: Callable[..., Array], examples: Any, part: slice | None = None) -> np.ndarray:
-        return extract(examples, program, variables, mesh, part)
-
-    return run
+    return _Programs(encode, encode_views, embed)
 
 
 def extract_features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:

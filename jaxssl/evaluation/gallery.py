@@ -21,8 +21,7 @@ from jaxssl.data.splits import Source, Splits
 from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import Features
-from jaxssl.evaluation.sampling import subset
+from jaxssl.evaluation.protocol import Features, subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.output import compile_cache, file_io

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
-from jaxssl.evaluation.sampling import stratified
+from jaxssl.evaluation.protocol import stratified
 
 # The L2 strength C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that
 # is more.

@@ -117,7 +117,7 @@ def _accuracy(
         if distributed.any_process(not finite):
             log.warning("no k-NN: the features are not finite")
             return {}
-        accuracies = knn.accuracy(*features, **settings)
+        accuracies = knn.accuracy(features, **settings)
         if probed and isinstance(state, online_probe.ProbedState):
             hit = online_probe.predict(state.probe, features.test) == features.test_labels
             accuracies["online_linear_top1"] = 100.0 * distributed.mean_over_processes(hit)

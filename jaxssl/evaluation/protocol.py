@@ -1,4 +1,4 @@
-"""The types of evaluation: Protocol, EvalContext (its input) and Result (its output)."""
+"""What protocols share: their types, the checks of their arguments, draws and rows of results."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
+from jaxssl import distributed
 from jaxssl.errors import suggest
 
 if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
@@ -97,6 +98,54 @@ def choose_settings(
     return {**presets[preset], **changes}
 
 
+def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
+    """Draw at most ``limit`` of n examples, and return their sorted indices."""
+    if limit is None or n <= limit:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
+
+
+def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:
+    """Draw a share of the examples of each class.
+
+    With the same seed, a larger share contains a smaller one. At least one example of each class is
+    left out, unless ``least`` demands it.
+
+    Args:
+        labels: [n] int.
+        share: in [0, 1); the number of examples of each class is rounded.
+        seed: seed of the draw.
+        least: minimum number of examples of each class, if the class has that many.
+
+    Returns:
+        Sorted indices of the drawn examples.
+    """
+    rng, drawn = np.random.default_rng(seed), []
+    for c in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == c))
+        number = max(least, min(round(share * len(members)), len(members) - 1))
+        drawn.append(members[:number])
+    return np.sort(np.concatenate(drawn))
+
+
+def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[str, float]:
+    """Compute the accuracy in percent, over the examples of all processes.
+
+    Args:
+        ranked: [n, >= 1] classes of each example, the prediction first.
+        labels: [n] classes.
+        prefix: start of the names.
+
+    Returns:
+        "top1" and "top5" behind the prefix. Top 5 is 100 if there are five classes or fewer.
+    """
+    hit = ranked[:, :5] == labels[:, None]
+    return {
+        f"{prefix}top1": 100 * distributed.mean_over_processes(hit[:, 0]),
+        f"{prefix}top5": 100 * distributed.mean_over_processes(hit.any(axis=1)),
+    }
+
+
 class EvalContext(NamedTuple):
     """Everything that an evaluation protocol may use: features, images and the encoder.
 
@@ -131,6 +180,27 @@ class EvalContext(NamedTuple):
     text_length: int = 0
 
 
+class Images(NamedTuple):
+    """What fine-tuning takes from the context of a protocol."""
+
+    encoder: "PretrainedEncoder"
+    train: "Source"
+    test: "Source"
+    mesh: Mesh
+
+
+def images_of(context: EvalContext) -> Images:
+    """Return encoder, images and devices of a context.
+
+    Raises:
+        ValueError: if there is no encoder of images to fine-tune.
+    """
+    if context.encoder is None or context.train is None or context.test is None:
+        raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
+    mesh = context.mesh or distributed.make_mesh()
+    return Images(context.encoder, context.train, context.test, mesh)
+
+
 class Result(NamedTuple):
     """One number that an evaluation protocol reports.
 
@@ -150,6 +220,19 @@ class Result(NamedTuple):
     std: float | None
     details: dict[str, Any]
     unit: str = "%"
+
+
+def make_results(scores: Mapping[str, Any], **details: Any) -> list[Result]:
+    """Return a result of each metric.
+
+    Args:
+        scores: numbers in percent by metric. Of repetitions [r], the result has mean and std.
+        **details: the effective settings of the protocol.
+    """
+    return [
+        Result(name, float(np.mean(x)), float(np.std(x)) if np.ndim(x) else None, details)
+        for name, x in scores.items()
+    ]
 
 
 class Protocol(NamedTuple):

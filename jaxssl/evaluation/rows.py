@@ -29,21 +29,19 @@ def online_rows(
     """
     evaluations = [row for row in metrics if any(is_finite(row.get(m)) for m in ONLINE_METRICS)]
     ranked = [row for row in evaluations if is_finite(row.get("knn_top1"))]
-    chosen = {"last": evaluations[-1:]}
-    chosen["best"] = sorted(ranked, key=lambda row: (row["knn_top1"], row["step"]))[-1:]
-    rows = []
-    for checkpoint, evaluation in chosen.items():
-        for row in evaluation:
-            common = {**fields, "checkpoint": checkpoint, "step": row["step"], "std": None}
+    ranked.sort(key=lambda row: (row["knn_top1"], row["step"]))
+    chosen = [("last", row) for row in evaluations[-1:]] + [("best", row) for row in ranked[-1:]]
+    return [
+        {
+            **{"protocol": "online", "metric": metric, "value": row[metric], "std": None},
             # The preset keeps both rows apart where the last evaluation is also the best.
-            details = {"preset": checkpoint, "knn": knn_preset}
-            rows += [
-                {"protocol": "online", "metric": metric, "value": row[metric], "unit": unit}
-                | {"details": details, **common}
-                for metric, unit in ONLINE_METRICS.items()
-                if is_finite(row.get(metric))
-            ]
-    return rows
+            **{"unit": unit, "details": {"preset": checkpoint, "knn": knn_preset}},
+            **{**fields, "checkpoint": checkpoint, "step": row["step"]},
+        }
+        for checkpoint, row in chosen
+        for metric, unit in ONLINE_METRICS.items()
+        if is_finite(row.get(metric))
+    ]
 
 
 def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:

@@ -15,13 +15,8 @@ from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation import rows as rows_of
 from jaxssl.evaluation.context import arrays, make_contexts
-from jaxssl.evaluation.protocol import EvalContext, Features, Result
-from jaxssl.evaluation.selection import (
-    Selected,
-    drop_unlabelled,
-    drop_unshared,
-    select_protocols,
-)
+from jaxssl.evaluation.protocol import EvalContext, Result
+from jaxssl.evaluation.selection import Selected, drop_unlabelled, drop_unshared, select_protocols
 from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
@@ -80,49 +75,37 @@ def evaluate(
         UserError: if the run, checkpoint or file does not exist, a protocol is unknown, or a
             protocol does not fit the data set.
     """
-    # ---- The encoder, the protocols and the data set.
     logs.log_to_screen(distributed.process_index())
-    subject = _resolve(encoder_or_path, step, out, weights_options or {}, trust=trust)
-    encoder, config, out = subject.encoder, subject.config, subject.out
+    request = _resolve(
+        encoder_or_path, protocols, data, splits, step, out, weights_options or {}, trust
+    )
+    encoder, config, splits, out = request.encoder, request.config, request.splits, request.out
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
-    names, settings = _defaults(subject, protocols, data)
-    if protocols is None:
-        trusted.require(names, subject.path or "the run of the encoder", trust)
-    selected = select_protocols(names, encoder.inputs.kind)
-    if out is not None:
-        results.read_results(out)  # raises an error for a damaged file before any work is done
-    if data is None and splits is None:
-        trusted.require_data(settings, subject.path or "the run of the encoder", trust)
-    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
     strict = protocols is not None and "all" not in protocols
-    selected = drop_unlabelled(selected, splits, strict=strict)
-    selected = drop_unshared(selected, subject.path, strict=strict)
+    selected = drop_unlabelled(request.protocols, splits, strict=strict)
+    selected = drop_unshared(selected, request.path, strict=strict)
     kinds = _check_kinds(kinds) if selected else ["pretrained"]
 
     # ---- Every protocol on every kind of features.
-    workdir = subject.workdir
-    data_fields = rows_of.data_fields(
-        splits, settings, encoder, None if workdir else subject.path, seed
-    )
+    workdir = request.path if request.path == out else None
+    file = None if workdir else request.path
+    data_fields = rows_of.data_fields(splits, request.data, encoder, file, seed)
     if online and config and workdir:
         fields = rows_of.feature_fields(encoder, "pretrained", "backbone") | data_fields
         metrics = read_metrics(workdir / "metrics.jsonl", thin=False)
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
-    mesh = distributed.local_mesh()
-    contexts = make_contexts(
-        encoder, config, splits, kinds, mesh, layer=layer, features=use_features, seed=run_seed
-    )
-    rows, features = [], None
-    for kind, context in contexts:
+    options = {"layer": layer, "features": use_features, "seed": run_seed}
+    mesh, rows, features = distributed.local_mesh(), [], None
+    for kind, context in make_contexts(encoder, config, splits, kinds, mesh, **options):
         if kind == "pretrained" and use_features:
             features = context.features
         for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
-            fields |= data_fields
-            new = [{"protocol": one.name, **result._asdict(), **fields} for result in outcome]
+            common = {**fields, **data_fields}
+            new = [{"protocol": one.name, **result._asdict(), **common} for result in outcome]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
     if strict:
@@ -137,41 +120,48 @@ def evaluate(
         console.show(f"results: {out / 'results.json'}")
     if page and config and data is None and workdir:
         if layer == "backbone" and features is not None:
-            _write_gallery(workdir, config, splits, features, encoder)
+            # It needs the features of all examples, and is not written again if it is up to date.
+            stale = gallery.read_step(workdir) != encoder.metadata["step"]
+            if stale and distributed.process_count() == 1:
+                inputs = arrays(splits, encoder.inputs)
+                gallery.write(workdir, config, splits, features, inputs, encoder)
         console.show(f"report:  {run_report.write_report(workdir)}")
     return rows
 
 
-class _Subject(NamedTuple):
-    """What is evaluated, and where the results go.
+class _Request(NamedTuple):
+    """What is evaluated, on what, and where the results go.
 
     Attributes:
         encoder: the network.
         config: config of the run that trained it, or None.
         path: workdir of the run, or the weights file. None for an encoder from Python.
+        protocols: the protocols, whether they fit the data set or not.
+        data: the config group `data` of the data set.
+        splits: the data set.
         out: folder of results.json, or None to write none.
     """
 
     encoder: PretrainedEncoder
     config: ConfigDict | None
     path: Path | None
+    protocols: list[Selected]
+    data: Mapping[str, Any]
+    splits: Splits
     out: Path | None
-
-    @property
-    def workdir(self) -> Path | None:
-        """Return the workdir of the run if the results are written there, or None."""
-        return self.path if self.path == self.out else None
 
 
 def _resolve(
     encoder_or_path: Path | PretrainedEncoder,
+    protocols: Sequence[str] | None,
+    data: Mapping[str, Any] | None,
+    splits: Splits | None,
     step: int | str | None,
     out: Path | None,
-    options: Mapping[str, Any],
-    *,
+    weights_options: Mapping[str, Any],
     trust: bool,
-) -> _Subject:
-    """Load what is evaluated. See `evaluate` for arguments and errors."""
+) -> _Request:
+    """Load what is evaluated, with defaults from the config of a run. See `evaluate`."""
     path = None
     if isinstance(encoder_or_path, PretrainedEncoder):
         encoder = encoder_or_path
@@ -181,26 +171,27 @@ def _resolve(
         if is_run(path):
             read_config(path)  # raises an error for a damaged workdir
         out = out or (path if is_run(path) else path.with_suffix(".eval"))
-        encoder = load_pretrained(path, step, trust=trust, **options)
+        encoder = load_pretrained(path, step, trust=trust, **weights_options)
     config = encoder.metadata.get("config")
-    return _Subject(encoder, ConfigDict(config) if config else None, path, out)
-
-
-def _defaults(
-    subject: _Subject, protocols: Sequence[str] | None, data: Mapping[str, Any] | None
-) -> tuple[Sequence[str], Mapping[str, Any]]:
-    """Take missing protocols and data settings from the config of the run."""
-    config, name = subject.config, subject.path or "the encoder"
-    if config is None:
-        if protocols is None:
+    config = ConfigDict(config) if config else None
+    name, run_name = path or "the encoder", path or "the run of the encoder"
+    names, settings = protocols, data
+    if names is None:
+        if config is None:
             raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")
-        if data is None:
+        names = config.eval.protocols
+        trusted.require(names, run_name, trust)
+    if settings is None:
+        if config is None:
             raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
-        return protocols, data
-    return (
-        config.eval.protocols if protocols is None else protocols,
-        config.data if data is None else data,
-    )
+        settings = config.data
+    selected = select_protocols(names, encoder.inputs.kind)
+    if out is not None:
+        results.read_results(out)  # raises an error for a damaged file before any work is done
+    if data is None and splits is None:
+        trusted.require_data(settings, run_name, trust)
+    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
+    return _Request(encoder, config, path, selected, settings, splits, out)
 
 
 def _check_kinds(names: Sequence[str] | None) -> list[str]:
@@ -246,16 +237,3 @@ def _require_results(
                 f"protocol {one.text!r} trains the network, so it needs --layer backbone, and "
                 f"pretrained or untrained in --kinds (got {','.join(kinds)})"
             )
-
-
-def _write_gallery(
-    path: Path,
-    config: ConfigDict,
-    splits: Splits,
-    features: Features,
-    encoder: PretrainedEncoder,
-) -> None:
-    """Write gallery.npz unless it is up to date. It needs the features of all examples."""
-    if distributed.process_count() == 1 and gallery.read_step(path) != encoder.metadata["step"]:
-        inputs = arrays(splits, encoder.inputs)
-        gallery.write(path, config, splits, features, inputs, encoder)

@@ -18,7 +18,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.support_vectors import SupportVectors, same_class_share, support_vectors
+from jaxssl.evaluation.loss_inspection import SupportVectors, same_class_share, support_vectors
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.studies import grid

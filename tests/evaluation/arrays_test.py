@@ -40,7 +40,7 @@ def test_example_of_the_docstring_runs(module):
 
 
 def test_settings_replace_values_of_the_preset():
-    expected = knn.accuracy(*FEATURES, k=3, temperature=0.07)
+    expected = knn.accuracy(FEATURES, k=3, temperature=0.07)
     assert knn.evaluate(*FEATURES, preset="moco_v3_20", k=3) == expected
     assert list(retrieval.evaluate(*FEATURES, k=(2,))) == ["retrieval_r2"]
     one = fewshot.evaluate(*FEATURES, shots=2, draws=3)

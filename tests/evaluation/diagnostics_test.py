@@ -149,7 +149,7 @@ def test_confusion_matrix_equals_scikit_learns():
     means = np.stack([rows[labels == c].mean(axis=0) for c in classes])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     predicted = classes[(queries @ means.T).argmax(axis=1)]
-    result = diagnostics.confusion(train, labels, test, test_labels, 7)
+    result = diagnostics.confusion(Features(train, labels, test, test_labels), 7)
     np.testing.assert_array_equal(result, confusion_matrix(test_labels, predicted, labels=range(7)))
 
 
@@ -264,7 +264,7 @@ NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 def test_noisy_knn_with_zero_noise_equals_knn():
     features = labelled(**SIZES)
-    expected = knn.accuracy(*features, k=9, temperature=0.5)["knn_top1"]
+    expected = knn.accuracy(features, k=9, temperature=0.5)["knn_top1"]
     result = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
     np.testing.assert_array_equal(result, np.full((2, 2), expected))
 

@@ -17,9 +17,9 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import context, finetuning, overrides, pretrain, suite
 from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.finetuning import Training
 from jaxssl.evaluation.protocols import episodes, finetune, linear
 from jaxssl.evaluation.selection import select_protocols
-from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results

@@ -9,12 +9,10 @@ import pytest
 from tune_cases import SIZE, digits, flat_encoder, same, tiny_encoder
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning, training_settings
-from jaxssl.evaluation.finetuning import Classifier, Tuner
-from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Classifier, Training, Tuner
+from jaxssl.evaluation.protocol import EvalContext, Features, images_of, stratified
 from jaxssl.evaluation.protocols import finetune, semi
-from jaxssl.evaluation.sampling import stratified
-from jaxssl.evaluation.training_settings import Training
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
 
@@ -56,13 +54,13 @@ def names(source):
 def test_fine_tuning_search_trains_and_validates_on_disjoint_training_images(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
-    scores = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
-    assert (scores["lr"], scores["weight_decay"]) == (0.2, 0.0)  # the first of equals
-    assert scores["finetune_top1"] == scores["finetune_mean_per_class"] == 100
-    assert [(p["lr"], p["weight_decay"]) for p in scores["grid"]] == [
+    scores = finetune.evaluate(images_of(context), training=None, **SEARCH)
+    assert (scores.lr, scores.weight_decay) == (0.2, 0.0)  # the first of equals
+    assert scores.accuracy["top1"] == scores.accuracy["mean_per_class"] == 100
+    assert [(p["lr"], p["weight_decay"]) for p in scores.grid] == [
         (lr, decay) for lr in (0.1, 0.2, 0.3) for decay in (0.0, 0.5)
     ]
-    assert [p["validation_top1"] for p in scores["grid"]] == [0, 0, 100, 100, 0, 0]
+    assert [p["validation_top1"] for p in scores.grid] == [0, 0, 100, 100, 0, 0]
     *searched, (final, *_) = seen.fitted
     *held_out, judged = seen.judged
     assert final is context.train
@@ -89,20 +87,20 @@ def test_fine_tuning_search_selects_by_the_requested_metric(context, monkeypatch
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     rates = (rare_known, frequent_known)
     pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
-    images = (context.encoder, uneven, context.test)
+    images = images_of(context._replace(train=uneven))
     for metric, best in (("top1", frequent_known), ("mean_per_class", rare_known)):
-        scores = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
-        assert scores["lr"] == best
-        assert set(scores["grid"][0]) == {"lr", "weight_decay", f"validation_{metric}"}
+        scores = finetune.evaluate(images, training=None, **pairs, metric=metric)
+        assert scores.lr == best
+        assert set(scores.grid[0]) == {"lr", "weight_decay", f"validation_{metric}"}
     with pytest.raises(ValueError, match="metric must be one of top1, top5, .* got 'loss'"):
-        finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
+        finetune.evaluate(images, training=None, **pairs, metric="loss")
 
 
 def test_fine_tuning_with_one_candidate_skips_validation(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
-    finetune.evaluate(*context[5:6], *context[1:3], training=None, **one, mesh=None)
+    finetune.evaluate(images_of(context), training=None, **one)
     assert [source for source, *_ in seen.fitted] == [context.train]
 
 
@@ -112,13 +110,13 @@ def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monke
     settings = finetune.PRESETS["ssl_transfer"]
     per_class = finetune.PRESETS["ssl_transfer_per_class"]
     assert per_class == {**settings, "metric": "mean_per_class"}
-    scores = finetune.evaluate(*context[5:6], *context[1:3], **settings, seed=0, mesh=None)
+    scores = finetune.evaluate(images_of(context), **settings, seed=0)
     expected = [
         (lr, decay / lr)
         for lr in np.logspace(-4, -1, 4)
         for decay in [0.0, *np.logspace(-6, -3, 4)]
     ]
-    pairs = [(p["lr"], p["weight_decay"]) for p in scores["grid"]]
+    pairs = [(p["lr"], p["weight_decay"]) for p in scores.grid]
     np.testing.assert_allclose(pairs, expected)
 
 
@@ -138,7 +136,7 @@ def test_moco_v3_presets_have_the_settings_of_its_readme(name, mixup, cutmix, er
     assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
     assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
     assert (training.crop_scale, training.smoothing) == ((0.05, 1.0), 0.1)
-    assert training_settings.peak_lr(training, 3e-4) == pytest.approx(6e-4)
+    assert finetuning.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
 def test_fine_tuning_search_without_validation_images_is_rejected(context):
@@ -228,11 +226,11 @@ def test_fine_tuning_presets_have_valid_settings(protocol):
     for settings in protocol.PRESETS.values():
         parts = [settings] if "training" in settings else settings.values()
         for part in parts:
-            details = training_settings.summarise(part["training"], 0.1, 0.0, 5000, 8)
+            details = finetuning.summarise(part["training"], 0.1, 0.0, 5000, 8)
             assert details["steps"] > 0
             json.dumps(details)
-            resolved = training_settings.resolve(part["training"], 5000, 8)
-            training_settings.learning_rates(resolved, 0.1, 5000)
+            resolved = finetuning.resolve(part["training"], 5000, 8)
+            finetuning.learning_rates(resolved, 0.1, 5000)
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])

@@ -16,10 +16,10 @@ from tune_cases import SIZE, digits, same, tiny_encoder
 
 from jaxssl import distributed
 from jaxssl.augment.mix import mix
-from jaxssl.evaluation import features, finetuning, training_settings
-from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation import features, finetuning
+from jaxssl.evaluation.finetuning import Training
+from jaxssl.evaluation.protocol import EvalContext, Features, Images
 from jaxssl.evaluation.protocols import linear
-from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained.encoder import make_apply
 
 PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
@@ -254,7 +254,7 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
     with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
         finetuning.make_tuner(encoder, training, 1, mesh)
     with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
-        training_settings.resolve(training, 3, 8)
+        finetuning.resolve(training, 3, 8)
     one = train.take(np.flatnonzero(train.labels == 4))
     with pytest.raises(ValueError, match="have one class, expected two or more"):
         tuner.fit(one, **HYPER)
@@ -349,11 +349,9 @@ def test_linear_probe_reports_the_best_of_its_evaluated_epochs(monkeypatch):
     monkeypatch.setattr(finetuning, "accuracies", lambda *_: next(scores))
     data = SimpleNamespace(num_classes=2, labels=None)
     hyper = {"lr": 1.0, "weight_decay": 0.0, "seed": 0, "best_of_every": 2}
-    actual = linear.evaluate_on_crops(
-        None, data, data, training=Training(epochs=5), mesh=None, **hyper
-    )
-    expected = {"linear_top1": 30.0, "linear_top5": 90.0, "train_loss": 1.0, "best_epoch": 4}
-    assert actual == expected
+    images = Images(None, data, data, None)
+    actual = linear.evaluate_on_crops(images, training=Training(epochs=5), **hyper)
+    assert actual == ({"top1": 30.0, "top5": 90.0}, 1.0, 4)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxssl.evaluation import loss_inspection
+from jaxssl.evaluation.loss_inspection import same_class_share
 from jaxssl.evaluation.nearest_neighbours import nearest_others
-from jaxssl.evaluation.support_vectors import same_class_share
 
 pytestmark = pytest.mark.fast
 

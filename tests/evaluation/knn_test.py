@@ -8,7 +8,7 @@ from feature_cases import labelled
 
 from jaxssl.evaluation import nearest_neighbours
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import EvalContext
+from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import knn
 
 pytestmark = pytest.mark.fast
@@ -52,9 +52,8 @@ def test_knn_preset_predicts_like_the_public_implementation(preset, dtype):
     result = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
     np.testing.assert_array_equal(result, GOLDEN[f"ranking/{preset}"])
     if dtype == "int8":
-        scores = knn.accuracy(
-            bank, GOLDEN["labels"], queries, GOLDEN["query_labels"], **knn.PRESETS[preset]
-        )
+        features = Features(bank, GOLDEN["labels"], queries, GOLDEN["query_labels"])
+        scores = knn.accuracy(features, **knn.PRESETS[preset])
         hit = result == GOLDEN["query_labels"][:, None]
         assert scores["knn_top1"] == pytest.approx(100 * hit[:, 0].mean())
         assert scores["knn_top5"] == pytest.approx(100 * hit[:, :5].any(axis=1).mean())
@@ -78,7 +77,7 @@ def test_knn_matches_a_float64_loop(k, m, classes, bank_block, monkeypatch):
     assert m % nearest_neighbours.QUERY_BLOCK
     features = labelled(60, m, 6, classes)
     monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", bank_block)
-    result = knn.accuracy(*features, k=k, temperature=0.2)
+    result = knn.accuracy(features, k=k, temperature=0.2)
     expected = knn_oracle(features, k=k, temperature=0.2)
     assert result == pytest.approx(expected)
     if classes == 2:
@@ -96,7 +95,7 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert np.isfinite(votes).all()
     assert (votes.max(axis=1) > 0).all()
     expected = knn_oracle(features, k=60, temperature=temperature)
-    assert knn.accuracy(*features, k=60, temperature=temperature) == pytest.approx(expected)
+    assert knn.accuracy(features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
 def test_knn_votes_equal_the_formula_as_long_as_it_is_finite():
@@ -198,7 +197,7 @@ def test_knn_accepts_class_numbers_with_gaps_or_missing_in_the_bank():
     expected = knn.predict(train, labels, test, **hyper)
     np.testing.assert_array_equal(result[:, 0], 50 * expected[:, 0])
     np.testing.assert_array_equal(np.sort(result), np.tile(np.arange(200), (30, 1)))
-    scores = knn.accuracy(train, labels, test, np.where(truth == 3, 900, truth), **hyper)
+    scores = knn.accuracy(Features(train, labels, test, np.where(truth == 3, 900, truth)), **hyper)
     assert scores["knn_top1"] == pytest.approx(
         100 * ((expected[:, 0] == truth) & (truth < 3)).mean()
     )
@@ -208,7 +207,7 @@ def test_knn_accuracy_is_100_for_a_single_class():
     train, _, test, _ = labelled(60, 7, 6, 1)
     zeros = np.zeros(60, np.int64)
     assert knn.predict(train, zeros, test, k=5, temperature=0.1).tolist() == [[0]] * 7
-    scores = knn.accuracy(train, zeros, test, zeros[:7], k=5, temperature=0.1)
+    scores = knn.accuracy(Features(train, zeros, test, zeros[:7]), k=5, temperature=0.1)
     assert scores == {"knn_top1": 100, "knn_top5": 100}
 
 
@@ -229,7 +228,7 @@ def test_knn_accuracy_is_100_for_a_single_class():
 )
 def test_knn_refuses_impossible_settings(hyper, message):
     with pytest.raises(ValueError, match=message):
-        knn.accuracy(*labelled(10, 4, 3, 2), **hyper)
+        knn.accuracy(labelled(10, 4, 3, 2), **hyper)
 
 
 @pytest.mark.parametrize("short", ["train_labels", "test_labels"])
@@ -237,7 +236,7 @@ def test_knn_refuses_labels_of_another_length(short):
     features = labelled(10, 4, 3, 2)
     features = features._replace(**{short: getattr(features, short)[:-1]})
     with pytest.raises(ValueError, match="same length"):
-        knn.accuracy(*features, k=1, temperature=1.0)
+        knn.accuracy(features, k=1, temperature=1.0)
 
 
 @pytest.mark.parametrize("name", ["train_labels", "test_labels"])
@@ -253,7 +252,7 @@ def test_knn_refuses_invalid_class_numbers(name, label, message):
     features = labelled(10, 4, 3, 2)
     labels = np.array([*getattr(features, name)[:-1], label])
     with pytest.raises(ValueError, match=message):
-        knn.accuracy(*features._replace(**{name: labels}), k=1, temperature=1.0)
+        knn.accuracy(features._replace(**{name: labels}), k=1, temperature=1.0)
 
 
 def test_knn_refuses_a_label_beyond_the_classes():
@@ -268,7 +267,7 @@ def test_knn_error_names_the_nonfinite_row(name, side, value):
     features = labelled(10, 4, 3, 2)
     getattr(features, name)[3, 1] = value
     with pytest.raises(ValueError, match=f"must be finite, but row 3 of {side} has NaN"):
-        knn.accuracy(*features, k=1, temperature=1.0)
+        knn.accuracy(features, k=1, temperature=1.0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from jaxssl.evaluation.support_vectors import support_vectors
+from jaxssl.evaluation.loss_inspection import support_vectors
 
 pytestmark = pytest.mark.fast
 

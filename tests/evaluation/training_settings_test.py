@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from jaxssl.evaluation import training_settings
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Training
 from jaxssl.evaluation.protocols import linear, semi
-from jaxssl.evaluation.training_settings import Training
 
 pytestmark = pytest.mark.fast
 
 
 def test_rate_falls_at_milestones_in_epochs():
     training = Training(schedule="step", milestones=(1, 2.5), epochs=3, batch_size=10)
-    resolved = training_settings.resolve(training, 40, 1)  # four steps an epoch
-    rates = training_settings.learning_rates(resolved, 2.0, 40)
+    resolved = finetuning.resolve(training, 40, 1)  # four steps an epoch
+    rates = finetuning.learning_rates(resolved, 2.0, 40)
     np.testing.assert_allclose(rates, [2.0] * 4 + [0.2] * 6 + [0.02] * 2, rtol=1e-6)
 
 
 def test_rate_rises_over_the_epochs_of_the_warmup():
     training = Training(schedule="constant", warmup=1.5, epochs=3, batch_size=10)
-    resolved = training_settings.resolve(training, 40, 1)  # four steps an epoch
-    rates = training_settings.learning_rates(resolved, 3.0, 40)
+    resolved = finetuning.resolve(training, 40, 1)  # four steps an epoch
+    rates = finetuning.learning_rates(resolved, 3.0, 40)
     np.testing.assert_allclose(rates, [0, 0.5, 1, 1.5, 2, 2.5] + [3.0] * 6, rtol=1e-6)
 
 
@@ -28,9 +28,9 @@ def test_rate_rises_over_the_epochs_of_the_warmup():
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
 def test_fine_tuning_batch_size_is_at_most_the_training_set_size(n, devices, batch, steps):
-    settled = training_settings.resolve(Training(batch_size=64, epochs=3.0), n, devices)
+    settled = finetuning.resolve(Training(batch_size=64, epochs=3.0), n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
-    details = training_settings.summarise(
+    details = finetuning.summarise(
         Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices
     )
     assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
@@ -75,7 +75,7 @@ SEMI = {  # the same for 1 % and 10 % of the labels
 
 def check_preset(preset, peak, decay, settings):
     training = preset["training"]
-    assert training_settings.peak_lr(training, preset["lr"]) == pytest.approx(peak)
+    assert finetuning.peak_lr(training, preset["lr"]) == pytest.approx(peak)
     assert preset["weight_decay"] == decay
     assert training._asdict().items() >= settings.items()
 

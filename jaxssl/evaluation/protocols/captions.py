@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
 
@@ -49,24 +49,19 @@ def evaluate(
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """Evaluate image-text retrieval on the test images and all their distinct captions."""
     del seed
-    if (
-        context.embed_images is None
-        or context.embed_texts is None
-        or context.test is None
-        or not context.test.captioned
-    ):
+    embed_images, embed_texts, test = context.embed_images, context.embed_texts, context.test
+    if embed_images is None or embed_texts is None or test is None or not test.captioned:
         raise ValueError(
             "image-text retrieval needs images with captions and an image-text network"
         )
-    texts = context.test.texts
+    texts = test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
     unique = np.unique(of_all, axis=0)  # Images with fewer captions repeat them.
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
-    embeddings = context.embed_images(), context.embed_texts(tokens)
-    scores = evaluate(*embeddings, image_of, **PRESETS[preset])
-    details = {"preset": preset, **PRESETS[preset], "images": len(texts), "captions": len(tokens)}
-    return [Result(metric, value, None, details) for metric, value in scores.items()]
+    scores = evaluate(embed_images(), embed_texts(tokens), image_of, **PRESETS[preset])
+    counts = {"images": len(texts), "captions": len(tokens)}
+    return make_results(scores, preset=preset, **PRESETS[preset], **counts)
 
 
 protocol = Protocol(

@@ -10,9 +10,8 @@ import numpy as np
 
 from jaxssl.augment.corruptions import CORRUPTIONS, corrupt
 from jaxssl.evaluation import logistic_regression
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
-from jaxssl.evaluation.sampling import subset
 
 # "severities" applies to each corruption. "limit" is the largest number of test images, drawn at
 # random. The other settings belong to the linear probe.
@@ -50,15 +49,12 @@ def evaluate(
             f"severities must be in 1 to 5 and there must be images, got severities "
             f"{tuple(severities)} and {len(images)} images"
         )
-    return {
-        name: np.array(
-            [
-                100 * np.mean(predict(corrupt(name, images, severity, seed=seed)) == labels)
-                for severity in severities
-            ]
-        )
-        for name in CORRUPTIONS
-    }
+
+    def accuracy(name: str, severity: int) -> float:
+        predicted = predict(corrupt(name, images, severity, seed=seed))
+        return 100 * float(np.mean(predicted == labels))
+
+    return {name: np.array([accuracy(name, s) for s in severities]) for name in CORRUPTIONS}
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
@@ -82,25 +78,18 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     images, labels = context.test.images(context.size), features.test_labels
     drawn = subset(len(labels), limit, seed=seed)
     clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
-    accuracies = evaluate(
-        images[drawn],
-        labels[drawn],
-        lambda x: classify(encode(x)),
-        severities=severities,
-        seed=seed,
-    )
+    predict, options = lambda x: classify(encode(x)), {"severities": severities, "seed": seed}
+    accuracies = evaluate(images[drawn], labels[drawn], predict, **options)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
     mean = float(np.mean(list(accuracies.values())))
     drop = 100 * (clean - mean) / clean if clean else 0.0  # in percent of the clean accuracy
-    values = {"clean_top1": clean, "mean_top1": mean, "drop": drop}
-    results = [Result(f"corruption_{name}", x, None, details) for name, x in values.items()]
+    scores = {"clean_top1": clean, "mean_top1": mean, "drop": drop}
+    results = make_results({f"corruption_{name}": x for name, x in scores.items()}, **details)
     for name, accuracy in accuracies.items():
         by_severity = dict(zip(map(str, severities), accuracy.tolist(), strict=True))
-        metric = f"corruption_{name}_top1"
-        results.append(
-            Result(metric, float(accuracy.mean()), None, {**details, "by_severity": by_severity})
-        )
+        score = {f"corruption_{name}_top1": float(accuracy.mean())}
+        results += make_results(score, **details, by_severity=by_severity)
     return results
 
 

@@ -8,10 +8,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.metrics import confusion_matrix
 
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
-from jaxssl.evaluation.sampling import subset
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Protocol,
+    Result,
+    make_results,
+    subset,
+)
 from jaxssl.training import collapse
 
 # "features" is the largest number of training features (RankMe uses 25 600). "images", "views" and
@@ -55,32 +62,23 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
     }
 
 
-def confusion(
-    train: np.ndarray,
-    train_labels: np.ndarray,
-    test: np.ndarray,
-    test_labels: np.ndarray,
-    num_classes: int,
-) -> np.ndarray:
+def confusion(features: Features, num_classes: int) -> np.ndarray:
     """Compute the confusion matrix of the nearest class mean by cosine similarity.
 
     Args:
-        train: [n, f]; features are L2-normalised before they are averaged.
-        train_labels: [n] in [0, c); classes without training images are never predicted.
-        test: [m, f].
-        test_labels: [m] in [0, c).
+        features: L2-normalised before they are averaged. Labels are in [0, c). Classes without
+            training images are never predicted.
         num_classes: c.
 
     Returns:
         [c, c] int counts, one row per true class.
     """
+    train, train_labels, test, test_labels = features
     sums = np.zeros((num_classes, train.shape[1]))
     np.add.at(sums, train_labels, l2_normalise(train))
     similarity = l2_normalise(test) @ l2_normalise(sums).T
     similarity[:, np.bincount(train_labels, minlength=num_classes) == 0] = -np.inf
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (test_labels, similarity.argmax(axis=1)), 1)
-    return counts
+    return confusion_matrix(test_labels, similarity.argmax(axis=1), labels=range(num_classes))
 
 
 def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
@@ -124,8 +122,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     rank, spread = metrics["rankme"], metrics["feature_std"]
     words = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
     results[0].details["verdict"] = words
-    labels = features.train_labels, features.test_labels
-    if min(x.min(initial=0) for x in labels) >= 0 and all(map(len, labels)):
+    if all(len(x) and x.min() >= 0 for x in (features.train_labels, features.test_labels)):
         names = getattr(context.train, "class_names", ())
         results += _class_results(features, names, details)
     return results
@@ -137,7 +134,7 @@ def _class_results(
     """Report the accuracy of the nearest class mean, its worst class and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1
     names = list(names) or [str(label) for label in range(num_classes)]
-    counts = confusion(*features, num_classes=num_classes)
+    counts = confusion(features, num_classes)
     size, correct = counts.sum(axis=1), np.diag(counts)
     tested = np.flatnonzero(size)
     per_class = {names[c]: 100 * float(correct[c] / size[c]) for c in tested}
@@ -145,20 +142,11 @@ def _class_results(
     pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
     details = {**details, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
+    mean, most = 100 * float(correct.sum() / size.sum()), pairs[0][2] if pairs else 0.0
     return [
-        Result(
-            "class_mean_top1",
-            100 * float(correct.sum() / size.sum()),
-            None,
-            {**details, "per_class": per_class, **matrix},
-        ),
-        Result("worst_class_top1", per_class[worst], None, {**details, "class": worst}),
-        Result(
-            "most_confused_pair",
-            pairs[0][2] if pairs else 0.0,
-            None,
-            {**details, "pairs": pairs},
-        ),
+        *make_results({"class_mean_top1": mean}, **details, per_class=per_class, **matrix),
+        *make_results({"worst_class_top1": per_class[worst]}, **details, **{"class": worst}),
+        *make_results({"most_confused_pair": most}, **details, pairs=pairs),
     ]
 
 

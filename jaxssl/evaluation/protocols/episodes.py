@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
 from jaxssl.losses.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
@@ -139,11 +139,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "cdfsl_5way_20shot") -
     settings = PRESETS[preset]
     features = context.features
     accuracy = evaluate(features.test, features.test_labels, **settings, seed=seed)
-    mean, std = float(accuracy.mean()), float(accuracy.std())
-    ci95 = 1.96 * std / len(accuracy) ** 0.5
-    details = {"preset": preset, **settings, "from": "test", "ci95": ci95}
+    ci95 = 1.96 * float(accuracy.std()) / len(accuracy) ** 0.5
     name = f"episodes_{settings['ways']}way_{settings['shots']}shot_top1"
-    return [Result(name, mean, std, details)]
+    details = {"preset": preset, **settings, "from": "test", "ci95": ci95}
+    return make_results({name: accuracy}, **details)
 
 
 protocol = Protocol(run, PRESETS, novel_classes=True)

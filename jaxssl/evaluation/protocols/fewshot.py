@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,8 +20,10 @@ from jaxssl.evaluation.protocol import (
     Result,
     check_features,
     choose_settings,
+    make_results,
 )
 from jaxssl.evaluation.protocols.linear import fit
+from jaxssl.training.config.schedules import learning_rate
 
 # ELEVATER's settings are the same for every number of shots.
 ELEVATER = {
@@ -76,10 +78,8 @@ def evaluate(
     features = check_features(train_features, train_labels, test_features, test_labels)
     chosen = choose_settings(PRESETS, preset, "default", settings)
     scores = {}
-    for shots, values, _ in _by_shots(features, chosen, seed):
-        for name, draws in values.items():
-            metric = f"fewshot_{shots}shot_{name}"
-            scores |= {metric: float(draws.mean()), f"{metric}_std": float(draws.std())}
+    for result in _by_shots(features, chosen, seed):
+        scores |= {result.metric: result.value, f"{result.metric}_std": result.std or 0.0}
     return scores
 
 
@@ -118,6 +118,22 @@ def accuracy(
     return np.array(accuracies)
 
 
+class Outcomes(NamedTuple):
+    """Results of ELEVATER's probe, each [draws].
+
+    Attributes:
+        accuracy: in percent.
+        mean_per_class: the mean of the accuracies on each test class, in percent.
+        lr: the chosen learning rates.
+        weight_decay: the chosen weight decays.
+    """
+
+    accuracy: np.ndarray
+    mean_per_class: np.ndarray
+    lr: np.ndarray
+    weight_decay: np.ndarray
+
+
 def elevater(
     features: Features,
     *,
@@ -131,7 +147,7 @@ def elevater(
     batch_size: int,
     momentum: float,
     seed: int,
-) -> dict[str, np.ndarray]:
+) -> Outcomes:
     """Compute the accuracy of ELEVATER's linear probe, tuned on the few labels alone.
 
     The classifier is a BatchNorm without scale and offset, then a linear layer. It is trained by
@@ -162,10 +178,6 @@ def elevater(
         momentum: in [0, 1).
         seed: seed of draws, order and initial weights.
 
-    Returns:
-        "accuracy" and "mean_per_class" (the mean of the accuracies on each test class) in percent,
-        and the chosen "lr" and "weight_decay"; each [draws].
-
     Raises:
         ValueError: if a class has fewer than ``shots`` training examples, or there are too few
             shots to hold one out.
@@ -180,23 +192,26 @@ def elevater(
         raise ValueError(
             f"{shots} shots are too few to hold {held_out:.0%} of them out; take two or more"
         )
-    classes, y = np.unique(features.train_labels, return_inverse=True)
-    f, c = features.train.shape[1], len(classes)
-    test_y = np.searchsorted(classes, features.test_labels)
-    class_sizes = np.array([np.sum(features.test_labels == label) for label in classes])
-    test = _on_device(features.test, np.where(np.isin(features.test_labels, classes), test_y, -1))
+    train, labels, test, test_labels = features
+    classes, y = np.unique(labels, return_inverse=True)
+    f, c = train.shape[1], len(classes)
+    class_sizes = np.array([np.sum(test_labels == label) for label in classes])
+    test_y = np.where(np.isin(test_labels, classes), np.searchsorted(classes, test_labels), -1)
+    test_set = _on_device(test, test_y)
     outcomes = []
     for draw in range(draws):
         rng = np.random.default_rng((seed, shots, draw))
-        drawn = draw_shots(features.train_labels, shots, rng)
+        drawn = draw_shots(labels, shots, rng)
         held, fitted, every = (
-            _on_device(features.train[index], y[index])
+            _on_device(train[index], y[index])
             for index in map(np.ravel, (drawn[:, :number_held], drawn[:, number_held:], drawn))
         )
         search_batches = batches(c * (shots - number_held), batch_size, search_epochs, rng)
         final_batches = batches(c * shots, batch_size, epochs, rng)
         steps = len(final_batches)
-        rates = warmup_cosine(steps, warmup_epochs * steps // epochs)
+        warmup = warmup_epochs * steps // epochs
+        rate = learning_rate("cosine", 1.0, warmup_steps=warmup, total_steps=steps)
+        rates = np.asarray(jax.vmap(rate)(np.arange(steps, dtype=np.int32)))
         # as PyTorch initialises a linear layer
         start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
         count = partial(num_correct, start=start, momentum=momentum)
@@ -204,12 +219,10 @@ def elevater(
         score = partial(count, fitted, held, search_batches, constant)
         best = search(lambda *candidates, score=score: score(*candidates).sum(axis=1), lr)
         hyper = np.array(best, np.float32)[:, None]
-        [number] = np.asarray(count(every, test, final_batches, rates, *hyper))
-        num_test_classes = len(np.unique(features.test_labels))
-        per_class = np.sum(number / np.maximum(class_sizes, 1)) / num_test_classes
+        [number] = np.asarray(count(every, test_set, final_batches, rates, *hyper))
+        per_class = np.sum(number / np.maximum(class_sizes, 1)) / len(np.unique(test_labels))
         outcomes.append((100 * number.sum() / len(test_y), 100 * per_class, *best))
-    names = ("accuracy", "mean_per_class", "lr", "weight_decay")
-    return dict(zip(names, np.array(outcomes).T, strict=True))
+    return Outcomes(*np.array(outcomes).T)
 
 
 def search(score: Any, lr: tuple[float, ...]) -> tuple[float, float]:
@@ -314,14 +327,6 @@ def batches(n: int, batch_size: int, epochs: int, rng: np.random.Generator) -> n
     return order.reshape(-1, size)
 
 
-def warmup_cosine(steps: int, warmup_steps: int) -> np.ndarray:
-    """Return learning-rate factors [steps]: linear warm-up from 0 to 1, then cosine decay."""
-    step = np.arange(steps)
-    fall = np.pi * (step - warmup_steps) / (steps - warmup_steps)
-    rise = step / max(warmup_steps, 1)
-    return np.where(step < warmup_steps, rise, (1 + np.cos(fall)) / 2).astype(np.float32)
-
-
 def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.ndarray:
     """Draw ``shots`` examples of each class from ``labels`` [n].
 
@@ -344,32 +349,24 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """Evaluate the few-shot probe for each number of shots, as mean and std over the draws."""
-    settings = {name: value for name, value in PRESETS[preset].items() if name != "shots"}
-    results = []
-    for shots, accuracies, chosen in _by_shots(context.features, PRESETS[preset], seed):
-        details = {"preset": preset, "shots": shots, **settings, **chosen}
-        for name, values in accuracies.items():
-            metric = f"fewshot_{shots}shot_{name}"
-            results.append(Result(metric, float(values.mean()), float(values.std()), details))
-    return results
+    return list(_by_shots(context.features, PRESETS[preset], seed, preset=preset))
 
 
 def _by_shots(
-    features: Features, settings: Mapping[str, Any], seed: int
-) -> Iterator[tuple[int, dict[str, np.ndarray], dict[str, Any]]]:
-    """Yield each number of shots, its accuracies [draws] by metric, and the chosen settings.
-
-    The chosen settings are the learning rate and the weight decay, if the preset searches them.
-    """
-    others = {name: value for name, value in settings.items() if name != "shots"}
+    features: Features, settings: Mapping[str, Any], seed: int, **details: Any
+) -> Iterator[Result]:
+    """Yield the results of each number of shots, with the settings that were chosen."""
     for shots in np.atleast_1d(settings["shots"]).tolist():
+        chosen = {**settings, "shots": shots}
         if "C" in settings:
-            yield shots, {"top1": accuracy(features, shots=shots, **others, seed=seed)}, {}
-            continue
-        outcome = elevater(features, shots=shots, **others, seed=seed)
-        chosen = {f"chosen_{name}": outcome[name].tolist() for name in ("lr", "weight_decay")}
-        names = {"top1": "accuracy", "mean_per_class": "mean_per_class"}
-        yield shots, {name: outcome[key] for name, key in names.items()}, chosen
+            scores = {"top1": accuracy(features, **chosen, seed=seed)}
+        else:
+            outcome = elevater(features, **chosen, seed=seed)
+            scores = {"top1": outcome.accuracy, "mean_per_class": outcome.mean_per_class}
+            chosen["chosen_lr"] = outcome.lr.tolist()
+            chosen["chosen_weight_decay"] = outcome.weight_decay.tolist()
+        scores = {f"fewshot_{shots}shot_{name}": values for name, values in scores.items()}
+        yield from make_results(scores, **details, **chosen)
 
 
 def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:

@@ -1,21 +1,22 @@
 """Fine-tune all weights, with a grid search over learning rate and weight decay."""
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxssl import distributed
-from jaxssl.evaluation import finetuning, training_settings
-from jaxssl.evaluation.finetuning import Tuner
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
-from jaxssl.evaluation.sampling import stratified
-from jaxssl.evaluation.training_settings import Training
-
-if TYPE_CHECKING:
-    from jaxssl.data.splits import Source
-    from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.data.splits import Source
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Training, Tuner
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Images,
+    Protocol,
+    Result,
+    images_of,
+    make_results,
+    stratified,
+)
 
 METRICS = ("top1", "top5", "mean_per_class")
 # MoCo-v3's transfer runs DeiT's code: learning rate lr * batch / 512, crop and flip, no
@@ -79,10 +80,26 @@ PRESETS = {
 }
 
 
+class Outcome(NamedTuple):
+    """The test accuracy of a fine-tuned backbone, and how it was trained.
+
+    Attributes:
+        accuracy: in percent, by the names `METRICS`.
+        lr: selected learning rate.
+        weight_decay: selected weight decay.
+        train_loss: mean over the last epoch, None if it was not finite.
+        grid: the pairs of "lr" and "weight_decay" with their "validation_METRIC".
+    """
+
+    accuracy: dict[str, float]
+    lr: float
+    weight_decay: float
+    train_loss: float | None
+    grid: list[dict[str, float]]
+
+
 def evaluate(
-    encoder: "PretrainedEncoder",
-    train: "Source",
-    test: "Source",
+    images: Images,
     *,
     training: Training,
     lr: tuple[float, ...],
@@ -91,8 +108,7 @@ def evaluate(
     decay_over_lr: bool = False,
     metric: str = "top1",
     seed: int,
-    mesh: Mesh,
-) -> dict[str, Any]:
+) -> Outcome:
     """Compute the accuracy of a backbone that is fine-tuned with a linear layer on top.
 
     With more than one pair of learning rate and weight decay, each pair is trained on a part of the
@@ -100,9 +116,8 @@ def evaluate(
     equals) is trained again on all of them. The test images are used once.
 
     Args:
-        encoder: the backbone to start from. Its variables are not modified.
-        train: labelled images.
-        test: images of the same classes.
+        images: the backbone to start from, labelled training images and test images of the same
+            classes. The backbone's variables are not modified.
         training: the settings.
         lr: candidate learning rates, before they are scaled by the batch size.
         weight_decay: candidate weight decays.
@@ -110,12 +125,6 @@ def evaluate(
         decay_over_lr: divide the weight decays by the learning rate.
         metric: metric that selects a pair, one of `METRICS`.
         seed: of the split, the linear layer, the order of images and the augmentation.
-        mesh: the devices.
-
-    Returns:
-        "finetune_top1", "finetune_top5" and "finetune_mean_per_class" in percent, the selected "lr"
-        and "weight_decay", "train_loss" (the mean over the last epoch), and "grid", the pairs with
-        their "validation_METRIC".
 
     Raises:
         ValueError: if the training images do not fit, or are too few for a search, or the metric is
@@ -126,6 +135,7 @@ def evaluate(
         Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
     """
+    encoder, train, test, mesh = images
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
     finetuning.check_labels(train)
@@ -136,25 +146,25 @@ def evaluate(
     ]
     best, grid = pairs[0], pairs
     if len(pairs) > 1:
-        grid = search(tuner, train, pairs, validation=validation, metric=metric, seed=seed)
-        best = max(grid, key=lambda point: point[f"validation_{metric}"])
-    selected = {name: best[name] for name in ("lr", "weight_decay")}
-    classifier = tuner.fit(train, **selected, seed=seed)
-    scores = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
-    metrics = {f"finetune_{name}": scores[name] for name in METRICS}
-    return metrics | selected | {"train_loss": classifier.loss, "grid": grid}
+        scores = search(tuner, train, pairs, validation=validation, metric=metric, seed=seed)
+        best = pairs[int(np.argmax(scores))]
+        name = f"validation_{metric}"
+        grid = [{**pair, name: score} for pair, score in zip(pairs, scores, strict=True)]
+    classifier = tuner.fit(train, **best, seed=seed)
+    accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
+    return Outcome(accuracy, **best, train_loss=classifier.loss, grid=grid)
 
 
 def search(
     tuner: Tuner,
-    source: "Source",
+    source: Source,
     pairs: list[dict[str, float]],
     *,
     validation: float,
     metric: str = "top1",
     seed: int,
-) -> list[dict[str, float]]:
-    """Return the "validation_METRIC" in percent of each pair of "lr" and "weight_decay".
+) -> list[float]:
+    """Return the accuracy in percent of each pair of "lr" and "weight_decay" on held-out images.
 
     Raises:
         ValueError: if no image would be left for validation.
@@ -166,13 +176,11 @@ def search(
             f"or more, to keep {validation:.0%} of them for validation"
         )
     train = source.take(np.setdiff1d(np.arange(len(source)), held_out))
-    test = source.take(held_out)
-    grid = []
+    test, scores = source.take(held_out), []
     for pair in pairs:
         classifier = tuner.fit(train, **pair, seed=seed)
-        scores = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
-        grid.append({**pair, f"validation_{metric}": scores[metric]})
-    return grid
+        scores.append(finetuning.accuracies(tuner.logits(classifier, test), test.labels)[metric])
+    return scores
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
@@ -181,23 +189,14 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     Raises:
         ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.
     """
-    if context.encoder is None or context.train is None or context.test is None:
-        raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
-    settings, mesh = PRESETS[preset], context.mesh or distributed.make_mesh()
-    scores = evaluate(
-        context.encoder, context.train, context.test, **settings, seed=seed, mesh=mesh
-    )
-    metrics = {name: scores.pop(name) for name in [f"finetune_{metric}" for metric in METRICS]}
-    selected = {name: scores.pop(name) for name in ("lr", "weight_decay")}
-    details = {
-        "preset": preset,
-        "validation": settings["validation"],
-        **training_settings.summarise(
-            settings["training"], **selected, num_examples=len(context.train), num_devices=mesh.size
-        ),
-        **scores,
-    }
-    return [Result(metric, value, None, details) for metric, value in metrics.items()]
+    settings, images = PRESETS[preset], images_of(context)
+    outcome = evaluate(images, **settings, seed=seed)
+    training, selected = settings["training"], (outcome.lr, outcome.weight_decay)
+    details = finetuning.summarise(training, *selected, len(images.train), images.mesh.size)
+    details |= {"preset": preset, "validation": settings["validation"]}
+    details |= {"train_loss": outcome.train_loss, "grid": outcome.grid}
+    scores = {f"finetune_{name}": outcome.accuracy[name] for name in METRICS}
+    return make_results(scores, **details)
 
 
 protocol = Protocol(

@@ -19,10 +19,13 @@ from jaxssl.evaluation.nearest_neighbours import (
 )
 from jaxssl.evaluation.protocol import (
     EvalContext,
+    Features,
     Protocol,
     Result,
     check_features,
     choose_settings,
+    make_results,
+    top1_top5,
 )
 
 # These are settings of public implementations. Each preset gives the predictions of its
@@ -71,18 +74,11 @@ def evaluate(
         "knn_top1" and "knn_top5" in percent, see `accuracy`.
     """
     features = check_features(train_features, train_labels, test_features, test_labels)
-    return accuracy(*features, **choose_settings(PRESETS, preset, DEFAULT, settings))
+    return accuracy(features, **choose_settings(PRESETS, preset, DEFAULT, settings))
 
 
 def accuracy(
-    train_features: Array | np.ndarray,
-    train_labels: Array | np.ndarray,
-    test_features: Array | np.ndarray,
-    test_labels: Array | np.ndarray,
-    *,
-    k: int,
-    temperature: float,
-    weight: str = "exp",
+    features: Features, *, k: int, temperature: float, weight: str = "exp"
 ) -> dict[str, float]:
     """Compute the accuracy of a weighted vote of the k nearest training examples by cosine.
 
@@ -92,10 +88,8 @@ def accuracy(
     few neighbours or classes, "knn_top5" therefore says little.
 
     Args:
-        train_features: [n, f], the bank, possibly a memory map.
-        train_labels: [n] int in [0, `MAX_CLASSES`).
-        test_features: [m, f], possibly a memory map.
-        test_labels: [m] int in [0, `MAX_CLASSES`). Classes that the bank lacks get no votes.
+        features: features of the bank and of the queries, possibly memory maps. Labels are below
+            `MAX_CLASSES`. Classes that the bank lacks get no votes.
         k: number of neighbours. At most n are used.
         temperature: T, > 0. Ignored by the weight "linear".
         weight: weight of a vote, see `votes`.
@@ -107,34 +101,21 @@ def accuracy(
         ValueError: if a setting is out of range, shapes do not match, features are not finite, or
             labels are not class numbers.
     """
-    distributed.raise_together(
-        lambda: _check(train_features, train_labels, test_features, test_labels)
-    )
-    test_labels = np.asarray(test_labels)
-    largest = np.maximum(np.max(train_labels, initial=0), test_labels.max(initial=0))
+    train, train_labels, test, test_labels = features
+    distributed.raise_together(lambda: _check(features))
+    largest = np.maximum(np.max(train_labels, initial=0), np.max(test_labels, initial=0))
     num_classes = int(distributed.gather_processes(largest).max()) + 1
-    hyper = {"k": k, "temperature": temperature, "weight": weight}
-    ranked = predict(
-        train_features, train_labels, test_features, num_classes=num_classes, top=5, **hyper
-    )
-    hit = ranked == test_labels[:, None]
-    return {
-        "knn_top1": 100.0 * distributed.mean_over_processes(hit[:, 0]),
-        "knn_top5": 100.0 * distributed.mean_over_processes(hit.any(axis=1)),
-    }
+    hyper = {"k": k, "temperature": temperature, "weight": weight, "num_classes": num_classes}
+    ranked = predict(train, train_labels, test, top=5, **hyper)
+    return top1_top5(ranked, np.asarray(test_labels), "knn_")
 
 
-def _check(
-    train_features: Array | np.ndarray,
-    train_labels: Array | np.ndarray,
-    test_features: Array | np.ndarray,
-    test_labels: Array | np.ndarray,
-) -> None:
+def _check(features: Features) -> None:
     """Check the input of all processes before they wait for each other."""
-    _check_labels(train_labels, train_features)
-    _check_labels(test_labels, test_features)
-    if distributed.process_count() > 1:
-        for name, rows in (("the bank", train_features), ("queries", test_features)):
+    train, train_labels, test, test_labels = features
+    for name, rows, labels in (("the bank", train, train_labels), ("queries", test, test_labels)):
+        _check_labels(labels, rows)
+        if distributed.process_count() > 1:
             for part in slices(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
                 unit_rows(rows, part, name)
 
@@ -262,9 +243,7 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     """Evaluate k-NN classification with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
-    scores = accuracy(*context.features, **settings)
-    details = {"preset": preset, **settings}
-    return [Result(metric, value, None, details) for metric, value in scores.items()]
+    return make_results(accuracy(context.features, **settings), preset=preset, **settings)
 
 
 protocol = Protocol(run, PRESETS, shared_presets=tuple(PRESETS))

@@ -1,30 +1,29 @@
 """Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning, logistic_regression, training_settings
+from jaxssl.evaluation import finetuning, logistic_regression
 from jaxssl.evaluation.features import l2_normalise
+from jaxssl.evaluation.finetuning import Training
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
+    Images,
     Protocol,
     Result,
     check_features,
     choose_settings,
+    images_of,
+    make_results,
+    top1_top5,
 )
-from jaxssl.evaluation.training_settings import Training
-
-if TYPE_CHECKING:
-    from jaxssl.data.splits import Source
-    from jaxssl.pretrained.encoder import PretrainedEncoder
 
 HCL = Training(
     optimiser="adam",
@@ -178,23 +177,11 @@ def accuracy(
         features = features._replace(train=train, test=test)
     classes = np.unique(distributed.gather_process_rows(features.train_labels))
     y = np.searchsorted(classes, features.train_labels)
-    probe = logistic_regression.fit_probe(
-        features.train,
-        y,
-        C=C,
-        validation=validation,
-        tolerance=tolerance,
-        max_iter=max_iter,
-        seed=seed,
-    )
-    ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)[:, :5]]
-    hit = ranked == features.test_labels[:, None]
-    return {
-        "linear_top1": 100 * distributed.mean_over_processes(hit[:, 0]),
-        "linear_top5": 100 * distributed.mean_over_processes(hit.any(axis=1)),
-        "C": probe.C,
-        "gradient_norm": probe.fit.gradient_norm,
-    }
+    options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
+    probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
+    ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
+    scores = top1_top5(ranked, features.test_labels, "linear_")
+    return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
 
 
 def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegression:
@@ -205,51 +192,55 @@ def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegres
         return LogisticRegression(C=C, max_iter=max_iter).fit(x, y)
 
 
+class Outcome(NamedTuple):
+    """The test accuracy of a linear classifier that was trained on crops.
+
+    Attributes:
+        accuracy: "top1", "top5" and "mean_per_class" in percent.
+        train_loss: mean over the last epoch, None if it was not finite.
+        best_epoch: the reported epoch if the best one is chosen on the test images, or None.
+    """
+
+    accuracy: dict[str, float]
+    train_loss: float | None
+    best_epoch: float | None = None
+
+
 def evaluate_on_crops(
-    encoder: "PretrainedEncoder",
-    train: "Source",
-    test: "Source",
+    images: Images,
     *,
     training: Training,
     lr: float,
     weight_decay: float,
     best_of_every: int = 0,
     seed: int,
-    mesh: Mesh,
-) -> dict[str, Any]:
+) -> Outcome:
     """Compute the accuracy of a linear classifier trained on random crops, on a frozen backbone.
 
     Args:
-        encoder: the backbone; it is not modified.
-        train: labelled images.
-        test: images of the same classes.
+        images: the backbone, which is not modified, labelled training images, and test images of
+            the same classes.
         training: settings with ``frozen=True``.
         lr: learning rate, before scaling with the batch size.
         weight_decay: >= 0.
         best_of_every: 0 to report the last epoch. k > 0 to report the best test accuracy of every
             k-th and the last epoch, which is optimistic.
         seed: seed of initial weights, order and crops.
-        mesh: the devices.
-
-    Returns:
-        "linear_top1" and "linear_top5" in percent, "train_loss" of the last epoch, and
-        "best_epoch" with ``best_of_every``.
 
     Raises:
         ValueError: if the training images are unlabelled or too few.
     """
+    encoder, train, test, mesh = images
     tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
     hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
-    scores, train_loss = [], None
+    accuracies, loss = [], None
     for classifier in tuner.epochs(train, **hyper):
-        accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
-        scores.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
-        train_loss = classifier.loss
+        accuracies.append(finetuning.accuracies(tuner.logits(classifier, test), test.labels))
+        loss = classifier.loss
     if not best_of_every:
-        return scores[-1] | {"train_loss": train_loss}
-    best = int(np.argmax([score["linear_top1"] for score in scores]))
-    epoch = min((best + 1) * best_of_every, training.epochs)
-    return scores[best] | {"train_loss": train_loss, "best_epoch": epoch}
+        return Outcome(accuracies[-1], loss)
+    best = int(np.argmax([accuracy["top1"] for accuracy in accuracies]))
+    return Outcome(accuracies[best], loss, min((best + 1) * best_of_every, training.epochs))
 
 
 def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Result]:
@@ -259,23 +250,21 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     """
     settings = PRESETS[preset]
     if "training" not in settings:
-        scores = accuracy(context.features, **settings, seed=seed)
-        details = {"preset": preset, **settings}
-    elif context.encoder is None or context.train is None or context.test is None:
+        details = accuracy(context.features, **settings, seed=seed)
+        scores = {name: details.pop(name) for name in ("linear_top1", "linear_top5")}
+        return make_results(scores, preset=preset, **settings | details)
+    if context.encoder is None:
         return []
-    else:
-        mesh = context.mesh or distributed.make_mesh()
-        images = (context.encoder, context.train, context.test)
-        scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
-        hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}
-        in_effect = training_settings.summarise(
-            **hyper, num_examples=len(context.train), num_devices=mesh.size
-        )
-        details = {"preset": preset, **in_effect}
-        if "best_of_every" in settings:
-            details["best_of_every"] = settings["best_of_every"]
-    metrics = {name: scores.pop(name) for name in ("linear_top1", "linear_top5")}
-    return [Result(metric, value, None, details | scores) for metric, value in metrics.items()]
+    images = images_of(context)
+    outcome = evaluate_on_crops(images, **settings, seed=seed)
+    training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
+    details = finetuning.summarise(training, lr, decay, len(images.train), images.mesh.size)
+    details["train_loss"] = outcome.train_loss
+    if outcome.best_epoch is not None:
+        details["best_of_every"] = settings["best_of_every"]
+        details["best_epoch"] = outcome.best_epoch
+    scores = {f"linear_{name}": outcome.accuracy[name] for name in ("top1", "top5")}
+    return make_results(scores, preset=preset, **details)
 
 
 protocol = Protocol(run, PRESETS, shared_presets=("fast", "video"))

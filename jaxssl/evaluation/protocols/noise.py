@@ -14,9 +14,15 @@ from jax import numpy as jnp
 
 from jaxssl.distributed import pad_rows
 from jaxssl.evaluation import nearest_neighbours
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Protocol,
+    Result,
+    make_results,
+    subset,
+)
 from jaxssl.evaluation.protocols import knn
-from jaxssl.evaluation.sampling import subset
 from jaxssl.losses.pairs import unit
 
 # "stddevs" and "draws" belong to the noise. "limit" is the largest number of queries, drawn at
@@ -26,8 +32,7 @@ PRESETS = {
         "stddevs": (0.0, 0.05, 0.1, 0.2, 0.3, 0.5),
         "draws": 3,
         "limit": 1000,
-        "k": knn.PRESETS["cifar_simclr"]["k"],
-        "temperature": knn.PRESETS["cifar_simclr"]["temperature"],
+        **knn.PRESETS["cifar_simclr"],
     }
 }
 QUERY_BLOCK = 100  # number of queries per block
@@ -65,7 +70,7 @@ def evaluate(
     """
     if min(stddevs, default=0) < 0:
         raise ValueError(f"the noise's stddevs must be >= 0, got {tuple(stddevs)}")
-    clean = knn.accuracy(*features, k=k, temperature=temperature)["knn_top1"]
+    clean = knn.accuracy(features, k=k, temperature=temperature)["knn_top1"]
     accuracy = np.full((len(stddevs), draws), clean)
     noisy = np.flatnonzero(np.asarray(stddevs) > 0)
     levels = jnp.asarray(np.asarray(stddevs)[noisy], jnp.float32)
@@ -146,16 +151,14 @@ def _update(
 
 def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
     """Evaluate noisy k-NN on at most ``limit`` test images, as mean and std over the draws."""
-    settings = dict(PRESETS[preset])
-    limit, features = settings.pop("limit"), context.features
-    drawn = subset(len(features.test), limit, seed=seed)
-    features = features._replace(test=features.test[drawn], test_labels=features.test_labels[drawn])
+    settings, (train, train_labels, test, labels) = dict(PRESETS[preset]), context.features
+    drawn = subset(len(test), settings.pop("limit"), seed=seed)
+    features = Features(train, train_labels, test[drawn], labels[drawn])
     accuracy = evaluate(features, **settings, seed=seed)
-    details = {"preset": preset, **PRESETS[preset], "images": len(features.test)}
-    return [
-        Result(f"noise_{s:g}_top1", float(x.mean()), float(x.std()), {**details, "stddev": s})
-        for s, x in zip(settings["stddevs"], accuracy, strict=True)
-    ]
+    details, results = {"preset": preset, **PRESETS[preset], "images": len(drawn)}, []
+    for stddev, draws in zip(settings["stddevs"], accuracy, strict=True):
+        results += make_results({f"noise_{stddev:g}_top1": draws}, **details, stddev=stddev)
+    return results
 
 
 protocol = Protocol(run, PRESETS)

@@ -13,6 +13,7 @@ from jaxssl.evaluation.protocol import (
     Result,
     check_features,
     choose_settings,
+    make_results,
 )
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -131,9 +132,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     """Evaluate image retrieval with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
-    scores = recall(context.features, **settings)
-    details = {"preset": preset, **settings}
-    return [Result(metric, value, None, details) for metric, value in scores.items()]
+    return make_results(recall(context.features, **settings), preset=preset, **settings)
 
 
 protocol = Protocol(run, PRESETS, novel_classes=True)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.decoders.files import cpu_count
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: dict[str, dict[str, Any]] = {
@@ -21,6 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
+Examples = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
@@ -70,11 +71,11 @@ def evaluate(
     wide = features.astype(np.float64)
 
     def on_fold(fold: tuple[np.ndarray, np.ndarray]) -> float:
-        train, test = fold
-        x = wide
+        (train, test), (y, test_y) = (wide[rows] for rows in fold), (labels[rows] for rows in fold)
         if standardised:
-            x = np.asarray(StandardScaler().fit(wide[train]).transform(wide))
-        scores = [_fit(machine, x, labels, train, test, C) for machine in machines]
+            scaler = StandardScaler().fit(train)
+            train, test = np.asarray(scaler.transform(train)), np.asarray(scaler.transform(test))
+        scores = [_fit(machine, C, (train, y), (test, test_y)) for machine in machines]
         return max(scores, key=lambda score: score[0])[1]
 
     # Threads suffice because the solvers release the GIL. Memory limits their number.
@@ -85,28 +86,20 @@ def evaluate(
 
 
 def _fit(
-    machine: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    train: np.ndarray,
-    test: np.ndarray,
-    C: tuple[float, ...],
+    machine: str, C: tuple[float, ...], train: Examples, test: Examples
 ) -> tuple[float, float]:
     """Return an SVM's cross-validation accuracy in training, and its test accuracy in percent."""
-    train_x, test_x = x[train], x[test]
+    (train_x, y), (test_x, test_y) = train, test
     # scikit-learn's annotation of ``dual`` lacks bool.
     model: Any = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
         # The kernel is precomputed, because SVC would compute it again for each C.
-        gamma = 1 / (x.shape[1] * max(train_x.var(), 1e-12))
-        train_x, test_x = (
-            np.exp(-gamma * euclidean_distances(rows, x[train], squared=True))
-            for rows in (train_x, test_x)
-        )
+        gamma = 1 / (train_x.shape[1] * max(train_x.var(), 1e-12))
+        train_x, test_x = (rbf_kernel(rows, train_x, gamma) for rows in (train_x, test_x))
         model = SVC(kernel="precomputed", cache_size=1000)
     search = GridSearchCV(model, {"C": list(C)}, cv=INNER)
-    search.fit(train_x, y[train])
-    accuracy: Any = search.score(test_x, y[test])
+    search.fit(train_x, y)
+    accuracy: Any = search.score(test_x, test_y)
     return search.best_score_, 100 * accuracy
 
 
@@ -125,8 +118,8 @@ def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Res
         features = np.concatenate([features, context.features.test[new]])
         labels = np.concatenate([labels, context.features.test_labels[new]])
     accuracy = evaluate(features, labels, **settings, seed=seed)
-    details = {"preset": preset, **settings, "folds": FOLDS, "examples": len(labels)}
-    return [Result("svm_top1", float(accuracy.mean()), float(accuracy.std()), details)]
+    counts = {"folds": FOLDS, "examples": len(labels)}
+    return make_results({"svm_top1": accuracy}, preset=preset, **settings, **counts)
 
 
 protocol = Protocol(run, PRESETS, examples=("graph",), novel_classes=True)

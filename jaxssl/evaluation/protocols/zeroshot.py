@@ -8,7 +8,7 @@ import numpy as np
 from jaxssl.data import prompts
 from jaxssl.data.decoders import tokens
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results, top1_top5
 
 PRESETS: dict[str, dict[str, Any]] = {name: {"prompts": name} for name in prompts.PROMPTS}
 
@@ -39,12 +39,7 @@ def evaluate(
     scores = _normalise(images) @ _normalise(classes).T
     if not np.isfinite(scores).all():
         raise ValueError("image and prompt embeddings must be finite, got NaN or infinity")
-    ranked = np.argsort(-scores, axis=1, kind="stable")[:, :5]
-    hit = ranked == labels[:, None]
-    return {
-        "zeroshot_top1": 100 * float(hit[:, 0].mean()),
-        "zeroshot_top5": 100 * float(hit.any(axis=1).mean()),
-    }
+    return top1_top5(np.argsort(-scores, axis=1, kind="stable"), labels, "zeroshot_")
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
@@ -58,8 +53,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Resul
     ends = np.cumsum([len(class_texts) for class_texts in filled])
     by_class = np.split(embeddings, ends[:-1])
     scores = evaluate(context.embed_images(), context.test.labels, by_class)
-    details = {"preset": preset, "prompts": len(filled[0])}
-    return [Result(metric, value, None, details) for metric, value in scores.items()]
+    return make_results(scores, preset=preset, prompts=len(filled[0]))
 
 
 def _normalise(rows: np.ndarray) -> np.ndarray:
