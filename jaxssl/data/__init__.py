@@ -2,16 +2,15 @@
 
 From bottom to top, each module using only modules above it in this list:
 
-    decoders                       files and archives, pictures, clips, graphs, captions, arrays
-    class_names, integrity         lists of classes, checks of prepared sets
-    kind, records                  what depends on the kind of examples, records of a prepared split
-    formats, toy                   TFDS builders of user files and of bundled sets
-    splits                         splits of data sets, read by index
-    opening                        sets that are prepared once, or given as Python objects
-    source, metadata, fingerprint  a split by its name, sizes of common sets, a digest of the data
-    statistics                     mean and standard deviation of the channels of training images
-    plan, batches                  the stream of batches
-    prompts                        sentences for zero-shot classification
+    decoders               files and archives, pictures, captions, arrays
+    integrity              checks of prepared sets
+    kind, records          what depends on the kind of examples, records of a prepared split
+    formats, toy           TFDS builders of user files and of bundled sets
+    splits, class_names    splits of data sets, read by index, and classes of them
+    opening                sets that are prepared once, or given as Python objects
+    source, fingerprint    a split by its name, a digest of its data
+    batches                the stream of batches
+    prompts                sentences for zero-shot classification
 """
 
 IN_MEMORY = "python"  # data.name of sets that are given as Python objects

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxssl.data.decoders.arrays import BLOCK
 from jaxssl.data.decoders.decoding import PNG_SIGNATURE
-from jaxssl.data.decoders.lazy_array import BLOCK
 from jaxssl.data.records import PreparedSplit, Record
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line

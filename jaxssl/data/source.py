@@ -9,9 +9,10 @@ import tensorflow_datasets as tfds
 
 from jaxssl import components
 from jaxssl.data import integrity, kind
+from jaxssl.data.class_names import finish
 from jaxssl.data.opening import in_memory, prepare
 from jaxssl.data.records import PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records, finish
+from jaxssl.data.splits import Source, Splits, find_records
 from jaxssl.errors import UserError
 
 

@@ -2,19 +2,17 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from jaxssl.data import kind
-from jaxssl.data.class_names import SUBSETS, read_classes
-from jaxssl.data.decoders import array_cache, decoding, files
-from jaxssl.data.decoders.lazy_array import BLOCK, LazyArray
+from jaxssl.data.decoders import arrays, decoding, files
+from jaxssl.data.decoders.arrays import BLOCK, LazyArray
 from jaxssl.data.records import (
     UNLABELLED,
     Example,
@@ -99,7 +97,7 @@ class Source:
         """Return the labels of all examples, int32 [n]. Unlabelled examples have -1."""
         if not self.class_names:
             return np.full(len(self), UNLABELLED, np.int32)
-        labels = [_labels(part)[indices] for part, indices in self.parts]
+        labels = [labels_of(part)[indices] for part, indices in self.parts]
         return self._map_labels(np.concatenate(labels))
 
     @cached_property
@@ -217,18 +215,6 @@ class Splits(NamedTuple):
         return self.bank.labelled and self.test.labelled
 
 
-def finish(source: Source, data: Mapping[str, Any]) -> Source:
-    """Select the classes that ``data.classes`` lists, and refuse an empty split."""
-    _, classes = SUBSETS.get(data["name"], (None, None))
-    if classes := data["classes"] or classes:
-        source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
-    if not len(source):
-        raise UserError(
-            f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
-        )
-    return source
-
-
 def find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
     """Return the prepared splits that a split expression names, with record indices."""
     try:
@@ -248,26 +234,7 @@ def find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray
     ]
 
 
-def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
-    """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
-    if not source.class_names:
-        raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
-    unknown = [name for name in names if name not in source.class_names]
-    if unknown:
-        raise UserError(
-            f"data.classes={path}: {source.name!r} has no class {unknown[0]!r} ({len(unknown)} of "
-            f"{len(names)} are unknown){suggest(unknown[0], source.class_names)}"
-        )
-    relabel = np.full(source.num_classes, UNLABELLED, np.int32)
-    relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
-    parts = []
-    for part, indices in source.parts:
-        labels = _labels(part)[indices]
-        parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
-    return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)
-
-
-def _labels(part: PreparedSplit) -> np.ndarray:
+def labels_of(part: PreparedSplit) -> np.ndarray:
     """Return the labels of all records, int32 [n], from the cache if possible."""
     if part.labels is not None:
         return part.labels
@@ -296,4 +263,4 @@ def _cached(
     if part.path is None:
         return compute()
     path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")
-    return array_cache.load_or_compute(path, (len(part.records), *shape), dtype, compute)
+    return arrays.load_or_compute(path, (len(part.records), *shape), dtype, compute)

@@ -11,10 +11,10 @@ import numpy as np
 from jaxssl import distributed
 from jaxssl.data import kind
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.decoders.lazy_array import LazyArray
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.formats.user_files import ON_ERROR
-from jaxssl.data.opening import in_memory, tables
-from jaxssl.data.opening.tables import PictureFile
+from jaxssl.data.opening import in_memory, items
+from jaxssl.data.opening.items import PictureFile
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.context import resolve_inputs
 from jaxssl.evaluation.features import extract
@@ -92,7 +92,7 @@ def embed_pictures(
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
-        data = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *tables.SUFFIXES)
+        data = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         images = path if data else _list_pictures(path)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)

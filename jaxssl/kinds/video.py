@@ -18,8 +18,8 @@ from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
 from jaxssl.augment.views import Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Plan, Reader, assemble
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.kind import Kind, Opened
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError

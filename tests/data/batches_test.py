@@ -22,8 +22,8 @@ from jaxssl.data import batches as batches_lib
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.batches import make_batches, make_plan
 from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.source import load
 from jaxssl.data.splits import Source

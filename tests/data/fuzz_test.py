@@ -30,7 +30,7 @@ from PIL import Image
 from jaxssl.data import source
 from jaxssl.data.class_names import read_classes
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.formats import _pictures, folder
+from jaxssl.data.formats import folder, user_files
 from jaxssl.data.opening import convert
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.splits import Source
@@ -84,7 +84,7 @@ pictures_ = good | good | good | st.binary(max_size=200)
 @given(data=pictures_, channels=st.sampled_from((1, 3)))
 def test_damaged_images_are_decoded_or_raise_a_one_line_error(below, data, channels):
     actual = outcome("pictures", lambda: _decoded(data, channels), below)
-    size = outcome("sizes of pictures", lambda: _pictures.image_size(data), below)
+    size = outcome("sizes of pictures", lambda: user_files.image_size(data), below)
     assert (actual is REFUSED) == isinstance(size, str)
     if actual is not REFUSED:
         assert actual.dtype == np.uint8 and actual.shape == (*size, channels)

@@ -11,7 +11,7 @@ from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
 from jaxssl.data import integrity, source
-from jaxssl.data.decoders import array_cache
+from jaxssl.data.decoders import arrays
 
 pytestmark = pytest.mark.fast
 
@@ -131,7 +131,7 @@ def test_damaged_cache_file_is_recomputed(case, tmp_path):
     values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
 
     def read():
-        return array_cache.load_or_compute(path, (2, 3), np.int32, lambda: made.append(1) or values)
+        return arrays.load_or_compute(path, (2, 3), np.int32, lambda: made.append(1) or values)
 
     for _ in range(2):
         np.testing.assert_array_equal(read(), values)

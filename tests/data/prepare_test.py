@@ -22,7 +22,7 @@ from file_cases import (
     unpack,
 )
 
-from jaxssl.data.formats import _pictures
+from jaxssl.data.formats import user_files
 from jaxssl.data.opening import prepare
 
 pytestmark = pytest.mark.fast
@@ -143,7 +143,7 @@ def test_unwritable_data_dir_raises_a_one_line_error(load, labelled, tmp_path, b
 
 def interrupted(error):
     """Reading that goes wrong after a few pictures."""
-    checked = _pictures.read_checked
+    checked = user_files.read_checked
 
     def read(wanted, *_):
         for place, item in enumerate(checked(wanted)):
@@ -166,7 +166,7 @@ def test_full_disk_is_reported_and_leaves_no_prepared_set(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(_pictures, "read_checked", interrupted(error))
+        patch.setattr(user_files, "read_checked", interrupted(error))
         for _ in range(2):
             with refused(
                 f"under {tmp_path}", error.args[-1], "enough space with --config.data.dir"
@@ -181,7 +181,7 @@ def test_partial_files_of_an_interrupted_preparation_are_ignored(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(_pictures, "read_checked", interrupted(error))
+        patch.setattr(user_files, "read_checked", interrupted(error))
         with pytest.raises(error):
             load(labelled, dir=str(tmp_path))
     [state] = (tmp_path / "folder").iterdir()

@@ -11,10 +11,11 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from jaxssl.configs import base
+from jaxssl.data import class_names
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.class_names import read_classes
-from jaxssl.data.decoders import array_cache, files, lazy_array
-from jaxssl.data.decoders.lazy_array import LazyArray
+from jaxssl.data.decoders import arrays, files
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
 from jaxssl.data.splits import Source
@@ -219,13 +220,13 @@ def test_missing_class_list_is_reported(directory, tmp_path):
 def test_unknown_class_error_suggests_similar_names(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
-    message = fail(splits_lib._select_classes, one, ["n01440765"], "mine.txt")
+    message = fail(class_names._select_classes, one, ["n01440765"], "mine.txt")
     assert "has no class 'n01440765' (1 of 1 are unknown); the closest of " in message
     assert "of 1000 valid ones are n01440764" in message
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():
-    path = Path(splits_lib.__file__).with_name("imagenet100.txt")
+    path = Path(class_names.__file__).with_name("imagenet100.txt")
     names = read_classes(path)
     assert len(names) == len(set(names)) == 100
     assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)
@@ -305,9 +306,9 @@ def lazy(directory, folder):
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
-def test_lazy_array_equals_the_decoded_array(lazy, monkeypatch, which, key):
+def test_arrays_equals_the_decoded_array(lazy, monkeypatch, which, key):
     actual, array = lazy[which]
-    monkeypatch.setattr(lazy_array, "BLOCK", 4)
+    monkeypatch.setattr(arrays, "BLOCK", 4)
     assert isinstance(actual, LazyArray) and not isinstance(array, LazyArray)
     assert (actual.shape, len(actual)) == (array.shape, len(array)) and len(array) == 15
     part = actual[KEYS[key]]
@@ -315,7 +316,7 @@ def test_lazy_array_equals_the_decoded_array(lazy, monkeypatch, which, key):
     np.testing.assert_array_equal(part, array[KEYS[key]])
 
 
-def test_lazy_array_raises_index_error(lazy):
+def test_arrays_raises_index_error(lazy):
     with pytest.raises(IndexError):
         lazy[0][0][15]
 
@@ -336,7 +337,7 @@ def kept(directory):
     return {path.name: path.stat().st_mtime_ns for path in directory.rglob("decoded-*")}
 
 
-def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monkeypatch):
+def test_decoded_arrays_is_written_once_and_reused(directory, digits, monkeypatch):
     forget(directory)
     first = load(group(directory), "train+test[:5]")
     first.images(8), first.labels
@@ -364,10 +365,10 @@ def test_decoded_image_cache_is_separate_for_each_size(directory, folder):
 def test_records_replaced_by_others_of_equal_size_and_time_are_decoded_again(
     blocks, place, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(array_cache, "SAMPLES", 5)
+    monkeypatch.setattr(arrays, "SAMPLES", 5)
     record = tmp_path / "x-train.array_record-00000-of-00001"
     content = np.zeros(blocks * files.BLOCK, np.uint8)
-    cached = lambda value: array_cache.load_or_compute(  # noqa: E731
+    cached = lambda value: arrays.load_or_compute(  # noqa: E731
         tmp_path / "decoded-train-labels.npy", (3,), np.int32, lambda: np.full(3, value, np.int32)
     )
     record.write_bytes(content.tobytes())

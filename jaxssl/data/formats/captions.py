@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.formats import _pictures, user_files
+from jaxssl.data.formats import user_files
 from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, printable
 
@@ -32,7 +32,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
-            "image": tfds.features.Image(shape=(None, None, _pictures.CHANNELS)),
+            "image": tfds.features.Image(shape=(None, None, user_files.CHANNELS)),
             "captions": tfds.features.Sequence(tfds.features.Text()),
             "file": tfds.features.Text(),
         }
@@ -54,7 +54,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         captions: dict[str, list[str]] = config.contents
         everything = files.read_files(config.root, config.inside)
         pictures, sizes = {}, set()
-        for name, data, size in _pictures.read_checked(x for x in everything if x[0] in captions):
+        for name, data, size in user_files.read_checked(x for x in everything if x[0] in captions):
             if isinstance(size, str):
                 metadata["skipped"].append(f"{name}: {size}")
                 continue
@@ -62,7 +62,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             pictures[name] = data
         if metadata["skipped"] and (config.on_error == "stop" or not pictures):
             raise user_files.unreadable("pictures", config.root, metadata["skipped"])
-        metadata["shape"] = [*sizes.pop(), _pictures.CHANNELS] if len(sizes) == 1 else None
+        metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
         for key, name in enumerate(sorted(pictures)):
             yield key, {"image": pictures[name], "captions": captions[name], "file": name}
 

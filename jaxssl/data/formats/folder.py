@@ -10,7 +10,6 @@ Folders around all pictures, such as the top folder of an archive, are skipped.
 """
 
 import csv
-import io
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,10 +19,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.formats import _layout, _pictures, user_files
+from jaxssl.data.formats import _layout, user_files
 from jaxssl.data.formats._layout import Layout
-from jaxssl.data.formats._pictures import CHANNELS
-from jaxssl.data.formats.user_files import abbreviate
+from jaxssl.data.formats.user_files import CHANNELS, abbreviate
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
@@ -49,7 +47,7 @@ class Builder(_layout.Builder, skip_registration=True):
     ) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
         everything = files.read_files(self.builder_config.root, self.builder_config.inside)
         wanted = (item for item in everything if item[0] in classes)
-        return _pictures.read_checked(wanted, self.builder_config.channels)
+        return user_files.read_checked(wanted, self.builder_config.channels)
 
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         return [*next(iter(sizes)), self.builder_config.channels] if len(sizes) == 1 else None
@@ -131,30 +129,20 @@ def read_labels(path: str) -> dict[str, str]:
     """
     try:
         text = Path(path).expanduser().read_bytes().decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""))
-        table = list(reader)
+        columns, table = user_files.read_table(text, f"data.labels={path}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data.labels={path} cannot be read: {error}") from error
-    if not {"file", "label"} <= set(reader.fieldnames or ()):
+    if not {"file", "label"} <= set(columns):
         raise UserError(
             f"data.labels={path} must be a CSV file with the header 'file,label'; its first line "
             f"is {text.partition(chr(10))[0].strip()[:80]!r}"
         )
-    rows = [(row.get("file"), (row.get("label") or "").strip()) for row in table]
-    labels = {name: label for name, label in rows if name and label}
+    rows = [(row["file"], (row["label"] or "").strip()) for row in table]
     for number, row in enumerate(rows, 1):
         if not all(row):
             raise UserError(f"data.labels={path} lacks the file or the label in row {number}")
-        if None in table[number - 1]:  # DictReader puts additional columns under the key None.
-            raise UserError(
-                f"data.labels={path} has more columns in row {number} than in its header; quote "
-                "names that contain a comma"
-            )
-    repeated = sorted(
-        name for name, n in Counter(name for name, _ in rows if name).items() if n > 1
-    )
-    if repeated:
+    if repeated := sorted(name for name, n in Counter(name for name, _ in rows).items() if n > 1):
         raise UserError(
             f"data.labels={path} names files twice: {abbreviate(repeated)}; keep one row of each"
         )
-    return labels
+    return dict(rows)

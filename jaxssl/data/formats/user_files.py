@@ -1,14 +1,18 @@
-"""Name prepared data sets by a fingerprint of the user's files, to prepare changed files again.
+"""Read a user's files, and name prepared data sets by their fingerprint.
 
-The name of a prepared set contains a fingerprint of the files and of the settings. Sets prepared
-from earlier content stay on disk beside it.
+The name of a prepared set contains a fingerprint of the files and of the settings, so that changed
+files are prepared again. Sets prepared from earlier content stay on disk beside it.
 """
 
+import csv
 import dataclasses
 import hashlib
+import io
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +20,14 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 
 from jaxssl.data import integrity
-from jaxssl.data.decoders import files
+from jaxssl.data.decoders import decoding, files
 from jaxssl.errors import UserError, printable, suggest
 
 log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
+GROUP = 2**18  # bytes of image files that a thread checks in one task
+CHANNELS = 3
 MAX_NAMED = 3  # number of files that an error message names
 
 
@@ -131,6 +137,75 @@ def find_prepared(
         return config, None
     with integrity.guard(folder):
         return config, tfds.builder_from_directory(folder)
+
+
+def read_checked(
+    pictures: Iterable[tuple[str, files.ReadBytes]], channels: int = CHANNELS
+) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
+    """Read image files and check in threads that they decode. The order is kept.
+
+    Args:
+        pictures: names, and functions that read the files.
+        channels: number of channels to decode to.
+
+    Yields:
+        Name, content, and (height, width), or the reason why the image cannot be decoded.
+    """
+
+    def check(group: Sequence[tuple[str, bytes, str]]) -> list[tuple]:
+        return [(name, data, error or image_size(data, channels)) for name, data, error in group]
+
+    def groups() -> Iterator[list[tuple[str, bytes, str]]]:
+        group, total = [], 0
+        for name, read in pictures:
+            try:
+                data, error = read(), ""
+            except OSError as reason:
+                data, error = b"", str(reason)
+            group, total = [*group, (name, data, error)], total + len(data)
+            if total > GROUP:
+                yield group
+                group, total = [], 0
+        yield group
+
+    threads = files.cpu_count()
+    with ThreadPoolExecutor(threads) as pool:
+        running = deque()
+        for group in groups():
+            running.append(pool.submit(check, group))
+            if len(running) > threads:
+                yield from running.popleft().result()
+        while running:
+            yield from running.popleft().result()
+
+
+def image_size(data: bytes, channels: int = CHANNELS) -> tuple[int, int] | str:
+    """Decode an image and return its height and width, or the reason why that fails."""
+    if not data:
+        return "is empty"
+    try:
+        picture = decoding.open_picture(data, channels, upright=True)
+    except Exception as error:  # Pillow's decoders raise many exception types for damaged data.
+        return str(error) or type(error).__name__
+    return picture.height, picture.width
+
+
+def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a CSV table with a header: the names of its columns, and its rows.
+
+    Raises:
+        csv.Error: if a quote is not closed.
+        UserError: if a row has more columns than the header.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    rows: list[dict[Any, str]] = list(reader)
+    for number, row in enumerate(rows, 1):
+        if None in row:  # DictReader puts additional columns under the key None.
+            raise UserError(
+                f"{where} has more columns in row {number} than in its header; quote names that "
+                "contain a comma"
+            )
+    return list(reader.fieldnames or ()), rows
 
 
 def abbreviate(items: Sequence[str]) -> str:

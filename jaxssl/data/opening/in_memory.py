@@ -14,13 +14,13 @@ from PIL import Image
 
 from jaxssl import components
 from jaxssl.data import IN_MEMORY, kind
+from jaxssl.data.class_names import finish
 from jaxssl.data.decoders import decoding
-from jaxssl.data.formats import _pictures, user_files
+from jaxssl.data.formats import user_files
 from jaxssl.data.opening import items
-from jaxssl.data.opening.labels import convert_labels
-from jaxssl.data.opening.tables import LABEL_KEYS, PictureFile, from_columns, open_path
+from jaxssl.data.opening.items import LABEL_KEYS, PictureFile
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records, finish
+from jaxssl.data.splits import Source, Splits, find_records
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
@@ -68,15 +68,15 @@ def load_splits(
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
             "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or uint16 or floats in
             [0, 1], which are rounded to 8 bits, with 1 to 16 channels. Labels are described in
-            `labels.convert_labels`; an example without a label is left out of evaluation. Objects
+            `items.convert_labels`; an example without a label is left out of evaluation. Objects
             with ``__len__`` and ``__getitem__`` return an image (array, Pillow, or the path or
             bytes of a file), (image, label), or a dict such as {"image": ..., "label": ...}. A path
-            is opened by `tables.open_path`, and a data frame has a column of paths.
+            is opened by `items.open_path`, and a data frame has a column of paths.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split and has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read.
-        channels: of picture files. 0 is `_pictures.CHANNELS`.
+        channels: of picture files. 0 is `user_files.CHANNELS`.
         cache: `config.data.cache`, see `items.is_streamed`.
 
     Raises:
@@ -84,7 +84,7 @@ def load_splits(
     """
     train, test = _split(data)
     options: dict[str, Any] = {"on_error": on_error, "cache": cache}
-    options["channels"] = channels or _pictures.CHANNELS
+    options["channels"] = channels or user_files.CHANNELS
     if test is None:
         both = _examples(train, "data", **options)
         order = np.random.default_rng(seed).permutation(len(both.labels))
@@ -171,7 +171,7 @@ def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_images(
-    images: Any, *, channels: int = _pictures.CHANNELS, on_error: str = "stop"
+    images: Any, *, channels: int = user_files.CHANNELS, on_error: str = "stop"
 ) -> tuple[Source, list[str] | None]:
     """Return images as one split without labels, and their names if all of them are files.
 
@@ -222,9 +222,9 @@ def _is_labelled(data: Any) -> bool:
 
 def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> _Examples:
     if isinstance(data, str | Path):
-        data = open_path(Path(data).expanduser())
+        data = items.open_path(Path(data).expanduser())
     elif hasattr(data, "columns"):
-        data = from_columns({key: data[key] for key in data.columns}, name, Path())
+        data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
     names: tuple[str, ...] = ()
     labels, probes = None, None
     if isinstance(data, Mapping):
@@ -254,7 +254,7 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
     labels = [None] * len(images) if labels is None else labels
-    labels, texts = convert_labels(labels, len(images), name)
+    labels, texts = items.convert_labels(labels, len(images), name)
     names = names or texts
     if not names and labels.size and labels.max() >= 0:
         names = tuple(str(label) for label in range(labels.max() + 1))
@@ -288,7 +288,7 @@ def _check_files(
     files = {str(i): x for i, x in enumerate(images) if isinstance(x, PictureFile)}
     reasons = []
     contents = ((i, x.tobytes) for i, x in files.items())
-    for index, _, size in _pictures.read_checked(contents, channels):
+    for index, _, size in user_files.read_checked(contents, channels):
         if isinstance(size, str):
             reasons.append(f"{files[index].name}: {size}")
         else:

@@ -1,7 +1,8 @@
-"""Read the items of data sets that are given as Python objects: all at once, or when needed."""
+"""Read images and labels of Python objects, tables and arrays: all at once, or when needed."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,97 @@ import numpy as np
 from PIL import Image
 
 from jaxssl.data.decoders import decoding
-from jaxssl.data.opening.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile
+from jaxssl.data.formats import user_files
+from jaxssl.data.integrity import MAX_CLASSES
+from jaxssl.data.records import UNLABELLED
 from jaxssl.errors import UserError, one_line
 
 log = logging.getLogger("jaxssl")
 IN_ADVANCE = 2**30  # largest data set in bytes that is read in advance if it is read by index
 PROBED = 64  # number of images of larger data sets that are read first
 MAX_ITEMS = 2**31 - 1
+IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
+LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
+FILE_COLUMNS = ("file", "path", "file_name", "filename", "image_path", *IMAGE_KEYS)
+SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture that is read when it is needed.
+
+    Attributes:
+        name: for messages and listings.
+        content: its path, or the bytes of the file.
+    """
+
+    name: str
+    content: Path | bytes
+
+    def tobytes(self) -> bytes:
+        """Return the content of the file."""
+        return self.content.read_bytes() if isinstance(self.content, Path) else self.content
+
+
+def open_path(path: Path) -> Any:
+    """Return the content of a file in a form that `in_memory.load_splits` takes.
+
+    Args:
+        path: .npy holds images. .npz holds arrays by name, such as "image" and "label". .csv and
+            .parquet have a column of paths, which are relative to the file, and may have a column
+            of labels. Any other file is a picture.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        if suffix == ".csv":
+            names, rows = user_files.read_table(path.read_bytes().decode("utf-8-sig"), str(path))
+            columns = {name: [row[name] or None for row in rows] for name in names}
+            return from_columns(columns, str(path), path.parent)
+        if suffix == ".parquet":
+            from pyarrow import parquet
+
+            return from_columns(parquet.read_table(path).to_pydict(), str(path), path.parent)
+    except UserError:
+        raise
+    except Exception as error:  # NumPy and pyarrow raise many exception types for damaged files.
+        raise UserError(f"data={path} cannot be read ({one_line(error)})") from error
+    if not suffix.endswith(decoding.SUFFIXES):
+        raise UserError(
+            f"data={path} is no file of data; expected a folder, an archive, a picture, or a file "
+            f"ending in {', '.join(SUFFIXES)}"
+        )
+    return [path]
+
+
+def from_columns(columns: Mapping[str, Iterable[Any]], name: str, folder: Path) -> dict[str, Any]:
+    """Return {"image", "label"} of a table with a column of paths and perhaps one of labels.
+
+    Args:
+        columns: the columns by name, of a data frame for example.
+        name: of the table, for messages.
+        folder: paths of the table are relative to it.
+
+    Raises:
+        UserError: if no column holds paths.
+    """
+    image = next((key for key in FILE_COLUMNS if key in columns), None)
+    if image is None:
+        raise UserError(
+            f"{name} has the columns {', '.join(map(str, columns))}; expected the paths of "
+            f"pictures in one of {', '.join(FILE_COLUMNS)}"
+        )
+    label = next((key for key in LABEL_KEYS if key in columns), None)
+    files = [folder / x if isinstance(x, str | Path) else x for x in columns[image]]
+    rest = {key: values for key, values in columns.items() if key not in (image, label)}
+    return {**rest, "image": files, **({} if label is None else {"label": list(columns[label])})}
 
 
 def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tuple[Any, Any]:
@@ -142,3 +227,53 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
         return decoding.to_8_bits(images)
     except ValueError as error:
         raise UserError(f"{name} {error}") from error
+
+
+def convert_labels(labels: Any, count: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return class indices as int32 [n], -1 for examples without a label, and class names.
+
+    Args:
+        labels: [n] or [n, 1], either class indices of any numeric type, or strings, whose sorted
+            values become the classes. -1, None, NaN and "" stand for no label.
+        count: n, the number of examples.
+        name: of the data, for messages.
+
+    Returns:
+        The indices, and the names of the classes. () for numbers.
+
+    Raises:
+        UserError: if the labels have another form, or are out of range.
+    """
+    out = np.full(count, UNLABELLED, np.int32)
+    try:
+        values = np.asarray(labels)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        given = np.array([not (x is None or x != x or x == "") for x in values.tolist()], bool)
+        present = values[given]
+        present = np.asarray(present.tolist()) if present.dtype == object else present
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the labels of {name} are no array: {one_line(error)}") from error
+    if values.ndim != 1:
+        raise UserError(
+            f"the labels of {name} have the shape {list(values.shape)}; expected one class for "
+            "each image; for one-hot labels, pass labels.argmax(1)"
+        )
+    if len(values) != count:
+        raise UserError(f"{name} has {count} images but {len(values)} labels")
+    if present.dtype.kind == "U" and all(isinstance(x, str) for x in values[given].tolist()):
+        names, out[given] = np.unique(present, return_inverse=True)
+        return out, tuple(map(str, names))
+    if present.dtype.kind not in "biuf" or not (present == np.round(present)).all():
+        raise UserError(
+            f"the labels of {name} are {values.dtype} {list(values.shape)}; expected integers, the "
+            "class indices, or strings, the class names"
+        )
+    for label in (present.min(initial=0).item(), present.max(initial=0).item()):
+        if not UNLABELLED <= label < MAX_CLASSES:  # before the cast, which would wrap around
+            raise UserError(
+                f"{name} has the label {label}; expected 0, 1, ... below {MAX_CLASSES}, or -1 for "
+                "none"
+            )
+    out[given] = present
+    return out, ()
