@@ -18,6 +18,7 @@ VARIANTS = {
     },
     "simsiam": {"about": "66.04 %. Chen and He, SimSiam, 2021"},
     "barlow_twins": {"about": "70.90 %. Zbontar et al., Barlow Twins, 2021"},
+    "arb": {"about": "69.57 % (the authors' README). Zhang et al., ARB, 2022"},
     "vicreg": {"about": "68.54 %. Bardes et al., VICReg, 2022"},
     "swav": {"about": "64.88 %. Caron et al., SwAV, 2020"},
     "dino": {"about": "66.76 %. Caron et al., DINO, 2021"},

@@ -124,6 +124,15 @@ VARIANTS = {
         "loss": {"name": "barlow_twins", "preset": "solo_learn", "scale": 0.1},
         "optim": {"lr": 0.3},
     },
+    # The released code's settings but the batch size, which is 32 there.
+    "arb": {
+        **ASYMMETRIC,
+        "about": "92.19 % (the authors' README). Zhang et al., ARB, 2022",
+        "head": {"proj_output_dim": 2048, "proj_layers": 3},
+        "loss": {"name": "arb"},
+        "optim": {"name": "lars", "lr": 0.3, "lars_clip": False},
+        "schedule": {"end_factor": 1e-3},
+    },
     "vicreg": {
         "about": "92.07 %. Bardes et al., VICReg, 2022",
         "augment": {**ASYMMETRIC["augment"], "crop_scale": (0.2, 1.0), "solarize": 0.1},

@@ -95,6 +95,29 @@ VARIANTS = {
         "head": HEAD,
         "loss": {"name": "barlow_twins", "preset": "solo_learn", "scale": 0.1},
     },
+    "arb": {
+        "about": "79.48 % (the authors' README). Zhang et al., ARB, 2022",
+        "augment": BYOL["augment"],
+        "second_view": BYOL["second_view"],
+        "head": HEAD,
+        "loss": {"name": "arb"},
+        "optim": {"name": "lars", "trust_coefficient": 1e-3, "lars_clip": False},
+        "schedule": {"end_factor": 1e-3},
+    },
+    "mochi": {  # Optimiser, head and the start of mixing are our choice, after MoCo-v2.
+        "about": "79.0 % linear, ResNet-50 (MMCL, Table 2). Kalantidis et al., MoCHi, 2020",
+        "epochs": 200,
+        "augment": {"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0), "blur": 0.5},
+        "net": {"depth": 50},
+        "head": {"proj_hidden_dim": 2048, "proj_output_dim": 128, "proj_norm": "none"},
+        "method": {"name": "momentum", "preset": "moco_v2", "queue_size": 16384},
+        "loss": {
+            "name": "mochi",
+            "weight": {"schedule": "steps", "values": {"0": 0.0, "10": 1.0}, "unit": "epochs"},
+        },
+        "optim": {"name": "sgd", "lr": 0.03, "lars_clip": False, "decay_all": True},
+        "eval": {"protocols": ("linear:paper_imagenet", "linear", "knn")},
+    },
     "vicreg": {
         "about": "79.22 %. Bardes et al., VICReg, 2022",
         "augment": {"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0)}

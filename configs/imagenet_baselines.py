@@ -4,9 +4,8 @@ Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the figures of the variants are top-1 accuracies.
 Notes: LARS has one learning rate here. The codes of Barlow Twins and VICReg lower that of biases
 and norms (Barlow Twins: 0.0048). BYOL averages its weights from step to step with a momentum that
-rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE,
-CMC, MoCHi, PCL, ARB and Zero-CL have no recipe here: the settings of W-MSE on ImageNet are not
-known to us, and the others' losses are not built.
+rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE has
+no recipe here, because its settings on ImageNet are not known to us.
 """
 
 from jaxssl.configs import base
@@ -85,6 +84,15 @@ VARIANTS = {
         "loss": {"name": "barlow_twins"},
         "optim": {"lr": 0.2},
     },
+    "arb": {  # the released code
+        **BYOL_VIEWS,
+        "about": "68.2 % linear (AUC-CL, Table 1; 73.1 at 1000 epochs, the authors' README)",
+        "batch_size": 512,
+        "head": WIDE_HEAD,
+        "loss": {"name": "arb"},
+        "optim": {"weight_decay": 1e-4},
+        "schedule": {"end_factor": 1e-3},
+    },
     "vicreg": {
         **BYOL_VIEWS,
         "about": "73.2 % linear, 1000 epochs. Bardes et al., VICReg, 2022",
@@ -129,6 +137,19 @@ VARIANTS = {
         "head": {"proj_norm": "none"},
         "method": {"name": "momentum", "preset": "moco_v2"},
         "loss": {"name": "info_nce", "preset": "moco_v2"},
+        "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
+        "schedule": {"warmup_epochs": 0.0},
+    },
+    "mochi": {  # All but the loss is MoCo-v2's here. The start of mixing is our choice.
+        "about": "63.9 % linear (MMCL, Table 3). Kalantidis et al., MoCHi, 2020",
+        "batch_size": 256,
+        "augment": MOCO_VIEWS,
+        "head": {"proj_norm": "none"},
+        "method": {"name": "momentum", "preset": "moco_v2"},
+        "loss": {
+            "name": "mochi",
+            "weight": {"schedule": "steps", "values": {"0": 0.0, "15": 1.0}, "unit": "epochs"},
+        },
         "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 0.0},
     },

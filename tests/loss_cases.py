@@ -21,10 +21,21 @@ EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
 # Losses that compare an anchor with the other views of its example, or its key.
 BY_PARTNER = {
-    *("barlow_twins", "byol", "dino", "lejepa", "ressl", "simsiam", "swav", "vicreg", "w_mse"),
+    *(
+        "arb",
+        "barlow_twins",
+        "byol",
+        "dino",
+        "lejepa",
+        "ressl",
+        "simsiam",
+        "swav",
+        "vicreg",
+        "w_mse",
+    ),
 }
 # Made for two towers.
-TOWERS = {"auc_dino", "clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}
+TOWERS = {"auc_dino", "clip", "dino", "info_nce", "mochi", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
 VIEWS_ON_ARRAYS = {
     *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
@@ -33,6 +44,7 @@ VIEWS_ON_ARRAYS = {
 # Settings that are tested in addition to the defaults. Together they have another value than the
 # default for every number of a loss.
 HYPER: dict[str, list[dict[str, Any]]] = {
+    "arb": [{"groups": 2, "epsilon": 0.1}],
     "auc_cl": [
         {"form": "matrix"},
         {"b": 0.3, "a": 0.8, "negative_weight": 0.5, "count_positive_as_negative": True},
@@ -78,6 +90,10 @@ HYPER: dict[str, list[dict[str, Any]]] = {
         {"solver": "inv", "kernel": "poly", "regularization": 150.0},
         {"kernel": "min", "regularization": 30.0},
         {"kernel": "tanh", "gamma": 0.5, "eta": 0.1, "tol": 1e-9, "regularization": 9.0},
+    ],
+    "mochi": [
+        {"extra": ("draws",), "hardest": 4, "mixed": 3, "mixed_with_anchor": 2},
+        {"weight": 0.3, "temperature": 0.4, "mixed": 5, "mixed_with_anchor": 0},
     ],
     "nnclr": [{"extra": ("support",)}, {"temperature": 0.4}],
     "nt_xent": [{"temperature": 0.1}, {"block_size": 3}],
@@ -149,6 +165,7 @@ def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
     makers = {
         "prototypes": lambda: wave(6),
         "support": lambda: wave(9),
+        "draws": lambda: (1 + jnp.sin(index[:, None] + jnp.arange(13, dtype=dtype)[None])) / 2.01,
         "directions": lambda: wave(5).T,
         "center": lambda: wave(1)[0],
         "rate": lambda: 2 + jnp.sin(index),

@@ -93,6 +93,38 @@ def info_nce(pairs, *, temperature=0.2, scale_by_temperature=True, **_) -> np.nd
     )
 
 
+def mochi(
+    pairs,
+    draws=None,
+    *,
+    temperature=0.2,
+    weight=1.0,
+    hardest=1024,
+    mixed=512,
+    mixed_with_anchor=256,
+) -> np.ndarray:
+    if draws is None:
+        draws = jax.random.uniform(jax.random.key(0), (3 * mixed + 2 * mixed_with_anchor,))
+    (pos, neg), out = relations(pairs), []
+    candidate = [z / max(np.linalg.norm(z), 1e-300) for z in rows(pairs.candidate)]
+    for i, z in enumerate(z / max(np.linalg.norm(z), 1e-300) for z in rows(pairs.anchor)):
+        u = rows(draws)[i] if np.ndim(draws) == 2 else rows(draws)
+        hard = sorted(neg[i], key=lambda j: -z @ candidate[j])[:hardest]
+        pick = lambda x: candidate[hard[int(x * len(hard))]]  # noqa: B023, E731
+        mixtures = []
+        for k in range(mixed if hard else 0):
+            a = u[2 * mixed + k]
+            mixtures.append(a * pick(u[k]) + (1 - a) * pick(u[mixed + k]))
+        for k in range(3 * mixed, 3 * mixed + mixed_with_anchor if hard else 0):
+            b = u[mixed_with_anchor + k] / 2
+            mixtures.append(b * z + (1 - b) * pick(u[k]))
+        below = sum(np.exp(z @ candidate[j] / temperature) for j in pos[i] + neg[i])
+        below += weight * sum(np.exp(cosine(z, h) / temperature) for h in mixtures)
+        terms = [np.log(below) - z @ candidate[j] / temperature for j in pos[i]]
+        out.append(np.mean(terms) if terms else 0.0)
+    return np.array(out)
+
+
 def clip(pairs, logit_scale=2.659260036932778, *, max_scale=100.0, **_) -> np.ndarray:
     t = min(np.exp(logit_scale), max_scale)
     if pairs.num_views:
@@ -301,6 +333,24 @@ def barlow_twins(pairs, *, off_diagonal_weight=0.005, scale=1.0, epsilon=1e-5) -
             c[d, e] ** 2 for d in range(len(c)) for e in range(len(c)) if d != e
         )
         values.append(scale * value)
+    return np.full(len(pairs.anchor), np.mean(values))
+
+
+def arb(pairs, *, groups=1, epsilon=1e-5) -> np.ndarray:
+    def standard(z):
+        return (z - z.mean(0)) / (z.std(0, ddof=1) + epsilon)
+
+    def basis(z):
+        blocks = []
+        for x in np.split(z, groups, axis=1):
+            values, vectors = np.linalg.eigh(x.T @ x / (len(x) - 1))
+            blocks.append(x @ vectors @ np.diag((values + epsilon) ** -0.5) @ vectors.T)
+        return np.hstack(blocks)
+
+    values = []
+    for pair in combinations([standard(z) for z in views(pairs)], 2):
+        terms = [((1 - (z * basis(x)).mean(0)) ** 2).sum() for z, x in (pair, pair[::-1])]
+        values.append(sum(terms))
     return np.full(len(pairs.anchor), np.mean(values))
 
 

@@ -77,6 +77,7 @@ PUBLISHED_WITH = {
     "graphs/tu:": "svm",
     "image_text/clip:": "captions",
     "imagenet100_baselines:": "linear:cifar_sgd",
+    "imagenet100_baselines:mochi": "linear:paper_imagenet",
     "imagenet100_baselines:simclr_r50": "linear:paper_imagenet",
     "imagenet100_baselines:sogclr": "linear:paper_imagenet",
     "imagenet_baselines:": "linear:paper_imagenet",

@@ -5,6 +5,7 @@ from typing import Any
 from jax import Array
 
 from jaxssl.losses.accumulate import accumulate as accumulate
+from jaxssl.losses.arb import arb_loss as arb_loss
 from jaxssl.losses.auc_cl import auc_cl_loss as auc_cl_loss
 from jaxssl.losses.auc_dino import auc_dino_loss as auc_dino_loss
 from jaxssl.losses.barlow_twins import barlow_twins_loss as barlow_twins_loss
@@ -24,6 +25,7 @@ from jaxssl.losses.lejepa import lejepa_loss as lejepa_loss
 from jaxssl.losses.mmcl import MMCLInfo as MMCLInfo
 from jaxssl.losses.mmcl import mmcl_info as mmcl_info
 from jaxssl.losses.mmcl import mmcl_loss as mmcl_loss
+from jaxssl.losses.mochi import mochi_loss as mochi_loss
 from jaxssl.losses.nnclr import nnclr_loss as nnclr_loss
 from jaxssl.losses.nt_xent import nt_xent_loss as nt_xent_loss
 from jaxssl.losses.objective import Objective as Objective
@@ -47,6 +49,15 @@ from jaxssl.losses.w_mse import w_mse_loss as w_mse_loss
 VIEWS: tuple[str, ...]
 TOWERS: tuple[str, ...]
 
+def arb(
+    z1: Array,
+    z2: Array,
+    *,
+    groups: int = 1,
+    epsilon: float | Array = 1e-05,
+    labels: Array | None = None,
+    axis_name: str | None = None,
+) -> Array: ...
 def auc_cl(
     z1: Array,
     z2: Array,
@@ -217,6 +228,19 @@ def mmcl(
     step: float | Array | str | None = None,
     accelerated: bool = True,
     alpha_init: Array | str | None = None,
+    labels: Array | None = None,
+    axis_name: str | None = None,
+) -> Array: ...
+def mochi(
+    z1: Array,
+    z2: Array,
+    draws: Array | None = None,
+    *,
+    temperature: float | Array = 0.2,
+    weight: float | Array = 1.0,
+    hardest: int = 1024,
+    mixed: int = 512,
+    mixed_with_anchor: int = 256,
     labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...

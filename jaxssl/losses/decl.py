@@ -231,17 +231,17 @@ def exponential(key: Array, pairs: Pairs) -> Array:
     """Draw Exponential(1) samples [n] that do not depend on the number of devices."""
     # A sample of exactly 0 would make the Gamma rate infinite.
     draw = partial(jax.random.exponential, dtype=jnp.float32)
-    return jnp.maximum(jax.vmap(draw)(_anchor_keys(key, pairs)), 1e-30)
+    return jnp.maximum(jax.vmap(draw)(anchor_keys(key, pairs)), 1e-30)
 
 
 def gaussian(key: Array, pairs: Pairs) -> Array:
     """Draw Normal(0, 1) samples [n, m] that do not depend on the number of devices."""
-    keys = _anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
+    keys = anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
     draw = partial(jax.random.normal, shape=(pairs.candidate.shape[0],), dtype=jnp.float32)
     return jax.vmap(draw)(keys)
 
 
-def _anchor_keys(key: Array, pairs: Pairs) -> Array:
+def anchor_keys(key: Array, pairs: Pairs) -> Array:
     """Derive one random key for each anchor's example and view, [n]."""
 
     def fold(index: Array, view: Array) -> Array:

@@ -437,7 +437,7 @@ def test_invalid_suite_file_is_rejected(tmp_path, text, message):
 
 def test_suites_of_the_repository_name_existing_protocols():
     paths = sorted((DIGITS.parent / "suites").glob("*.py"))
-    assert len(paths) == 4
+    assert len(paths) == 6
     for path in paths:
         result = suite.read(path)
         own = [values.get("protocol", result.protocol) for values in result.datasets.values()]

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from loss_cases import embeddings
 from oracles import relations, rows, softmax
 
-from jaxssl.losses.decl import _anchor_keys, gaussian, objective
+from jaxssl.losses.decl import anchor_keys, gaussian, objective
 from jaxssl.losses.pairs import pair_views
 from jaxssl.losses.tcl import objective as tcl_objective
 from jaxssl.losses.tcl import tcl_gradients
@@ -51,7 +51,7 @@ def test_decl_noise_is_normal_and_follows_the_example_index():
 
 def test_draws_of_decl_noise_differ_from_the_gamma_samples():
     pairs, key = pair_views(jnp.zeros((2, 8, 3))), jax.random.key(0)
-    keys = _anchor_keys(key, pairs)
+    keys = anchor_keys(key, pairs)
     of_samples = jax.vmap(lambda key: jax.random.normal(key, (16,)))(keys)
     assert not np.any(np.asarray(gaussian(key, pairs)) == np.asarray(of_samples))
 

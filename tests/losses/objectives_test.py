@@ -31,6 +31,7 @@ SETTINGS = {
     "dino": ("dino", {}),
     "auc_dino": ("auc_dino", {}),
     "nnclr": ("nnclr", {"support_size": 20}),
+    "mochi": ("mochi", {"hardest": 4, "mixed": 3, "mixed_with_anchor": 2}),
     "lejepa": ("lejepa", {"num_slices": 8}),
     "clip": ("clip", {}),
     "siglip": ("siglip", {}),

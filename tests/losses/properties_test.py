@@ -14,7 +14,7 @@ from jaxssl.losses.pairs import pair_views
 
 DIM, BATCH = 4, 8
 # These losses depend on the length and the axes of embeddings.
-BY_FEATURE = {"barlow_twins", "lejepa", "vicreg", "w_mse", "dino", "auc_dino"}
+BY_FEATURE = {"arb", "barlow_twins", "lejepa", "vicreg", "w_mse", "dino", "auc_dino"}
 ONLY_ROTATION = {"spectral", *BY_FEATURE}
 draws = settings(max_examples=10, deadline=None, derandomize=True, database=None)
 seeds = st.integers(0, 2**31 - 1)

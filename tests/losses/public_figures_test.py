@@ -33,6 +33,10 @@ def directions(v):
     return jnp.asarray(GOLDEN["lejepa/official_w0p5/directions"], v[0].dtype)
 
 
+def mochi_draws(v):
+    return jnp.asarray(GOLDEN["mochi/davidsvy_t0p2/draws"], v[0].dtype)
+
+
 def towers(query, name: str, **options):
     return pair_towers(query, key(name).astype(query.dtype), **options)
 
@@ -128,6 +132,12 @@ LOSSES = {name: per_anchor(*row) for name, row in TABLE.items()} | {
     ),
     r"lejepa/official_w(.*)": lambda v, weight: losses.lejepa_loss(
         pair_towers(*v), directions(v), weight=weight
+    ),
+    r"arb/released_groups(.*)": lambda v, groups: losses.arb_loss(
+        pair_towers(*v), groups=int(groups)
+    ),
+    r"mochi/davidsvy_t(.*)": lambda v, t: losses.mochi_loss(
+        from_queue(v[0]), mochi_draws(v), temperature=t, hardest=8, mixed=6, mixed_with_anchor=4
     ),
     r"mmcl_main/inv_([a-z]*)([\dp]*)_C([^_]*)": mmcl_inv,
     r"mmcl_main/inv_(rbf)(.*)_C(.*)_reg(.*)": mmcl_inv,

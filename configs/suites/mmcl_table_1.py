@@ -1,0 +1,20 @@
+"""The many-shot columns of MMCL's Table 1, by SSL-transfer's fine-tuning: see `many_shot`.
+
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022.
+Command: jaxssl eval --suite mmcl_table_1 --weights A.safetensors,B.pth
+FGVC-Aircraft is not in TFDS. It is the folder `fgvc_aircraft`, with train/CLASS/*.jpg and
+test/CLASS/*.jpg. The few-shot columns are `episodes:cdfsl_5way_20shot`, the last is `normals`.
+"""
+
+from typing import Any
+
+from jaxssl.configs.suites import many_shot
+
+
+def get_suite() -> dict[str, Any]:
+    """Return the suite: the protocol, its preset and its data sets."""
+    suite = many_shot.get_suite()
+    sets = suite["datasets"]
+    aircraft = {**sets["Pets"], "name": "folder", "path": "fgvc_aircraft"}
+    kept = {name: sets[name] for name in ("Cars", "DTD", "Flowers", "Food")}
+    return {**suite, "datasets": {"Aircraft": aircraft, **kept}}
