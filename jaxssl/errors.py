@@ -9,6 +9,13 @@ from pathlib import Path
 
 MANY = 40
 LONGEST = 2000  # characters of a message
+# Config keys by the names that they have in other libraries.
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "bs": "batch_size",
+    "wd": "weight_decay",
+    "tau": "temperature",
+}
 
 
 class UserError(Exception):
@@ -113,7 +120,11 @@ def suggest(word: str, valid: Iterable[str]) -> str:
 
 
 def closest_key(name: str, keys: Iterable[str]) -> str | None:
-    """Return the dotted key whose last part is closest to that of a name, or None."""
+    """Return the dotted key whose last part is closest to that of a name, or None.
+
+    Names that other libraries use are known too.
+    """
     by_leaf = {key.rpartition(".")[2]: key for key in keys}
-    close = difflib.get_close_matches(name.rpartition(".")[2], by_leaf, n=1)
+    leaf = name.rpartition(".")[2]
+    close = difflib.get_close_matches(OTHER_NAMES.get(leaf, leaf), by_leaf, n=1)
     return by_leaf[close[0]] if close else None

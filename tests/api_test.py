@@ -104,7 +104,9 @@ def test_keywords_set_the_keys_of_the_command_line(tmp_path):
     [
         ({"epoch": 3}, "'epoch' is unknown; did you mean 'epochs'"),
         ({"temprature": 0.2}, "did you mean 'loss.temperature'"),
+        ({"learning_rate": 0.2}, "did you mean 'optim.lr'"),
         ({"optim.weightdecay": 0.2}, "did you mean 'optim.weight_decay'"),
+        ({"loss.k": 3}, "'loss.k' is unknown to loss.name='nt_xent'; valid: loss.block_size"),
         ({"qqqq": 0.2}, "'qqqq' is unknown; valid: accumulate_steps"),
         ({"every": 1}, "'every' is in several groups; write checkpoint.every or eval.every"),
         ({"batch_size": 8.5}, "'batch_size' expects int, got 8.5"),

@@ -66,7 +66,7 @@ def train(
 ) -> Run:
     """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
 
-        run = jaxssl.train("digits", epochs=3, lr=1e-3, **{"loss.temperature": 0.2})
+        run = jaxssl.train("digits", epochs=3, loss="nt_xent", **{"loss.temperature": 0.2})
 
     Args:
         config: a packaged config's name, such as "auc_cl:cifar10", a Python file with

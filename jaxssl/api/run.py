@@ -86,5 +86,7 @@ class Run:
         """The report page of the run."""
         path = self.workdir / "report.html"
         if not path.exists():
-            raise UserError(f"{self.workdir} has no report yet; write it: jaxssl report")
+            raise UserError(
+                f"{self.workdir} has no report yet; write it: jaxssl report {self.workdir}"
+            )
         return Report(path)

@@ -1,5 +1,6 @@
 """Download weights from the Hugging Face Hub, and upload an exported folder to it."""
 
+import logging
 import re
 from collections.abc import Sequence
 from os import PathLike, fspath
@@ -87,4 +88,6 @@ def _client(user: str | PathLike[str]) -> Any:
         import huggingface_hub
     except ImportError as error:
         raise UserError(f"{user} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
+    # Every repeated request is a warning.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return huggingface_hub

@@ -206,7 +206,12 @@ COMBINED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
 OTHER_NETWORKS = {
     r"relative_position_(bias|index)|attn\.rel_pos|rel_pos_bias": "Swin or BEiT",
     r"(^|\.)conv_stem\.|\.conv_pw\.|_blocks\.0\._depthwise_conv|\.fc1\.0\.": "EfficientNet",
-    r"features\.1\.0\.block\.0\.0\.|features\.\d\.conv\.|\.se\.": "EfficientNet or MobileNet",
+    r"features\.1\.0\.block\.0\.0\.|features\.\d\.conv\.|\.se\.": (
+        "EfficientNet, MobileNet or another network with squeeze-and-excitation"
+    ),
+    r"\.attn\.proj_l\.": "CaiT",
+    r"\.attn\.sr\.": "PVT",
+    r"^blocks\.\d+\.proj\.": "Hiera",
     r"denseblock\d": "DenseNet",
     r"features\.\d+\.weight$": "VGG or AlexNet",
     r"trunk_output\.|(^|\.)s\d\.b\d+\.": "RegNet",

@@ -47,6 +47,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 NET_OPTIONS = ("num_heads", "layers", "stem", "pool", "activation")
 INPUT_OPTIONS = ("mean", "std", "crop", "size", "interpolation")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
+LFS, LFS_SIZE = b"version https://git-lfs", 1024  # what a pointer begins with, and its most bytes
 VERSION = 2  # Version 1 had no digest of the arrays.
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
@@ -121,6 +122,8 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
         for file in files:
             if not file.stat().st_size:
                 raise UserError(f"{file} is empty")
+            if file.stat().st_size < LFS_SIZE and file.read_bytes().startswith(LFS):
+                raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
             arrays = {name: array for one in contents for name, array in one.arrays.items()}

@@ -207,7 +207,8 @@ def offline(monkeypatch):
     [
         ("cifar1", ["is unknown; the closest of ", "valid ones are cifar10, "]),
         ("Folder", ["is unknown; the closest of ", "valid ones are folder"]),
-        ("no such/set", []),
+        ("no such/set", ["a path must exist"]),
+        ("pictures/", ["a path must exist"]),
         ("", []),
         ("a/b/c", []),
         ("food101:9.9.9", ["only: "]),  # which versions there are

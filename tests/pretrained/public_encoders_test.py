@@ -5,6 +5,7 @@ golden/README.md and benchmarks/public_encoders.py.
 """
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,7 @@ def hub(tmp_path, monkeypatch):
 
     def check(name, revision):
         if (name, revision) not in (("owner/vit", None), ("owner/vit", "v1")):
+            logging.getLogger("huggingface_hub.utils").warning("retrying")
             raise ConnectionError("no\nroute to the hub")
 
     def list_repo_files(name, revision):
@@ -112,13 +114,14 @@ def test_hub_repository_is_downloaded_without_files_that_are_not_needed(hub, rev
     assert not (hub / "pytorch_model.bin").exists()
 
 
-def test_hub_errors_are_one_line(hub, monkeypatch):
+def test_hub_errors_are_one_line(hub, monkeypatch, caplog):
     for path, message in (
         ("hf://owner/other", r"hf://owner/other cannot be downloaded \(ConnectionError: no route"),
         ("hf://vit", "must be hf://OWNER/NAME"),
     ):
         with refused(message):
             jaxssl.load_encoder(path)
+    assert not caplog.records
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install 'jaxssl\\[hub\\]'"):
         jaxssl.load_encoder("hf://owner/vit")
@@ -193,6 +196,7 @@ def test_config_of_a_folder_overrides_what_names_do_not_tell(tmp_path):
     [
         ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin or BEiT"),
         ("conv_stem.weight", "EfficientNet"),
+        ("blocks.0.attn.proj_l.weight", "CaiT"),
         ("features.denseblock1.denselayer1.norm1.weight", "DenseNet"),
         ("text_model.embeddings.token_embedding.weight", "a text network"),
         ("bert.embeddings.word_embeddings.weight", "a text network"),

@@ -262,6 +262,7 @@ REFUSED = {
     "a text tower": (lambda: {"token_embedding.weight": filled(1, 9, 8)}, "like a text network"),
     "no file of weights": (lambda: b"my weights", "no weights file"),
     "nothing": (lambda: b"", "is empty"),
+    "lfs": (lambda: b"version https://git-lfs.github.com/spec/v1", "fetch the file: git lfs pull"),
     "a header of 2^60 bytes": (lambda: struct.pack("<Q", 2**60) + b"{}", "damaged, cut off"),
     "an array of 2^60 bytes": (
         lambda: struct.pack("<Q", len(LARGE)) + LARGE + bytes(64),

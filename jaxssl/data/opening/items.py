@@ -221,7 +221,7 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
     if not valid or (shape[-1] > 4 >= shape[1]):
         raise UserError(
             f"{name} has the shape {list(shape)}; expected images [n, h, w, c] with 1 to "
-            f"{decoding.MAX_CHANNELS} channels last"
+            f"{decoding.MAX_CHANNELS} channels last; transpose [n, c, h, w] by (0, 2, 3, 1)"
         )
     try:
         return decoding.to_8_bits(images)

@@ -144,6 +144,11 @@ def _make_builder(
             raise UserError(_needs_tensorflow(name)) from error
     except (ValueError, RuntimeError, AssertionError) as error:
         first_line = str(error).partition("\n")[0]
+        if first_line.startswith("Parsing builder name"):  # TFDS's error for any path
+            first_line = (
+                "not the name of a data set; a path must exist, and on the command line it is "
+                "written data.name=folder, data.path=PATH"
+            )
         raise UserError(f"data.name={name!r}: {first_line}") from error
 
 

@@ -64,6 +64,8 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
             keys = [prefix + name for name in node]
             close = closest_key(name, keys) or closest_key(name, flat_keys(config))
             hint = f"; did you mean {close!r}?" if close else ";"
+            if not close and prefix in ("augment.", "loss.", "method.", "net."):
+                hint = f" to {prefix}name={str(node.name)!r};"
             raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}")
         if not dot:
             return node
