@@ -18,13 +18,7 @@ from jaxssl.methods.base import Method, init_variables
 from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_valid
-from jaxssl.training.config import (
-    complete_stored,
-    conflicts,
-    custom,
-    label,
-    read_config,
-)
+from jaxssl.training.config import complete_stored, conflicts, custom, label, read_config
 from jaxssl.training.config.method import make_method, make_networks, run_length
 from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.config.values import require as require_type

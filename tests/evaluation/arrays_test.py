@@ -51,18 +51,9 @@ def test_settings_replace_values_of_the_preset():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train_features": FEATURES.train[0]},
-            "train_features must be numbers [n, f]",
-        ),
-        (
-            {"test_features": FEATURES.test[:, :2]},
-            "the same number of columns, got 6 and 2",
-        ),
-        (
-            {"test_labels": FEATURES.test_labels[:4]},
-            "test_labels must be integers [30]",
-        ),
+        ({"train_features": FEATURES.train[0]}, "train_features must be numbers [n, f]"),
+        ({"test_features": FEATURES.test[:, :2]}, "the same number of columns, got 6 and 2"),
+        ({"test_labels": FEATURES.test_labels[:4]}, "test_labels must be integers [30]"),
         ({"train_labels": FEATURES.train_labels / 2}, "train_labels must be integers [60]"),
         ({"train_labels": FEATURES.train_labels - 1}, "train_labels must be class indices >= 0"),
         (

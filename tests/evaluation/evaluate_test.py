@@ -26,12 +26,7 @@ from jaxssl.report import results
 from jaxssl.training import build, config
 from jaxssl.training.workdir import checkpoint
 
-SETTINGS = {
-    **TINY,
-    "total_steps": "6",
-    "schedule.warmup_epochs": "0",
-    "eval.every": str(3 / 81),
-}
+SETTINGS = {**TINY, "total_steps": "6", "schedule.warmup_epochs": "0", "eval.every": str(3 / 81)}
 
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")

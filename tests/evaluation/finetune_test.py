@@ -163,12 +163,7 @@ def test_stratified_subset_has_the_same_share_of_each_class():
 
 
 SHORT = Training(
-    optimiser="adam",
-    batch_size=30,
-    steps=40,
-    schedule="constant",
-    crop_scale=(1.0, 1.0),
-    flip=0.0,
+    optimiser="adam", batch_size=30, steps=40, schedule="constant", crop_scale=(1.0, 1.0), flip=0.0
 )
 
 

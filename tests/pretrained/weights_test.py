@@ -314,10 +314,7 @@ def test_half_and_hostile_weights_are_refused_in_one_line(case, file):
     make, message = REFUSED[case]
     path, untouched = file(make(), "x.safetensors"), cast(Any, None)
     config = ConfigDict({"init": str(path), "net": {}})
-    for read in (
-        lambda: jaxssl.load_encoder(path),
-        lambda: start(config, untouched, untouched),
-    ):
+    for read in (lambda: jaxssl.load_encoder(path), lambda: start(config, untouched, untouched)):
         with refused(message):
             read()
 

@@ -11,14 +11,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix
 
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Protocol,
-    Result,
-    make_results,
-    subset,
-)
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
 from jaxssl.training import collapse
 
 # "features" is the largest number of training features (RankMe uses 25 600). "images", "views" and

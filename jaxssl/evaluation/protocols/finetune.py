@@ -55,12 +55,7 @@ PRESETS = {
     # change the class in data sets such as digits.
     "quick": {
         "training": Training(
-            optimiser="adamw",
-            batch_size=64,
-            steps=100,
-            warmup=1,
-            crop_scale=(0.5, 1.0),
-            flip=0.0,
+            optimiser="adamw", batch_size=64, steps=100, warmup=1, crop_scale=(0.5, 1.0), flip=0.0
         ),
         "lr": (3e-3,),
         "weight_decay": (0.01,),

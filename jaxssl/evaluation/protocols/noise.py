@@ -14,14 +14,7 @@ from jax import numpy as jnp
 
 from jaxssl.distributed import pad_rows
 from jaxssl.evaluation import nearest_neighbours
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Protocol,
-    Result,
-    make_results,
-    subset,
-)
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols import knn
 from jaxssl.losses.pairs import unit
 

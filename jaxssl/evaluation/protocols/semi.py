@@ -13,12 +13,7 @@ from jaxssl.evaluation.protocol import (
 
 QUICK = {
     "training": Training(
-        optimiser="adamw",
-        batch_size=8,
-        steps=100,
-        head_lr=10.0,
-        crop_scale=(0.5, 1.0),
-        flip=0.0,
+        optimiser="adamw", batch_size=8, steps=100, head_lr=10.0, crop_scale=(0.5, 1.0), flip=0.0
     ),
     "lr": 1e-3,
     "weight_decay": 0.01,
