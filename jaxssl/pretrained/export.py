@@ -20,14 +20,6 @@ from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
 from jaxssl.training.output.file_io import write_bytes, write_text
 
-CARD_HEADER = """---
-library_name: timm
-pipeline_tag: image-feature-extraction
-tags: [jaxssl, self-supervised]
----
-
-"""
-
 
 def export(
     path: Path,
@@ -106,8 +98,7 @@ def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, resu
     files = [name for name in names if (out / name).exists()]
     label = pretrained.metadata["step"], "pretrained"
     rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
-    card = model_card.write(pretrained, json.loads(header)["features"], files, rows)
-    return CARD_HEADER + card if FORMATS["timm"][0] in files else card
+    return model_card.write(pretrained, json.loads(header)["features"], files, rows)
 
 
 def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:

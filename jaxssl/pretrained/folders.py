@@ -67,24 +67,26 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "epsilon": vision.get("layer_norm_eps"),
         "layers": vision.get("num_hidden_layers"),
     }
-    if vision.get("hidden_act") in ACTIVATIONS and not vision.get("use_swiglu_ffn"):
-        if not vision.get("use_gated_mlp"):
-            net["activation"] = ACTIVATIONS[vision["hidden_act"]]
+    if not vision.get("use_swiglu_ffn") and not vision.get("use_gated_mlp"):
+        net["activation"] = ACTIVATIONS.get(vision.get("hidden_act"))
     if vision.get("rope_theta", 100.0) != 100:
         raise ValueError(f"rope_theta must be 100, got {vision['rope_theta']!r:.40}")
-    quick = clip.get("model_cfg", {}).get("quick_gelu") or "quickgelu" in str(
+    if clip.get("model_cfg", {}).get("quick_gelu") or "quickgelu" in str(
         config.get("architecture")
+    ):
+        net["activation"] = "quick_gelu"
+    inputs = (
+        {"size": vision.get("image_size")},
+        _timm_inputs(config.get("pretrained_cfg", {})),
+        _open_clip_inputs(clip),
+        _processor_inputs(processor),
     )
-    net |= {"activation": "quick_gelu"} if quick else {}
-    inputs: dict[str, Any] = {"size": vision.get("image_size")}
-    inputs |= _timm_inputs(config.get("pretrained_cfg", {}))
-    inputs |= _open_clip_inputs(clip)
-    inputs |= _processor_inputs(processor)
-    return _present(net), _present(inputs)
+    return _merge(net), _merge(*inputs)
 
 
-def _present(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
+def _merge(*groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings that are not None. Those of later groups count."""
+    return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
 def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
     inputs["size"] = settings["input_size"][-1] if "input_size" in settings else None
     inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
-    return _present(inputs)
+    return inputs
 
 
 def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,13 +103,11 @@ def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
     if "resize_mode" in settings:
         inputs["crop"] = 0.0 if settings["resize_mode"] == "squash" else 1.0
     inputs["size"] = config.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
-    return _present(inputs)
+    return inputs
 
 
 def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the preprocessor_config.json of transformers."""
-    if not settings:
-        return {}
     inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
@@ -123,16 +123,14 @@ def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(size, Mapping):
         size = size.get("shortest_edge", size.get("height"))
     if size is None:
-        return _present(inputs)
+        return inputs
     if settings.get("do_center_crop") and window is not None:
         window = window["height"] if isinstance(window, Mapping) else window
-        inputs |= {"size": window, "crop": min(1.0, window / size)}
-    elif settings.get("crop_pct"):
+        return inputs | {"size": window, "crop": min(1.0, window / size)}
+    if settings.get("crop_pct"):
         # ConvNeXt's large images are resized without a crop.
-        inputs |= {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
-    else:
-        inputs |= {"size": size, "crop": 1.0 if short else 0.0}
-    return _present(inputs)
+        return inputs | {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
+    return inputs | {"size": size, "crop": 1.0 if short else 0.0}
 
 
 def _read(path: Path) -> dict[str, Any]:

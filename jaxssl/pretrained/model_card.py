@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jinja2 import Environment, PackageLoader
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
@@ -37,20 +38,22 @@ def write(
         files: names of the exported files.
         results: rows of results.json for this checkpoint.
     """
-    metadata, config = pretrained.metadata, pretrained.metadata.get("config")
-    sections = [
-        f"# {metadata['source']}",
-        "An image encoder trained by contrastive self-supervision with jaxssl, without its heads.",
-        _table(_network(pretrained, num_features)),
-        "## Images",
-        _table(_images(pretrained.inputs)),
-        *(("## Training", _table(_training(config))) if config else ()),
-        "## Results",
-        _results(results) if results else "There are no results for this checkpoint.",
-        "## Use",
-        *(_usage(pretrained, name) for name in files),
-    ]
-    return "\n\n".join(sections) + "\n"
+    metadata, inputs = pretrained.metadata, pretrained.inputs
+    config, net = metadata.get("config"), metadata["net"]
+    custom = components.is_custom(net["name"])
+    return _TEMPLATES.get_template("model_card.md").render(
+        source=metadata["source"],
+        network=_table(_network(pretrained, num_features)),
+        images=_table(_images(inputs)),
+        training=_table(_training(config)) if config else "",
+        results=_results(results) if results else "",
+        files=files,
+        size=inputs.size,
+        channels=inputs.channels,
+        custom=custom,
+        net=_settings(net),
+        **({} if custom else _in_pytorch(pretrained.encoder.net, inputs)),
+    )
 
 
 def _network(pretrained: PretrainedEncoder, num_features: int) -> dict[str, Any]:
@@ -109,99 +112,21 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(RESULTS_HEADING, rows).rstrip()
 
 
-def _usage(pretrained: PretrainedEncoder, name: str) -> str:
-    side, channels = pretrained.inputs.size, pretrained.inputs.channels
-    if name.endswith(".stablehlo"):
-        return f"""### {name}
-
-The program takes raw images and preprocesses them itself. It runs on CPU, CUDA and TPU, for any
-number of images, and needs only jax and flatbuffers.
-
-```python
-from pathlib import Path
-from jax import export
-encode = export.deserialize(Path("{name}").read_bytes())
-features = encode.call(images)  # uint8 [n, {side}, {side}, {channels}] -> float32 [n, features]
-```"""
-    if components.is_custom(pretrained.metadata["net"]["name"]):
-        return f"""### {name}
-
-The arrays are the variables of the network {_settings(pretrained.metadata["net"])}, named by their
-paths, such as `params.Dense_0.kernel`. Build the network to use them."""
-    return f"""### {name}
-
-```python
-import jaxssl
-apply, variables, preprocess = jaxssl.load_encoder("{name}")
-features = apply(variables, preprocess(images))  # uint8 [n, h, w, {channels}]
-```
-
-{_pytorch_usage(pretrained.encoder.net, pretrained.inputs, name)}"""
-
-
-def _pytorch_usage(net: nn.Module, inputs: Inputs, name: str) -> str:
-    if name == "model.safetensors":
-        return """With timm or transformers, from the folder of this file and config.json:
-
-```python
-import timm, transformers
-model = timm.create_model("local-dir:FOLDER", pretrained=True)  # model(x) -> [n, features]
-model = transformers.AutoModel.from_pretrained("FOLDER")  # needs timm; model(x).pooler_output
-```"""
-    try:
-        lines = _model_lines(net, inputs)
-    except ValueError as error:
-        return f"In PyTorch: {error}."
-    imports, read = ["import torch"], f'torch.load("{name}")'
-    if name.endswith(".safetensors"):
-        imports += ["import safetensors.torch"]
-        read = f'safetensors.torch.load_file("{name}")'
-    code = "\n".join([*imports, *lines, f"model.load_state_dict({read})", "model.eval()"])
-    return f"""In PyTorch; `model(x)` takes x [n, {inputs.channels}, {inputs.size}, {inputs.size}],
-preprocessed as above:
-
-```python
-{code}
-```"""
-
-
-def _model_lines(net: Any, inputs: Inputs) -> list[str]:
-    """Return the Python lines that build the network in PyTorch.
-
-    Raises:
-        ValueError: if timm has no such network.
-    """
+def _in_pytorch(net: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """Return what the template needs to build the network in PyTorch: "fault" if timm cannot."""
     if isinstance(net, convnet.ConvNet):
-        return _torch_convnet(net, inputs.channels)
-    stem: list[str] = []
+        widths = (inputs.channels, *net.widths)
+        return {"stages": list(zip(widths, net.widths, net.strides, strict=False))}
+    padding = width = 0
     if isinstance(net, resnet.ResNet) and net.stem.startswith("cifar"):
-        padding = 2 if net.stem == "cifar_wide" else 1
-        kernel = f"{inputs.channels}, {net.width}, 3, padding={padding}, bias=False"
-        stem = [f"model.conv1 = torch.nn.Conv2d({kernel})", "model.maxpool = torch.nn.Identity()"]
+        padding, width = 2 if net.stem == "cifar_wide" else 1, net.width
         net = net.clone(stem="imagenet")
-    name, arguments = timm_format.network(net, inputs.size)
-    lines = [f"    {key}={value!r}," for key, value in arguments.items()]
-    first = f'    "{name}", num_classes=0, in_chans={inputs.channels},'
-    return ["import timm", "model = timm.create_model(", first, *lines, ")", *stem]
-
-
-def _torch_convnet(net: convnet.ConvNet, channels: int) -> list[str]:
-    stages = list(zip((channels, *net.widths), net.widths, net.strides, strict=False))
-    return [
-        "from torch import nn",
-        "class ConvNet(nn.Module):",
-        "    def __init__(self):",
-        "        super().__init__()",
-        "        def stage(into, out, stride):",
-        "            conv = nn.Conv2d(into, out, 3, stride, 1, bias=False)",
-        '            return nn.ModuleDict({"conv": conv, "norm": nn.BatchNorm2d(out)})',
-        f"        self.stages = nn.ModuleList([stage(*s) for s in {stages}])",
-        "    def forward(self, x):",
-        "        for stage in self.stages:",
-        '            x = stage["norm"](stage["conv"](x)).relu()',
-        "        return x.mean((2, 3))",
-        "model = ConvNet()",
-    ]
+    try:
+        name, arguments = timm_format.network(net, inputs.size)
+    except ValueError as error:
+        return {"fault": error}
+    names = {"architecture": name, "arguments": arguments}
+    return names | {"padding": padding, "width": width}
 
 
 def _settings(group: Mapping[str, Any]) -> str:
@@ -218,3 +143,11 @@ def _table(rows: Mapping[str, Any]) -> str:
 
 def _cell(value: Any) -> str:
     return str(value).replace("\n", " ")
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("jaxssl.pretrained"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)

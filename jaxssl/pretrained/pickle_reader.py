@@ -63,27 +63,18 @@ class Tensor(NamedTuple):
 class Inert:
     """Placeholder for an unknown class or function in a pickle, which does nothing."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
-        """Create the placeholder and ignore the arguments."""
+    def __new__(cls, *_: object, **__: object) -> "Inert":
+        """Create the placeholder, whatever the arguments."""
         return super().__new__(cls)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Ignore the arguments of the class in the pickle."""
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore the state that the pickle sets."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Ignore the item that the pickle sets."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "Inert":
+    def __call__(self, *_: object, **__: object) -> "Inert":
         """Return another placeholder for the result of a call."""
         return Inert()
 
-    def append(self, item: Any) -> None:
-        """Ignore the item that the pickle appends."""
+    def __init__(self, *_: object, **__: object) -> None:
+        """Ignore the arguments, and the state or items that the pickle sets or appends."""
 
-    extend = add = append
+    __setstate__ = __setitem__ = append = extend = add = __init__
 
 
 class Dict(dict):
@@ -118,7 +109,7 @@ class _TorchName:
     def __call__(self, *args: Any) -> Any:
         return Inert() if self.call is None else self.call(*args)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         """Ignore the state, because a pickle must not change a replacement."""
 
 
@@ -132,8 +123,7 @@ def load(file: IO[bytes] | mmap.mmap) -> tuple[Any, dict[str, np.dtype]]:
     Raises:
         Exception: of any type, if the pickle is damaged.
     """
-    # Latin-1 reads the strings of Python 2.
-    unpickler = _Unpickler(file, encoding="latin-1")
+    unpickler = _Unpickler(file)
     # The warnings are about invalid escapes in strings.
     with warnings.catch_warnings(action="ignore"):
         return unpickler.load(), unpickler.storages
@@ -146,8 +136,8 @@ _PythonUnpickler: Any = pickle._Unpickler
 class _Unpickler(_PythonUnpickler):
     """The unpickler in Python, whose instructions can be replaced and whose memo is a dict."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, file: IO[bytes] | mmap.mmap) -> None:
+        super().__init__(file, encoding="latin-1")  # reads the strings of Python 2
         self.storages: dict[str, np.dtype] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -205,7 +195,7 @@ class _Unpickler(_PythonUnpickler):
     }
 
 
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Any:
+def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> Any:
     if not isinstance(storage, Storage):
         return Inert()
     shape, strides = tuple(shape), tuple(strides)
@@ -224,17 +214,9 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     return Tensor(storage, offset, shape, strides)
 
 
-def _rebuild_typed_tensor(
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    gradient: Any,
-    hooks: Any,
-    dtype: Any,
-    *_: Any,
-) -> Any:
+def _rebuild_typed_tensor(storage: object, *args: Any) -> Any:
     """Rebuild a tensor from an untyped storage and a dtype."""
+    offset, shape, strides, _, _, dtype, *_ = args
     if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
         return Inert()
     size = dtype.dtype.itemsize
@@ -242,11 +224,11 @@ def _rebuild_typed_tensor(
     return _rebuild_tensor(typed, offset, shape, strides)
 
 
-def _rebuild_parameter(tensor: Any = None, *_: Any) -> Any:
+def _rebuild_parameter(tensor: object = None, *_: object) -> object:
     return tensor
 
 
-def _rebuild_subclass(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
+def _rebuild_subclass(rebuild: object, _: object, args: Any, *__: object) -> Any:
     """Rebuild a tensor of a subclass, or with attributes."""
     return rebuild(*args) if isinstance(rebuild, _TorchName) else Inert()
 
@@ -261,10 +243,10 @@ REBUILD: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _natural(number: Any) -> bool:
+def _natural(number: object) -> bool:
     return type(number) is int and 0 <= number < 1 << 62
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     """Return a number or string as text, and only the type of anything else."""
     return f"{value!r:.40}" if type(value) in (int, str) else type(value).__name__

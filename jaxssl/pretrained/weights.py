@@ -7,8 +7,9 @@ export`. See docs/weights.md.
 import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -109,11 +110,12 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
         )
     for name in options:
         if name not in (*NET_OPTIONS, *INPUT_OPTIONS):
-            known = suggest(name, (*NET_OPTIONS, *INPUT_OPTIONS))
-            raise UserError(f"{name!r} is no option of a weights file{known}")
-    given = {name: value for name, value in options.items() if value is not None}
-    net = {name: value for name, value in given.items() if name in NET_OPTIONS}
-    inputs = {name: value for name, value in given.items() if name in INPUT_OPTIONS}
+            hint = suggest(name, (*NET_OPTIONS, *INPUT_OPTIONS))
+            raise UserError(f"{name!r} is no option of a weights file{hint}")
+    net, inputs = (
+        {name: options[name] for name in names if options.get(name) is not None}
+        for names in (NET_OPTIONS, INPUT_OPTIONS)
+    )
     try:
         files = folders.weights_files(path) if folder else [path]
         # A file with the usual name has its settings beside it.
@@ -242,28 +244,19 @@ def _load(
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
         raise ValueError("the parameters do not match the digest in the file, which was changed")
 
-    metadata = {
-        "source": path.name,
-        "step": entries.get("step"),
-        "checkpoint": "file",
-        "loss": entries.get("loss"),
-        "net": config,
-    }
+    metadata = {"source": path.name, "checkpoint": "file", "net": config}
+    metadata |= {name: entries.get(name) for name in ("step", "loss")}
     precision = entries.get("precision", "float32")
     encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
-    return PretrainedEncoder(
-        encoder, {"net": variables}, inputs, _make_untrained(net, inputs), metadata
-    )
 
-
-def _make_untrained(net: nn.Module, inputs: Inputs) -> Callable[[int], dict[str, Any]]:
     @jax.jit
     def init(key: jax.Array) -> dict[str, Any]:
         image = _image(inputs)
         variables = net.init(key, jnp.zeros(image.shape, image.dtype), train=False)
         return {"net": {name: variables.get(name, {}) for name in ("params", "batch_stats")}}
 
-    return lambda seed: init(jax.random.key(seed))
+    untrained = lambda seed: init(jax.random.key(seed))  # noqa: E731
+    return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
 
 
 def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
@@ -348,9 +341,5 @@ def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, Any]) ->
 
 def _distinct_start(name: str, prefix: str) -> str:
     """Return the start of a name up to the first part that differs from the prefix."""
-    parts, shared = name.split("."), 0
-    for part, other in zip(parts, prefix.split("."), strict=False):
-        if part != other:
-            break
-        shared += 1
-    return ".".join(parts[: shared + 1])
+    parts = name.split(".")
+    return ".".join(parts[: len(os.path.commonprefix([parts, prefix.split(".")])) + 1])
