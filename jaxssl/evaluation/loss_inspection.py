@@ -246,14 +246,9 @@ def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
     others = others[np.argsort(-alpha[others], kind="stable")]
     weight = alpha[others]
     at_bound = weight >= np.float32(bound)
-    groups = at_bound, (weight > 0) & ~at_bound, weight == 0
-    selected = [others[group][:number] for group, number in zip(groups, SHOWN, strict=True)]
-    return np.concatenate(
-        [
-            np.pad(indices, (0, number - len(indices)), constant_values=-1)
-            for indices, number in zip(selected, SHOWN, strict=True)
-        ]
-    )
+    groups = zip((at_bound, (weight > 0) & ~at_bound, weight == 0), SHOWN, strict=True)
+    none = np.full(max(SHOWN), -1)
+    return np.concatenate([np.append(others[group], none)[:number] for group, number in groups])
 
 
 def _shares(*shares: float | None) -> np.ndarray:

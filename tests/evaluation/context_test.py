@@ -7,7 +7,6 @@ from data_cases import data_config
 from jax import numpy as jnp
 from tune_cases import SIZE, make_pretrained
 
-from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.evaluation import context, rows
@@ -51,11 +50,6 @@ def splits(data_dir):
         for part, ends in ((train, (0, 40)), (train, (100, 160)), (test, (0, 33)))
     )
     return source.Splits(train, bank, test)
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return distributed.make_mesh(jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def by_kind(rows, metric="knn_top1"):
     return {row["features"]: row for row in rows if row["metric"] == metric}
 
 
-def test_result_row_has_encoder_data_set_and_seed(run, out):
+def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsys):
     rows = by_kind(knn(run, out))
     assert set(rows) == {"raw", "untrained", "pretrained"}
     row = rows["pretrained"]
@@ -71,10 +71,6 @@ def test_result_row_has_encoder_data_set_and_seed(run, out):
     assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
     assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None
     assert rows["untrained"]["step"] == 0
-
-
-def test_printed_results_name_encoder_and_data_set(run, out, capsys):
-    knn(run, out)
     text = capsys.readouterr().out
     for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
         assert shown in text

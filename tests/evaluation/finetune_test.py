@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 from tune_cases import SIZE, digits, flat_encoder, same, tiny_encoder
 
-from jaxssl import distributed
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation.finetuning import Classifier, Training, Tuner
 from jaxssl.evaluation.protocol import EvalContext, Features, images_of, stratified
 from jaxssl.evaluation.protocols import finetune, semi
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return distributed.make_mesh(jax.devices()[:1])
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
 
 
 @pytest.fixture(scope="module")
-def mesh():
-    return distributed.make_mesh(jax.devices()[:1])
-
-
-@pytest.fixture(scope="module")
 def train(data_dir):
     return digits(data_dir, 48)
 

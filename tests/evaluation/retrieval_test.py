@@ -2,22 +2,13 @@
 
 import numpy as np
 import pytest
+from feature_cases import labelled
 
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import retrieval
 
 pytestmark = pytest.mark.fast
-
-
-def labelled(n=40, m=30, f=5, classes=6, offset=0.0, seed=0):
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, f))
-    sets = []
-    for size in (n, m):
-        labels = rng.integers(0, classes, size)
-        rows = centres[labels] + offset + 1.2 * rng.normal(size=(size, f))
-        sets += [rows.astype(np.float32), labels]
-    return Features(*sets)
+SIZES = {"n": 40, "m": 30, "f": 5, "classes": 6, "spread": 1.2}
 
 
 def oracle(features, *, k, centred, within):
@@ -45,14 +36,15 @@ def oracle(features, *, k, centred, within):
 @pytest.mark.parametrize("centred", [False, True])
 def test_retrieval_matches_a_loop(centred, within):
     settings = {"k": (1, 3, 25), "centred": centred, "within": within}
-    features = labelled(offset=0.7)
+    features = labelled(**SIZES)
+    features = features._replace(train=features.train + 0.7, test=features.test + 0.7)
     result = retrieval.recall(features, **settings)
     assert result == pytest.approx(oracle(features, **settings))
     assert result["retrieval_r1"] < result["retrieval_r3"] < result["retrieval_r25"]
 
 
 def test_centring_removes_an_offset_of_features_between_splits():
-    features = labelled()
+    features = labelled(**SIZES)
     moved = features._replace(train=features.train + 7, test=features.test - 5)
     settings = {"k": (1, 5), "centred": True}
     plain, result = (retrieval.recall(f, **settings) for f in (features, moved))
@@ -92,12 +84,12 @@ def test_retrieval_within_a_split_keeps_other_images_equal_to_the_query():
 )
 def test_retrieval_rejects_more_neighbours_than_examples(settings, message):
     with pytest.raises(ValueError, match=message):
-        retrieval.recall(labelled(), **settings)
+        retrieval.recall(labelled(**SIZES), **settings)
 
 
 @pytest.mark.parametrize("preset", retrieval.PRESETS)
 def test_retrieval_preset_reports_its_settings(preset):
-    features = labelled(n=60)
+    features = labelled(**{**SIZES, "n": 60})
     settings = retrieval.PRESETS[preset]
     rows = retrieval.run(EvalContext(features), seed=0, preset=preset)
     expected = oracle(features, **settings)
@@ -109,7 +101,7 @@ def test_retrieval_preset_reports_its_settings(preset):
 
 def test_retrieval_in_small_blocks_equals_one_block(monkeypatch):
     settings = {"k": (1, 3), "within": True}
-    features = labelled()
+    features = labelled(**SIZES)
     monkeypatch.setattr(retrieval, "BLOCK", 40)
     result = retrieval.recall(features, **settings)
     assert result == pytest.approx(oracle(features, **settings, centred=False))

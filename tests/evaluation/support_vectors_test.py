@@ -46,23 +46,17 @@ def dual(z1, anchor, bound):
 
 def shares(alpha, bound):
     """With loops over anchors and negatives."""
-    negatives, chosen, at_bound, same = 0, 0, 0, {"chosen": [], "bound": [], "all": []}
-    for i in range(N):
-        for j in range(N):
-            if i == j:
-                assert alpha[i, j] == 0
-                continue
-            negatives += 1
-            chosen += alpha[i, j] > 0
-            at_bound += alpha[i, j] >= bound
-            if LABELS[i] >= 0 and LABELS[j] >= 0:
-                same["all"].append(LABELS[i] == LABELS[j])
-                if alpha[i, j] > 0:
-                    same["chosen"].append(LABELS[i] == LABELS[j])
-                if alpha[i, j] >= bound:
-                    same["bound"].append(LABELS[i] == LABELS[j])
-    of_class = (np.mean(x) if x else None for x in (same["chosen"], same["bound"], same["all"]))
-    return chosen / negatives, at_bound / negatives, *of_class
+    assert not alpha.diagonal().any()
+    negatives = [(i, j) for i in range(N) for j in range(N) if i != j]
+    labelled = [(i, j) for i, j in negatives if LABELS[i] >= 0 and LABELS[j] >= 0]
+
+    def of_class(least):
+        same = [LABELS[i] == LABELS[j] for i, j in labelled if alpha[i, j] >= least]
+        return np.mean(same) if same else None
+
+    weights, smallest = np.array([alpha[pair] for pair in negatives]), np.nextafter(0, 1)
+    chosen, at_bound = np.mean(weights > 0), np.mean(weights >= bound)
+    return chosen, at_bound, of_class(smallest), of_class(bound), of_class(0)
 
 
 @pytest.mark.parametrize("bound", [0.5, 100.0, float("inf")])

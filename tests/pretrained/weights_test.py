@@ -312,9 +312,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_half_and_hostile_weights_are_refused_in_one_line(case, file):
     make, message = REFUSED[case]
-    path, untouched = file(make(), "x.safetensors"), cast(Any, None)
+    path, untouched = file(make(), "x.safetensors"), cast(Any, (None,) * 3)
     config = ConfigDict({"init": str(path), "net": {}})
-    for read in (lambda: jaxssl.load_encoder(path), lambda: start(config, untouched, untouched)):
+    for read in (lambda: jaxssl.load_encoder(path), lambda: start(config, *untouched)):
         with refused(message):
             read()
 
