@@ -21,9 +21,10 @@ from jaxssl.losses.mmcl import RANGES, mmcl_info, mmcl_loss
 from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
+from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments, schedules
-from jaxssl.training.output import logs, metrics_writer
+from jaxssl.training.output import logs
 
 SIZE = 256  # number of images in the inspected batch
 QUERIES, HARDEST = 8, 8
@@ -93,7 +94,7 @@ def mmcl_settings(
     learned = values.pop("learn", ())
     values = {name: schedules.from_spec(value, **length) for name, value in values.items()}
     values = {name: value(step) if callable(value) else value for name, value in values.items()}
-    for row in metrics_writer.read_metrics(workdir / "metrics.jsonl"):
+    for row in iterate_metrics(workdir / "metrics.jsonl"):
         if row["step"] <= step:
             values |= {k: row[k] for k in learned if row.get(k) is not None}
     return {k: v.item() if hasattr(v, "item") else v for k, v in values.items()}

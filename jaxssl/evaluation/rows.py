@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ ONLINE_METRICS = {"knn_top1": "%", "online_linear_top1": "%", "held_out_loss": "
 
 
 def online_rows(
-    metrics: Sequence[Mapping[str, Any]], fields: Mapping[str, Any], knn_preset: str
+    metrics: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], knn_preset: str
 ) -> list[dict[str, Any]]:
     """Return the online metrics of the last evaluation, and of the one with the best k-NN.
 

@@ -22,7 +22,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
-from jaxssl.report.workdir import read_metrics
+from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.output import console, logs
@@ -93,7 +93,7 @@ def evaluate(
     data_fields = rows_of.data_fields(splits, request.data, encoder, file, seed)
     if online and config and workdir:
         fields = rows_of.feature_fields(encoder, "pretrained", "backbone") | data_fields
-        metrics = read_metrics(workdir / "metrics.jsonl", thin=False)
+        metrics = iterate_metrics(workdir / "metrics.jsonl")
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     options = {"layer": layer, "features": use_features, "seed": run_seed}

@@ -42,20 +42,26 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_metrics(path: Path, thin: bool = True) -> list[dict[str, Any]]:
-    """Read the rows of a run's metrics.jsonl: steps with numbers, or null.
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a run's metrics.jsonl, or some rows of a long file.
+
+    At least `FEWEST_ROWS` evenly spaced rows with the same number of metrics are read, and the last
+    row. The rare rows of an evaluation have more metrics than others.
+    """
+    return list(iterate_metrics(path, thin=True))
+
+
+def iterate_metrics(path: Path, thin: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a run's metrics.jsonl: steps with numbers, or null.
 
     Args:
         path: the file.
-        thin: whether to read only some rows of a long file. At least `FEWEST_ROWS` evenly spaced
-            rows with the same number of metrics stay, and the last row. The rare rows of an
-            evaluation have more metrics than others.
+        thin: whether to yield only some rows of a long file, see `read_metrics`.
     """
     if not path.exists():
-        return []
+        return
     with explain_damage(path):
         lines = file_io.read_lines(path)
-        rows = []
         for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
             numbers = (x for x in row.values() if x is not None)
             if not isinstance(row["step"], int) or not all(
@@ -65,8 +71,7 @@ def read_metrics(path: Path, thin: bool = True) -> list[dict[str, Any]]:
                     "a line of metrics.jsonl is not a step with numbers: "
                     f"{one_line(ValueError(row), 80)}"
                 )
-            rows.append(row)
-    return rows
+            yield row
 
 
 def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:

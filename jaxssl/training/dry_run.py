@@ -20,7 +20,8 @@ from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
 
 HEADROOM = 0.9  # share of the available memory that a step may take
-MOST_OPERATIONS = 20_000  # of a program that is compiled a second time, to take a small step
+# Limits of the small step that is compiled and taken: operations, and bytes of the training state.
+MOST_OPERATIONS, MOST_BYTES = 28_000, 2**30
 
 
 class Metadata(NamedTuple):
@@ -73,8 +74,9 @@ def dry_run(config: ConfigDict) -> None:
 
     The step of the whole batch is compiled for the figure of its memory, and not taken. A small
     step is compiled too and taken. It has two examples on each device, or in each of the
-    `accumulate_steps` parts there. A large program, such as that of a ResNet-50, is compiled only
-    once, and no weights are drawn. The small step is also left out if memory is too small.
+    `accumulate_steps` parts there. It is left out if its program is very large, as for a
+    ResNet-50 with several sizes of crops, if the training state is large, or if memory is too
+    small. No weights are drawn then.
 
     Nothing is written. A data set of images whose sizes are known is not opened; examples other
     than images are read from the training split.
@@ -101,7 +103,7 @@ def dry_run(config: ConfigDict) -> None:
     )
     step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh, sharded=sharded)
     lowered, available = step.lower(state, whole), _available_memory()
-    _, arguments, temporary = _compile(lowered, compile_cache.fast_compile_options(0))
+    arguments, temporary = _compile(lowered)[1:]
     show(
         f"memory     {_mebibytes(arguments + temporary)} on each device: "
         f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing "
@@ -110,11 +112,15 @@ def dry_run(config: ConfigDict) -> None:
     room = f"{_mebibytes(available)} are available"
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
-    if (operations := lowered.as_text().count(" = ")) > MOST_OPERATIONS:
-        show(f"one step   left out: it has {operations:,} operations, and compiles slowly")
+    operations = lowered.as_text().count(" = ")
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    if operations > MOST_OPERATIONS or size > MOST_BYTES:
+        show(
+            f"one step   left out: {operations:,} operations and {_mebibytes(size)} of state are "
+            "too large for a dry run"
+        )
         return
-    options = compile_cache.fast_compile_options()
-    compiled, arguments, temporary = _compile(step.lower(state, few), options)
+    compiled, arguments, temporary = _compile(step.lower(state, few))
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"one step   skipped: {room}; take a smaller network")
         return
@@ -147,9 +153,9 @@ def _place(tree: Any, layout: Any) -> Any:
     )
 
 
-def _compile(lowered: Any, options: dict[str, int]) -> tuple[Any, int, int]:
+def _compile(lowered: Any) -> tuple[Any, int, int]:
     """Return a compiled step, and the bytes of its arguments and of its computation."""
-    compiled = lowered.compile(options)
+    compiled = lowered.compile(compile_cache.fast_compile_options(0))
     sizes = compiled.memory_analysis()
     if sizes is None:  # The platform does not tell.
         return compiled, 0, 0

@@ -123,6 +123,8 @@ def test_file_is_executed_if_the_user_trusts_the_run_or_has_trained_with_it(forg
     executed.unlink()
     components._load_plugin.cache_clear()
     trust.remember([name, "nt_xent", "python:Loss"])
+    [markers] = Path(os.environ["XDG_STATE_HOME"]).glob("jaxssl/trained_with")
+    assert markers.stat().st_mode & 0o077 == 0
     jaxssl.load_encoder(run)
     assert executed.exists()
     plugin.write_text(PLUGIN + "# changed")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from workdir_cases import METRICS, write
 
 from jaxssl.errors import UserError
+from jaxssl.evaluation.rows import online_rows
 from jaxssl.pretrained.export import export
 from jaxssl.report import workdir as reading
 from jaxssl.report.comparison import write_page
 from jaxssl.report.runs import read_runs
-from jaxssl.training.output import file_io
+from jaxssl.training.output import file_io, metrics_writer
 from jaxssl.training.workdir.opening import check_links
 
 FILES = ("config.json", "metrics.jsonl", "results.json", "gallery.npz")
@@ -68,9 +70,20 @@ def test_report_reads_evenly_spaced_rows_and_all_evaluations_of_a_long_run(tmp_p
     assert rows[500] in read and read[0] == rows[0] and read[-1] == rows[-1]
     plain = [row["step"] for row in read if "knn_top1" not in row and row["loss"] is not None]
     assert 10 <= len(plain) <= 21 and max(np.diff(plain)) <= 66
-    assert reading.read_metrics(path, thin=False) == rows
+    assert list(reading.iterate_metrics(path)) == rows
     monkeypatch.undo()
     assert reading.read_metrics(path) == rows  # a short file is read whole
+
+
+def test_resuming_and_evaluating_take_the_rows_of_long_metrics_one_by_one(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0, "epoch": 0.5, "learning_rate": 0.125}\n' * 20_000)
+    tracemalloc.start()
+    metrics_writer.MetricsWriter(tmp_path, 1, names=()).close()
+    assert online_rows(reading.iterate_metrics(path), {}, "uniform") == []
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < path.stat().st_size / 2
 
 
 def test_long_lines_are_read_in_pieces(tmp_path, monkeypatch):

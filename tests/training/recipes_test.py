@@ -303,17 +303,18 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
 
 
-def test_dry_run_compiles_a_large_program_once_and_takes_no_step(capsys, monkeypatch):
+@pytest.mark.parametrize("limit", ["MOST_OPERATIONS", "MOST_BYTES"])
+def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, monkeypatch):
     compiled, compile_step = [], dry_run._compile
     monkeypatch.setattr(
         dry_run, "_compile", lambda *args: compiled.append(args) or compile_step(*args)
     )
-    monkeypatch.setattr(dry_run, "MOST_OPERATIONS", 100)
+    monkeypatch.setattr(dry_run, limit, 100)
     tiny = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
     dry_run.dry_run(config_lib.load("digits", tiny))
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert len(compiled) == 1 and "of the compiled step of 16 examples" in lines["memory"]
-    assert lines["one"].startswith("step   left out: it has ")
+    assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
 
 
 def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():

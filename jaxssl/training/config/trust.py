@@ -73,7 +73,8 @@ def remember(names: Iterable[str], data: Mapping[str, Any] | None = None) -> Non
     for path, digest in (*_files(names), *_data(data or {}).values()):
         try:
             marker = _marker(path, digest)
-            marker.parent.mkdir(parents=True, exist_ok=True)
+            # Other users must not add files.
+            marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             marker.write_bytes(f"{digest}  ".encode() + os.fsencode(path) + b"\n")
         except OSError as error:
             log.warning(

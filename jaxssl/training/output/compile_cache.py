@@ -49,7 +49,7 @@ def fast_compile_options(level: int = 1) -> dict[str, int]:
     optimisation level in XLA_FLAGS is respected.
 
     Args:
-        level: optimisation level; 0 for a program that does not run.
+        level: optimisation level; 0 for a program whose speed does not matter.
     """
     if jax.default_backend() != "cpu" or OPTIMISATION in os.environ.get("XLA_FLAGS", ""):
         return {}

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -85,7 +85,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically.
+    """Replace the content of a file atomically."""
+    write_chunks(path, [content])
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+    """Replace the content of a file atomically by chunks, which may be read from the old file.
 
     Raises:
         WriteError: if the file cannot be written. It is unchanged then.
@@ -95,7 +100,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     with explain_write_errors(path):
         try:
             with partial.open("xb") as file:
-                file.write(content)
+                file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())  # Without it, a machine crash could leave an empty file.
             os.replace(partial, path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxssl.errors import explain_write_errors
 from jaxssl.training.output import loggers
-from jaxssl.training.output.file_io import read_lines, write_text
+from jaxssl.training.output.file_io import read_lines, write_chunks
 from jaxssl.training.output.logs import log
 
 
@@ -34,7 +34,8 @@ class MetricsWriter:
     ) -> None:
         self._path = path = workdir / "metrics.jsonl"
         rows = parse_rows(read_lines(path), path) if path.exists() else ()
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows if row["step"] <= step))
+        earlier = (row for row in rows if row["step"] <= step)
+        write_chunks(path, (f"{json.dumps(row)}\n".encode() for row in earlier))
         with ExitStack() as stack:
             stack.enter_context(explain_write_errors(path))
             self._file = stack.enter_context(path.open("a"))
