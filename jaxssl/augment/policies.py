@@ -114,16 +114,6 @@ def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
     return jnp.where(inside[None], pixels, fill)
 
 
-def shear(x: Array | float, y: Array | float) -> Array:
-    """Return the matrix [2, 3] for `transform` that shears about the upper left corner."""
-    return _matrix(1, x, 0, y, 1, 0)
-
-
-def translation(x: Array | float, y: Array | float) -> Array:
-    """Return the matrix [2, 3] for `transform` that moves the image by x pixels left and y up."""
-    return _matrix(1, 0, x, 0, 1, y)
-
-
 def rotation(degrees: Array | float, h: int, w: int) -> Array:
     """Return the matrix [2, 3] for `transform` that rotates counter-clockwise about the centre."""
     cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
@@ -146,13 +136,15 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
     _, h, w = image.shape
     signed = strength * sign
     matrices = {
-        "shear_x": shear(MAX_SHEAR * signed, 0),
-        "shear_y": shear(0, MAX_SHEAR * signed),
-        "translate_x": translation(MAX_SHIFT * w * signed, 0),
-        "translate_y": translation(0, MAX_SHIFT * h * signed),
+        "shear_x": _matrix(1, MAX_SHEAR * signed, 0, 0, 1, 0),
+        "shear_y": _matrix(1, 0, 0, MAX_SHEAR * signed, 1, 0),
+        "translate_x": _matrix(1, 0, MAX_SHIFT * w * signed, 0, 1, 0),
+        "translate_y": _matrix(1, 0, 0, 0, 1, MAX_SHIFT * h * signed),
         "rotate": rotation(MAX_DEGREES * signed, h, w),
     }
-    matrix = jnp.select([is_[name] for name in matrices], list(matrices.values()), shear(0, 0))
+    matrix = jnp.select(
+        [is_[name] for name in matrices], list(matrices.values()), _matrix(1, 0, 0, 0, 1, 0)
+    )
     light = colour.grey(image)
     others = {
         "brightness": jnp.zeros_like(image),
@@ -236,4 +228,5 @@ def _apply_all(image: Array, operations: Array, strengths: Array, signs: Array) 
 
 
 def _matrix(*entries: Array | float) -> Array:
+    """Return a matrix [2, 3] for `transform` from its entries, row by row."""
     return jnp.stack([jnp.asarray(entry, jnp.float32) for entry in entries]).reshape(2, 3)

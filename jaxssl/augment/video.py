@@ -6,7 +6,7 @@ Three channels are RGB, one is grey, and two are optical flow: displacements alo
 As in `image`, a random operation takes uniform numbers ``u`` in [0, 1).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 from jax import Array
@@ -74,19 +74,6 @@ def random_reverse(u: Array, video: Array, probability: float) -> Array:
 def crop_resize(video: Array, box: Array, size: int) -> Array:
     """Crop all frames of a video to one box [4] and resize them to [t, size, size, c]."""
     return per_frame(lambda frame: image_ops.crop_resize(frame, box, size), video)
-
-
-def random_resized_crop(
-    u: Array,
-    video: Array,
-    size: int,
-    scale: Sequence[float],
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
-) -> Array:
-    """Crop all frames of a video to one random box and resize them. ``u`` [4] is in [0, 1)."""
-    return per_frame(
-        lambda frame: image_ops.random_resized_crop(u, frame, size, scale, ratio), video
-    )
 
 
 def flip(video: Array, condition: ArrayLike) -> Array:

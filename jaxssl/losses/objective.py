@@ -122,6 +122,7 @@ def stateless(
     *,
     ranges: Ranges | None = None,
     has_aux: bool = False,
+    extra: Mapping[str, Any] | None = None,
     **needs: bool | Callable[[dict[str, Any]], bool],
 ) -> Callable[..., Objective]:
     """Turn a loss function into a factory ``(**hyper) -> Objective`` without state between steps.
@@ -132,6 +133,8 @@ def stateless(
             ``objective(learn=...)`` overrides it.
         ranges: valid values of hyper-parameters, which the factory checks. See `check`.
         has_aux: True if ``loss_fn`` returns ``([n], metrics)``.
+        extra: hyper-parameters of the factory, by default value, that are not in the signature of
+            ``loss_fn``, but are passed to it.
         **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
             hyper-parameters.
     """
@@ -150,7 +153,7 @@ def stateless(
 
         return make_objective(compute, fixed, init, **flags)
 
-    return factory(loss_fn, ranges or {}, build, learn=learn)
+    return factory(loss_fn, ranges or {}, build, **(extra or {}), learn=learn)
 
 
 def factory(
@@ -177,7 +180,7 @@ def factory(
         if p.annotation not in (Array, Array | None)
     ]
     for name, value in defaults.items():
-        annotation = {float: Number, int: int}.get(type(value), inspect.Parameter.empty)
+        annotation = {float: Number, int: int, bool: bool}.get(type(value), inspect.Parameter.empty)
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
 

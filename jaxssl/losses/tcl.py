@@ -1,5 +1,8 @@
 """TCL: SupCon with gradients tuned by k1 for hard positives and k2 for hard negatives."""
 
+from functools import wraps
+from typing import Any
+
 from jax import Array, lax
 from jax import numpy as jnp
 
@@ -106,25 +109,23 @@ def tcl_gradients(
     return jnp.where(has_positive, pull, 0), jnp.where(has_positive, push, 0)
 
 
-def _with_metrics(
-    pairs: Pairs,
-    *,
-    temperature: Scalar = 0.2,
-    k1: Scalar = 1.0,
-    k2: Scalar = 1.5,
-    block_size: int | None = None,
-    ring: bool = False,
-    gradients: bool = False,
-) -> tuple[Array, Metrics]:
+@wraps(tcl_loss)
+def _with_metrics(pairs: Pairs, *, gradients: bool, **hyper: Any) -> tuple[Array, Metrics]:
     """Return `tcl_loss` and, as metrics, the mean strengths of attraction and repulsion."""
-    loss = tcl_loss(pairs, temperature=temperature, k1=k1, k2=k2, block_size=block_size, ring=ring)
+    loss = tcl_loss(pairs, **hyper)
     if not gradients:
         return loss, {}
-    pull, push = tcl_gradients(pairs, temperature=temperature, k1=k1, k2=k2)
+    pull, push = tcl_gradients(pairs, **{name: hyper[name] for name in ("temperature", "k1", "k2")})
     return loss, {
         "positive_gradient": mean_over_anchors(pull, pairs)[0],
         "negative_gradient": mean_over_anchors(push, pairs)[0],
     }
 
 
-objective = stateless(_with_metrics, ranges=RANGES, has_aux=True, takes_queue=takes_queue)
+objective = stateless(
+    _with_metrics,
+    ranges=RANGES,
+    has_aux=True,
+    extra={"gradients": False},
+    takes_queue=takes_queue,
+)

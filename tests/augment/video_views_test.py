@@ -201,16 +201,3 @@ def test_ten_crops_equal_slices_of_the_resized_video():
         np.testing.assert_allclose(crop, large[:, y : y + 14, x : x + 14], atol=1e-5)
     np.testing.assert_array_equal(actual[5:, ..., 0], 1 - actual[:5, :, :, ::-1, 0])
     np.testing.assert_array_equal(actual[5:, ..., 1], actual[:5, :, :, ::-1, 1])
-
-
-def test_every_frame_is_cropped_to_the_box_of_the_ratio():
-    sample, u = random_video("rgb"), jnp.array([0.3, 0.8, 0.9, 0.2])
-    settings = (0.2, 0.5), (1.5, 2.5)
-    cropped = jax.jit(video_ops.random_resized_crop, static_argnums=(2, 3, 4))
-    actual = cropped(u, sample, 5, *settings)
-    area, aspect = H * W * (0.2 + 0.3 * 0.3), np.exp(np.log(1.5) + 0.8 * np.log(2.5 / 1.5))
-    width, height = np.sqrt(area * aspect), np.sqrt(area / aspect)
-    left, top = 0.9 * (W - width), 0.2 * (H - height)
-    box = jnp.array([left, top, left + width, top + height], jnp.float32)
-    expected = jax.jit(video_ops.crop_resize, static_argnums=2)(sample, box, 5)
-    np.testing.assert_allclose(actual, expected, atol=1e-4)

@@ -1,9 +1,12 @@
-"""The function type of augmentation recipes, and checks of their settings."""
+"""What several recipes have in common: their type, checks of settings, changes of colour."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax import Array
+from jax import numpy as jnp
+
+from jaxssl.augment import colour
 
 Recipe = Callable[[Array, Array], Array]
 
@@ -21,6 +24,32 @@ def needs_rgb(settings: Mapping[str, Any]) -> list[str]:
     if not settings.get("jitter"):
         names = [name for name in names if name == "grayscale"]
     return names + ["color of the policy"] * (settings.get("policy", "none") != "none")
+
+
+def random_colours(
+    u: Array,
+    image: Array,
+    *,
+    jitter: float,
+    strengths: Mapping[str, float],
+    grayscale: float,
+    blur: float,
+    kernel: int,
+    sigma: Sequence[float],
+) -> Array:
+    """Apply colour jitter, grayscale and blur, each with its probability, to an image [h, w, c].
+
+    Operations with probability 0 are skipped, so that XLA does not compile them. ``u`` [9] is
+    uniform in [0, 1), ``strengths`` are those of `colour.random_jitter`.
+    """
+    image = jnp.moveaxis(image, 2, 0)
+    if jitter:
+        image = colour.random_jitter(u[:6], image, **strengths, probability=jitter)
+    if grayscale:
+        image = colour.random_grayscale(u[6], image, grayscale)
+    if blur:
+        image = colour.random_blur(u[7:9], image, kernel, sigma, blur)
+    return jnp.moveaxis(image, 0, 2)
 
 
 def blur_kernel_side(blur_kernel: int, size: int) -> int:

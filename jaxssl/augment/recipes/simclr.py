@@ -6,7 +6,12 @@ from jax import numpy as jnp
 
 from jaxssl.augment import colour
 from jaxssl.augment import image as image_ops
-from jaxssl.augment.recipes._common import Recipe, blur_kernel_side, require_fractions
+from jaxssl.augment.recipes._common import (
+    Recipe,
+    blur_kernel_side,
+    random_colours,
+    require_fractions,
+)
 
 
 def recipe(
@@ -58,24 +63,18 @@ def recipe(
     """
     require_fractions(flip=flip, jitter=jitter, grayscale=grayscale)
     require_fractions(blur=blur, solarize=solarize, erasing=erasing)
-    kernel = blur_kernel_side(blur_kernel, size)
+    changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
+    changes["kernel"] = blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (20,), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
         image = image_ops.random_flip(u[4], image, flip)
-        image = jnp.moveaxis(image, 2, 0)
+        image = random_colours(u[5:14], image, strengths=strengths, **changes)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
-        if jitter:
-            image = colour.random_jitter(u[5:11], image, **strengths, probability=jitter)
-        if grayscale:
-            image = colour.random_grayscale(u[11], image, grayscale)
-        if blur:
-            image = colour.random_blur(u[12:14], image, kernel, blur_sigma, blur)
         if solarize:
             image = colour.random_solarize(u[14], image, solarize)
-        image = jnp.moveaxis(image, 0, 2)
         return image_ops.random_erase(u[15:], image, erasing) if erasing else image
 
     return view

@@ -1,12 +1,19 @@
 """CoCLR's augmentation of videos."""
 
+from functools import partial
+
 import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment import colour
+from jaxssl.augment import image as image_ops
 from jaxssl.augment import video as video_ops
-from jaxssl.augment.recipes._common import Recipe, blur_kernel_side, require_fractions
+from jaxssl.augment.recipes._common import (
+    Recipe,
+    blur_kernel_side,
+    random_colours,
+    require_fractions,
+)
 
 EXAMPLES = "video"
 
@@ -71,26 +78,9 @@ def recipe(
         raise ValueError(
             f"augment.frames and augment.stride must be >= 1, got {frames} and {stride}"
         )
-    kernel = blur_kernel_side(blur_kernel, size)
-
-    def change_colours(u: Array, frame: Array) -> Array:
-        is_rgb = frame.shape[2] == video_ops.RGB
-        image = jnp.moveaxis(frame, 2, 0)
-        if jitter:
-            image = colour.random_jitter(
-                u[:6],
-                image,
-                brightness=brightness,
-                contrast=contrast,
-                saturation=saturation if is_rgb else 0,
-                hue=hue if is_rgb else 0,
-                probability=jitter,
-            )
-        if grayscale and is_rgb:
-            image = colour.random_grayscale(u[6], image, grayscale)
-        if blur:
-            image = colour.random_blur(u[7:9], image, kernel, blur_sigma, blur)
-        return jnp.moveaxis(image, 0, 2)
+    changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
+    changes["kernel"] = blur_kernel_side(blur_kernel, size)
+    strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, video: Array) -> Array:
         channels = video.shape[3]
@@ -103,11 +93,14 @@ def recipe(
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if reverse:
             video = video_ops.random_reverse(u[1], video, reverse)
-        video = video_ops.random_resized_crop(u[2:6], video, size, crop_scale, crop_ratio)
+        settings = {"size": size, "scale": crop_scale, "ratio": crop_ratio}
+        crop = partial(image_ops.random_resized_crop, u[2:6], **settings)
+        video = video_ops.per_frame(crop, video)
         if flip:
             video = video_ops.random_flip(u[6], video, flip)
         if channels == video_ops.FLOW:
             return video
-        return video_ops.per_frame(lambda frame: change_colours(u[7:], frame), video)
+        change = partial(random_colours, u[7:], strengths=strengths, **changes)
+        return video_ops.per_frame(change, video)
 
     return view
