@@ -45,6 +45,12 @@ def value_of(method, params, carried, batch, step=0):
     return value, gradient, carried, embeddings
 
 
+def first_step(method, batch):
+    """Return the initial parameters and carried state, and what `value_of` returns for them."""
+    params, carried = start(method, batch)
+    return params, carried, *value_of(method, params, carried, batch)
+
+
 def embed(params, images, names=("net", "projector")):
     """Apply the networks by hand to images [V, b, h, w, c]; return [V, b, d]."""
     x = images.reshape(-1, *images.shape[2:])

@@ -40,6 +40,7 @@ OPERATORS = re.compile(
 TESTS = {
     "losses": ("losses", "settings_test.py"),
     "solvers": ("solvers", "losses"),
+    "models": ("models", "pretrained"),
     "methods": ("methods", "losses", "settings_test.py"),
     "training": ("training", "runs"),
     "data": ("data", "runs"),

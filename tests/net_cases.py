@@ -11,11 +11,10 @@ from jax import numpy as jnp
 KEY = jax.random.key(0)
 
 
-def init_shapes(net, *shape):
+def init_shapes(net, *shape, dtype=jnp.float32):
     """Return the shapes of variables and output, without computing them."""
-    return jax.eval_shape(
-        partial(net.init_with_output, train=False), KEY, jax.ShapeDtypeStruct(shape, jnp.float32)
-    )[::-1]
+    init = partial(net.init_with_output, train=False)
+    return jax.eval_shape(init, KEY, jax.ShapeDtypeStruct(shape, dtype))[::-1]
 
 
 def intermediate_shapes(net, *shape):
@@ -42,7 +41,7 @@ def normal(*shape, seed=0):
 
 def random_variables(module, x):
     """Return small normal variables, about 1 for scales and variances, without compiling `init`."""
-    variables, _ = init_shapes(module, *x.shape)
+    variables, _ = init_shapes(module, *x.shape, dtype=x.dtype)
     leaves, tree = jax.tree.flatten_with_path(variables)
     center = [float(path[-1].key in ("scale", "var")) for path, _ in leaves]
     noise = [0.3 * normal(*leaf.shape, seed=i) for i, (_, leaf) in enumerate(leaves)]

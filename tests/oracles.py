@@ -69,17 +69,22 @@ def views(pairs) -> list[np.ndarray]:
     return np.split(rows(pairs.anchor), pairs.num_views)
 
 
+def off_diagonal(c: np.ndarray) -> float:
+    """Sum the squares of the entries off the diagonal."""
+    return sum(c[d, e] ** 2 for d in range(len(c)) for e in range(len(c)) if d != e)
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max())
     return e / e.sum()
 
 
-def nt_xent(pairs, *, temperature=0.5, **_) -> np.ndarray:
+def nt_xent(pairs, *, temperature=0.5, score=cosine, **_) -> np.ndarray:
     def term(pos, neg, i):
         below = np.exp((np.concatenate([pos, neg]) - 1) / temperature).sum()
         return np.mean([-np.log(np.exp((p - 1) / temperature) / below) for p in pos])
 
-    return per_anchor(pairs, term)
+    return per_anchor(pairs, term, score)
 
 
 def sup_con(pairs, *, temperature=0.1, base_temperature=None, **_) -> np.ndarray:
@@ -329,9 +334,7 @@ def barlow_twins(pairs, *, off_diagonal_weight=0.005, scale=1.0, epsilon=1e-5) -
     for one, other in combinations(normal, 2):
         c = one.T @ other / len(one)
         value = sum((1 - c[d, d]) ** 2 for d in range(len(c)))
-        value += off_diagonal_weight * sum(
-            c[d, e] ** 2 for d in range(len(c)) for e in range(len(c)) if d != e
-        )
+        value += off_diagonal_weight * off_diagonal(c)
         values.append(scale * value)
     return np.full(len(pairs.anchor), np.mean(values))
 
@@ -360,8 +363,7 @@ def vicreg(
     def spread(z):
         c = np.atleast_2d(np.cov(z.T))
         hinge = np.mean([max(0.0, 1 - np.sqrt(v + epsilon)) for v in np.diag(c)])
-        off = sum(c[d, e] ** 2 for d in range(len(c)) for e in range(len(c)) if d != e)
-        return variance_weight * hinge / 2 + covariance_weight * off / len(c)
+        return variance_weight * hinge / 2 + covariance_weight * off_diagonal(c) / len(c)
 
     values = [
         invariance_weight * ((one - other) ** 2).mean() + spread(one) + spread(other)
@@ -452,11 +454,7 @@ def nnclr(pairs, support=None, *, temperature=0.1) -> np.ndarray:
     def nearest(u):
         return u if support is None else max(rows(support), key=lambda v: cosine(u, v))
 
-    def term(pos, neg, i):
-        below = np.exp(np.concatenate([pos, neg]) / temperature).sum()
-        return np.mean([-np.log(np.exp(p / temperature) / below) for p in pos])
-
-    return per_anchor(pairs, term, lambda u, v: cosine(nearest(u), v))
+    return nt_xent(pairs, temperature=temperature, score=lambda u, v: cosine(nearest(u), v))
 
 
 def ressl(pairs, *, student_temperature=0.1, teacher_temperature=0.04) -> np.ndarray:
@@ -466,12 +464,8 @@ def ressl(pairs, *, student_temperature=0.1, teacher_temperature=0.04) -> np.nda
         if not pos[i] or not neg[i]:
             out.append(0.0)
             continue
-        log_p = np.log(
-            softmax(np.array([cosine(q, candidate[j]) for j in neg[i]]) / student_temperature)
-        )
-        terms = []
-        for k in keys:
-            t = softmax(np.array([cosine(k, candidate[j]) for j in neg[i]]) / teacher_temperature)
-            terms.append(-(t * log_p).sum())
-        out.append(np.mean(terms))
+        to_others = lambda z: np.array([cosine(z, candidate[j]) for j in neg[i]])  # noqa: E731, B023
+        log_p = np.log(softmax(to_others(q) / student_temperature))
+        targets = [softmax(to_others(k) / teacher_temperature) for k in keys]
+        out.append(np.mean([-(t * log_p).sum() for t in targets]))
     return np.array(out)

@@ -1,5 +1,7 @@
 """Tests of cross-entropy against NumPy and scikit-learn, and on several devices."""
 
+from functools import partial
+
 import chex
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.fast
 Z = jnp.asarray(embeddings())
 WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)), jnp.float32)
 BIAS = jnp.arange(5, dtype=jnp.float32) / 5
+loss = partial(losses.cross_entropy_loss, weights=WEIGHTS, bias=BIAS)
 
 
 def pairs_of(z, labels=LABELS, **kwargs):
@@ -25,7 +28,7 @@ def pairs_of(z, labels=LABELS, **kwargs):
 
 
 def test_cross_entropy_equals_scikit_learn_log_loss():
-    actual = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
+    actual = loss(pairs_of(Z))
     logits = np.asarray(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], np.float64)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = np.tile(LABELS, 2)
@@ -34,26 +37,22 @@ def test_cross_entropy_equals_scikit_learn_log_loss():
 
 
 def test_label_smoothing_adds_the_mean_loss_over_classes():
-    smooth = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=0.3)
-    of_class = [
-        losses.cross_entropy_loss(pairs_of(Z, np.full(8, k)), WEIGHTS, BIAS) for k in range(5)
-    ]
-    sharp = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
+    smooth = loss(pairs_of(Z), label_smoothing=0.3)
+    of_class = [loss(pairs_of(Z, np.full(8, k))) for k in range(5)]
+    sharp = loss(pairs_of(Z))
     np.testing.assert_allclose(smooth, 0.7 * sharp + 0.3 * sum(of_class) / 5, rtol=1e-5)
 
 
 def test_objective_trains_the_classifier_equally_on_any_number_of_devices():
     classifier = objective(num_classes=5)
     params, memory = classifier.init(jax.random.key(0), 20, 4)
-    assert memory == () and {k: v.shape for k, v in params.items()} == {
-        "weights": (5, 4),
-        "bias": (5,),
-    }
+    assert memory == ()
+    assert {k: v.shape for k, v in params.items()} == {"weights": (5, 4), "bias": (5,)}
 
     def value(params, z, labels, axis_name):
         pairs = pairs_of(z, labels, axis_name=axis_name)
-        loss, _, metrics = classifier.loss(pairs, params, (), step=0, key=None)
-        return loss, metrics
+        share, _, metrics = classifier.loss(pairs, params, (), step=0, key=None)
+        return share, metrics
 
     def step(params, z, labels, axis_name=None):
         grad = jax.value_and_grad(value, has_aux=True)
@@ -61,9 +60,7 @@ def test_objective_trains_the_classifier_equally_on_any_number_of_devices():
 
     params = {"weights": WEIGHTS, "bias": BIAS}
     expected = jax.jit(step)(params, Z, LABELS)
-    np.testing.assert_allclose(
-        expected[0][0], losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS).mean(), rtol=1e-6
-    )
+    np.testing.assert_allclose(expected[0][0], loss(pairs_of(Z)).mean(), rtol=1e-6)
     hit = np.argmax(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], axis=1) == np.tile(LABELS, 2)
     np.testing.assert_allclose(expected[0][1]["accuracy"], 100 * hit.mean(), rtol=1e-6)
     mesh = distributed.make_mesh()
@@ -75,24 +72,21 @@ def test_objective_trains_the_classifier_equally_on_any_number_of_devices():
 
 
 def test_gradient_is_finite_for_huge_features():
-    grad = jax.grad(lambda z: losses.cross_entropy_loss(pairs_of(z), WEIGHTS, BIAS).mean())
+    grad = jax.grad(lambda z: loss(pairs_of(z)).mean())
     assert np.isfinite(grad(Z * 1e30)).all()
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: loss(pair_views(Z)), "needs class labels, got none; set"),
         (
-            lambda: losses.cross_entropy_loss(pair_views(Z), WEIGHTS, BIAS),
-            "needs class labels, got none; set",
-        ),
-        (
-            lambda: losses.cross_entropy_loss(pairs_of(Z), WEIGHTS[:, :3], BIAS),
+            lambda: loss(pairs_of(Z), weights=WEIGHTS[:, :3]),
             r"must have shapes \[K, 4\] and \[K\] for K classes, got \(5, 3\) and \(5,\)",
         ),
         (lambda: objective(num_classes=0), "num_classes must be > 0"),
         (
-            lambda: losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=2.0),
+            lambda: loss(pairs_of(Z), label_smoothing=2.0),
             r"label_smoothing must be in \[0, 1\], got 2.0",
         ),
     ],
@@ -104,6 +98,6 @@ def test_cross_entropy_rejects_invalid_arguments(call, message):
 
 def test_cross_entropy_ignores_the_second_tower():
     pairs = pair_towers(Z[0], Z[1], labels=jnp.asarray(LABELS, jnp.int32))
-    actual = losses.cross_entropy_loss(pairs, WEIGHTS, BIAS)
-    expected = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)[:8]
+    actual = loss(pairs)
+    expected = loss(pairs_of(Z))[:8]
     np.testing.assert_allclose(actual, expected, rtol=1e-6)

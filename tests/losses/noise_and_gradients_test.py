@@ -13,6 +13,13 @@ from jaxssl.losses.tcl import objective as tcl_objective
 from jaxssl.losses.tcl import tcl_gradients
 
 
+def cosines(z):
+    """Cosines of all pairs of rows [V b, d], in float64."""
+    u = rows(z.reshape(-1, z.shape[2]))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    return u @ u.T
+
+
 def decl(z, **hyper):
     loss = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
     pairs = pair_views(z)
@@ -24,12 +31,11 @@ def test_decl_noise_is_added_to_similarities_or_scores(noise_on):
     z = embeddings()
     pairs = pair_views(jnp.asarray(z))
     noise = 0.7 * np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
-    u = rows(z.reshape(-1, z.shape[2]))
-    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    s = cosines(z)
     if noise_on == "similarity":
-        s = (u @ u.T + noise) / 0.5
+        s = (s + noise) / 0.5
     else:
-        s = np.log(np.maximum(np.exp(u @ u.T / 0.5) + noise, 1e-3))
+        s = np.log(np.maximum(np.exp(s / 0.5) + noise, 1e-3))
         assert s.min() == np.log(1e-3)  # some scores are at their lower bound
     terms = []
     for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
@@ -72,17 +78,15 @@ def test_tcl_gradients_equal_finite_differences_of_the_loss(labels):
     z = embeddings()
     labels = None if labels is None else jnp.asarray(labels, jnp.int32)
     pairs = pair_views(jnp.asarray(z), labels=labels)
-    u = rows(z.reshape(-1, z.shape[2]))
-    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    s = cosines(z)
     pull, push = tcl_gradients(pairs, **SETTINGS)
     for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
-        slope = np.zeros(len(u))
+        slope = np.zeros(len(s))
         for j in (*pos, *neg):
             ends = []
             for off in (1e-5, -1e-5):
-                s = u[i] @ u.T
-                s[j] += off
-                ends.append(loss_of_row(s, pos, neg))
+                row = s[i] + off * (np.arange(len(s)) == j)
+                ends.append(loss_of_row(row, pos, neg))
             slope[j] = (ends[0] - ends[1]) / 2e-5
         assert pull[i] == pytest.approx(np.abs(slope[pos]).mean(), rel=1e-4)
         assert push[i] == pytest.approx(slope[neg].mean(), rel=1e-4)

@@ -7,6 +7,7 @@ from importlib import import_module
 import chex
 import jax
 import numpy as np
+import oracles
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -14,7 +15,6 @@ from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.losses.swav import sinkhorn
 from jaxssl.methods.base import weighted_loss
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
@@ -45,25 +45,32 @@ def batch_at(step: int):
     return jnp.asarray(embeddings(seed=step)), jnp.asarray(index, jnp.int32)
 
 
+def made(name: str, num_examples: int = NUM_EXAMPLES, **hyper):
+    """Return an objective with its initial parameters and memory."""
+    objective = losses.objective(name, **hyper)
+    return objective, *objective.init(jax.random.key(0), num_examples, DIM)
+
+
+def pairs_for(name: str, z, index=None, rate: str = "", **options):
+    """Pair two views as the loss takes them: as towers, or as views of one network."""
+    towers = name in TOWERS or rate == "momentum"
+    return pair_towers(*z, index, **options) if towers else pair_views(z, index, **options)
+
+
 @cache
 def trained(setting: str, devices: int, check_vma: bool = False):
     """Losses, gradients, metrics, parameters and memory of some steps of gradient descent."""
     name, hyper = SETTINGS[setting]
-    objective = losses.objective(name, **hyper)
+    objective, *state = made(name, **hyper)
     axis_name = None if devices == 0 else "data"
-    towers = name in TOWERS or hyper.get("rate") == "momentum"
-
-    traces = []
+    rate, traces = hyper.get("rate", ""), []
 
     def step(z, index, place, params, memory, number):
         traces.append(number)
 
         def loss(z, params):
-            z = z[:, place]  # this device's examples
-            if towers:
-                pairs = pair_towers(z[0], z[1], index, axis_name=axis_name)
-            else:
-                pairs = pair_views(z, index, axis_name=axis_name)
+            # Only the examples of this device enter the loss.
+            pairs = pairs_for(name, z[:, place], index, rate, axis_name=axis_name)
             key = jax.random.key(number)
             value, after, metrics = objective.loss(pairs, params, memory, step=number, key=key)
             return value, (after, metrics)
@@ -73,7 +80,6 @@ def trained(setting: str, devices: int, check_vma: bool = False):
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, dparams)
         return (value, dz, collectives.mean(metrics, axis_name)), params, memory
 
-    state = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     if devices:
         mesh = distributed.make_mesh(jax.devices()[:devices])
         in_specs = (P(), P("data"), P("data"), P(), P(), P())
@@ -116,12 +122,11 @@ def test_objective_reads_its_schedules_at_the_step(name):
     number = "teacher_temperature" if "dino" in name else number
     at = lambda step: 0.2 + 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
     labels = jnp.arange(8, dtype=jnp.int32) if name == "cross_entropy" else None
-    z = jnp.asarray(embeddings())
-    pairs = pair_towers(*z) if name in TOWERS else pair_views(z, labels=labels)
+    options = {} if labels is None else {"labels": labels}
+    pairs = pairs_for(name, jnp.asarray(embeddings()), **options)
     values = []
     for hyper in ({number: at}, {number: 0.5}, {number: 0.2}):
-        objective = losses.objective(name, **hyper)
-        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        objective, params, memory = made(name, 8, **hyper)
         wave = lambda x: jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)  # noqa: E731
         params = jax.tree.map(wave, params)
         values.append(objective.loss(pairs, params, memory, step=jnp.int32(3), key=None)[0])
@@ -142,17 +147,20 @@ def test_memory_is_updated_with_the_scheduled_number_of_the_step(name, number, h
     at = lambda step: 0.2 + 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
     memories = []
     for value in (at, 0.5, 0.2):
-        objective = losses.objective(name, **{**hyper, number: value})
-        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        objective, params, memory = made(name, 8, **{**hyper, number: value})
         for seed in range(2):  # the first update of some memories has no past
             z, index = jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32)
-            pairs = pair_towers(*z, index) if name in TOWERS else pair_views(z, index)
+            pairs = pairs_for(name, z, index)
             how = {"step": jnp.int32(3), "key": jax.random.key(0)}
             _, memory, _ = objective.loss(pairs, params, memory, **how)
         memories.append(memory)
     chex.assert_trees_all_close(memories[0], memories[1], rtol=1e-6)
     with pytest.raises(AssertionError):
         chex.assert_trees_all_close(memories[1], memories[2], rtol=1e-3)
+
+
+# Pairs of 16 anchors that are negatives: two views of eight examples.
+OTHERS = ~np.tile(np.eye(8, dtype=bool), (2, 2))
 
 
 def test_decl_rates_use_the_similarity_of_the_loss():
@@ -164,8 +172,7 @@ def test_decl_rates_use_the_similarity_of_the_loss():
     value, _, _ = objective.loss(pairs, {}, (), step=0, key=jax.random.key(0))
     rows = np.asarray(z).reshape(16, 4)
     s = np.exp(-np.linalg.norm(rows[:, None] - rows[None], axis=2) / 0.5)
-    s[np.eye(16, dtype=bool) | np.roll(np.eye(16, dtype=bool), 8, axis=1)] = 0
-    rate = jnp.asarray(s.sum(1) / 14, jnp.float32)
+    rate = jnp.asarray((s * OTHERS).sum(1) / 14, jnp.float32)
     expected = losses.decl_loss(pairs, rate, **hyper).mean()
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
@@ -181,27 +188,23 @@ def test_auc_cl_trains_the_targets_a_and_b():
 
 def test_learn_option_selects_the_trained_hyper_parameters():
     z = pair_views(jnp.asarray(embeddings()))
-    fixed = losses.objective("auc_cl", learn=(), b=0.4)
-    params, memory = fixed.init(jax.random.key(0), 8, 4)
+    fixed, params, memory = made("auc_cl", learn=(), b=0.4)
     assert params == {}
     value, _, _ = fixed.loss(z, params, memory, step=0, key=None)
     np.testing.assert_allclose(value, losses.auc_cl_loss(z, 0.4).mean(), rtol=1e-6)
-    scale = losses.objective("clip").init(jax.random.key(0), 8, 4)[0]
-    np.testing.assert_allclose(scale["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
+    np.testing.assert_allclose(made("clip")[1]["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
 
 
 def test_decl_moving_average_starts_when_an_example_is_first_seen():
     """The rate starts at the first mean similarity, then keeps 0.9 of the past."""
-    objective = losses.objective("decl", rate="buffer", momentum=0.9, temperature=0.5)
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, _, memory = made("decl", rate="buffer", momentum=0.9, temperature=0.5)
     assert (memory == -np.inf).all()
     means = []
     for step in range(2):
         z = jnp.asarray(embeddings(seed=step))
         pairs = pair_views(z, jnp.arange(8) + 5)
         u = np.asarray(z / jnp.linalg.norm(z, axis=2, keepdims=True)).reshape(16, 4)
-        s = np.exp(u @ u.T / 0.5)
-        s[np.eye(16, dtype=bool) | np.roll(np.eye(16, dtype=bool), 8, axis=1)] = 0
+        s = np.exp(u @ u.T / 0.5) * OTHERS
         means.append((s.sum(1) / 14).reshape(2, 8).mean(0))
         _, memory, _ = objective.loss(pairs, {}, memory, step=step, key=jax.random.key(0))
         assert (np.delete(memory, np.arange(5, 13)) == -np.inf).all()
@@ -213,24 +216,12 @@ def test_decl_moving_average_starts_when_an_example_is_first_seen():
 def test_isogclr_temperatures_start_at_the_argument_and_stop_at_their_bounds():
     limits = {"temperature_min": 0.08, "temperature_max": 0.12, "temperature_lr": 10.0}
     settings = {"individual_temperature": True, "temperature": 0.11, "rho": 0.0}
-    objective = losses.objective("sogclr", **settings, **limits)
-    params, memory = objective.init(jax.random.key(0), 8, DIM)
+    objective, params, memory = made("sogclr", 8, **settings, **limits)
     np.testing.assert_array_equal(memory["temperature"], np.full(8, np.float32(0.11)))
     for seed in range(2):
         pairs = pair_views(jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32))
         _, memory, _ = objective.loss(pairs, params, memory, step=jnp.int32(seed), key=None)
     assert set(np.asarray(memory["temperature"]).tolist()) == {np.float32(0.08), np.float32(0.12)}
-
-
-def test_nnclr_replaces_the_oldest_rows_of_its_support_set():
-    memories = [memory for _, _, memory in trained("nnclr", 0)]
-    unit_rows = lambda step: (  # noqa: E731
-        embeddings(seed=step)[1] / np.linalg.norm(embeddings(seed=step)[1], axis=1, keepdims=True)
-    )
-    for step, first in ((0, 0), (1, 8), (2, 16)):
-        place = (first + np.arange(8)) % 20
-        np.testing.assert_allclose(memories[step]["rows"][place], unit_rows(step), atol=1e-6)
-    assert memories[-1]["next"] == 4
 
 
 def test_nnclr_support_set_has_no_gradient():
@@ -265,8 +256,7 @@ def test_mmcl_passes_its_settings_to_the_solver(monkeypatch, solver, further):
 
 
 def test_nnclr_searches_neighbours_of_keys_and_trains_predictions():
-    objective = losses.objective("nnclr", support_size=20, temperature=0.2)
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, _, memory = made("nnclr", support_size=20, temperature=0.2)
     prediction, key = jnp.asarray(embeddings())
 
     def value(prediction, key):
@@ -281,8 +271,7 @@ def test_nnclr_searches_neighbours_of_keys_and_trains_predictions():
 @pytest.mark.parametrize("name", ["dino", "auc_dino"])
 def test_dino_centre_is_updated_once_per_step_for_both_directions(name):
     """Both directions use the same centre, and the next centre includes the mean of both."""
-    objective = losses.objective(name, center_momentum=0.9)
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, _, memory = made(name, center_momentum=0.9)
     center = np.zeros(DIM)
     for step in range(3):
         z = jnp.asarray(embeddings(seed=step))
@@ -302,8 +291,7 @@ def both_directions(objective, z, memory, index=None):
 
 def test_nnclr_directions_search_only_keys_of_earlier_steps():
     """Otherwise the second direction would find the first direction's key of the same image."""
-    objective = losses.objective("nnclr", support_size=20, temperature=0.2)
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, _, memory = made("nnclr", support_size=20, temperature=0.2)
     z = jnp.asarray(embeddings())
     actual, after = both_directions(objective, z, memory)
     of = partial(losses.nnclr, support=memory["rows"], temperature=0.2)
@@ -317,8 +305,7 @@ def test_nnclr_directions_search_only_keys_of_earlier_steps():
 @pytest.mark.parametrize(("name", "key"), [("decl", None), ("sogclr", "log_u")])
 def test_loss_moving_average_is_updated_once_per_step_for_both_directions(name, key):
     hyper = {"decl": {"rate": "buffer", "momentum": 0.9}, "sogclr": {"gamma": 0.1}}[name]
-    objective = losses.objective(name, **hyper)
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, _, memory = made(name, **hyper)
     index = jnp.arange(8, dtype=jnp.int32)
     rates = lambda memory: np.asarray(memory if key is None else memory[key])[:8]  # noqa: E731
     z = jnp.asarray(embeddings())
@@ -333,7 +320,9 @@ def test_loss_moving_average_is_updated_once_per_step_for_both_directions(name, 
 @pytest.mark.parametrize("mapping", ["one device", "rows split", "rows split, checked", "checked"])
 @pytest.mark.parametrize("setting", ["decl by a buffer", "sogclr", "isogclr"])
 def test_index_outside_the_table_gives_nan_and_changes_no_entry(setting, mapping, bad):
-    value, before, after, index = with_bad_index(setting, mapping, bad)
+    step, before = step_of(setting, mapping)
+    index = np.array([2, 5, 9, bad], np.int32)
+    value, after = step(jnp.asarray(embeddings(b=4)), jnp.asarray(index), before)
     assert np.isnan(value)
     unseen = np.setdiff1d(np.arange(NUM_EXAMPLES), index)
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
@@ -345,17 +334,15 @@ def test_index_outside_the_table_gives_nan_and_changes_no_entry(setting, mapping
 def step_of(setting: str, mapping: str):
     """Compile `(z, index, memory) -> (loss, memory)`."""
     name, hyper = SETTINGS[setting]
-    objective = losses.objective(name, **hyper)
+    objective, _, memory = made(name, **hyper)
     axis_name = None if mapping == "one device" else "data"
 
     def step(z, index, memory):
         pairs = pair_views(z, index, axis_name=axis_name)
-        value, memory, _ = objective.loss(
-            pairs, {}, memory, step=jnp.int32(0), key=jax.random.key(0)
-        )
+        how = {"step": jnp.int32(0), "key": jax.random.key(0)}
+        value, memory, _ = objective.loss(pairs, {}, memory, **how)
         return collectives.mean(value, axis_name), memory
 
-    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     if axis_name:
         rows = P("data") if "split" in mapping else P()
         step = jax.shard_map(
@@ -366,21 +353,6 @@ def step_of(setting: str, mapping: str):
             check_vma="checked" in mapping,
         )
     return jax.jit(step), memory
-
-
-def with_bad_index(setting: str, mapping: str, bad: int):
-    step, memory = step_of(setting, mapping)
-    index = np.array([2, 5, 9, bad], np.int32)
-    z = jnp.asarray(embeddings(b=4))
-    value, after = step(z, jnp.asarray(index), memory)
-    return value, memory, after, index
-
-
-def test_sinkhorn_rows_and_columns_have_equal_sums():
-    scores = jnp.asarray(embeddings(num_views=1, b=12, d=5)[0])
-    q = sinkhorn(scores, epsilon=0.5, num_iters=100)
-    np.testing.assert_allclose(q.sum(1), 1, rtol=1e-5)
-    np.testing.assert_allclose(q.sum(0), 12 / 5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -414,22 +386,17 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
         jax.eval_shape(call, jnp.asarray(embeddings()))
 
 
+AT = {"temperature": lambda step: 1.0}  # a schedule
+
+
 @pytest.mark.parametrize(
     ("name", "hyper", "message"),
     [
         ("auc_cl", {"learn": ("c",)}, "learn must name .* got 'c'"),
-        ("nt_xent", {"learn": ("temperature",), "temperature": lambda step: 1.0}, "is learned"),
+        ("nt_xent", {"learn": ("temperature",)} | AT, "is learned"),
         ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
-        (
-            "decl",
-            {"learn_scale": True, "temperature": lambda step: 0.1},
-            "temperature must be a number if learn_scale=True, got a schedule",
-        ),
-        (
-            "sogclr",
-            {"individual_temperature": True, "temperature": lambda step: 1.0},
-            "got a schedule",
-        ),
+        ("decl", {"learn_scale": True} | AT, "a number if learn_scale=True, got a schedule"),
+        ("sogclr", {"individual_temperature": True} | AT, "got a schedule"),
     ],
 )
 def test_objective_checks_hyper_parameters_at_construction(name, hyper, message):
@@ -475,32 +442,76 @@ FURTHER = {
     ("name", "hyper"), [*presets().values(), *FURTHER.values()], ids=[*presets(), *FURTHER]
 )
 def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(name, hyper):
-    objective = losses.objective(name, **hyper)
-    z, index = jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)
-    towers = name in TOWERS or hyper.get("rate") == "momentum"
-    pairs = pair_towers(*z, index) if towers else pair_views(z, index)
-    params, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    objective, params, memory = made(name, **hyper)
+    index = jnp.arange(8, dtype=jnp.int32)
+    pairs = pairs_for(name, jnp.asarray(embeddings()), index, hyper.get("rate", ""))
     value, _, _ = objective.loss(pairs, params, memory, step=0, key=jax.random.key(0))
-    loss = loss_of(name)
     if name in ("decl", "sogclr"):  # memory decides some arguments of the loss
         assert np.isfinite(value)
     else:
-        np.testing.assert_allclose(value, loss(pairs, **hyper).mean(), rtol=1e-6)
+        np.testing.assert_allclose(value, loss_of(name)(pairs, **hyper).mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if "block_size" in inspect.signature(loss_of(n)).parameters]
 )
 def test_objective_in_blocks_computes_no_matrix_of_all_pairs(name):
-    z, index = jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)
-    pairs = pair_towers(*z, index) if name in TOWERS else pair_views(z, index)
+    pairs = pairs_for(name, jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32))
     n, m = len(pairs.anchor), len(pairs.candidate)
 
     def shapes(**hyper):
-        objective = losses.objective(name, **hyper)
-        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        objective, params, memory = made(name, **hyper)
         loss = partial(objective.loss, step=jnp.int32(0), key=jax.random.key(0))
         jaxpr = jax.make_jaxpr(lambda *args: loss(*args)[0])(pairs, params, memory)
         return {v.aval.shape for e in equations(jaxpr.jaxpr) for v in e.outvars}
 
     assert (n, m) in shapes() and (n, m) not in shapes(block_size=2)
+
+
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
+# A learned temperature, as in CLIP, with memory that does not change.
+LEARNED = {"rate": "buffer", "u": "mean", "weight": 0.5, "momentum": 1.0, "learn_scale": True}
+
+
+def scaled(name, scale, **hyper):
+    """Value and derivative of a loss at a learned scale, with constant memory."""
+    objective, params, memory = made(name, 6, **hyper)
+    z, index = jnp.asarray(embeddings(b=6)), jnp.arange(6, dtype=jnp.int32)
+    memory = jnp.linspace(-1.0, 1.0, 6) if name == "decl" else memory
+
+    def value(scale):
+        params = {"logit_scale": scale}
+        return objective.loss(
+            pair_towers(*z, index), params, memory, step=0, key=jax.random.key(0)
+        )[0]
+
+    return params, *jax.jit(jax.value_and_grad(value))(jnp.float32(scale))
+
+
+@pytest.mark.parametrize(("name", "hyper"), [("clip", {}), ("decl", LEARNED)])
+def test_learned_scale_is_clipped_at_a_hundred(name, hyper):
+    at_bound = scaled(name, np.log(100), **hyper)[1]
+    for scale in (np.log(101), 9.0):
+        _, value, slope = scaled(name, scale, **hyper)
+        close(value, at_bound)
+        assert slope == 0
+    assert scaled(name, np.log(99), **hyper)[2] != 0
+
+
+def test_decl_scale_starts_at_the_given_temperature():
+    params, value, slope = scaled("decl", np.log(2), **LEARNED, temperature=0.07)
+    close(params["logit_scale"], np.log(1 / 0.07))
+    preset = import_module("jaxssl.losses.decl").PRESETS["clip"]
+    close(made("decl", **preset)[1]["logit_scale"], np.log(1 / 0.07))
+    assert made("decl", **LEARNED | {"learn_scale": False})[1] == {}
+
+    def expected(scale):  # float64
+        rate = np.exp(np.linspace(-1.0, 1.0, 6))
+        pairs = pair_towers(*jnp.asarray(embeddings(b=6)))
+        return oracles.decl(pairs, rate, weight=0.5, temperature=np.exp(-scale)).mean()
+
+    step = 1e-4
+    close(value, expected(np.log(2)))
+    difference = (expected(np.log(2) + step) - expected(np.log(2) - step)) / (2 * step)
+    np.testing.assert_allclose(slope, difference, rtol=1e-4)
+    assert abs(difference) > 0.1

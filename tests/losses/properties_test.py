@@ -44,9 +44,8 @@ def values():
 def close(actual: dict, expected: dict, names: list[str]) -> None:
     for name in names:
         scale = max(1.0, float(np.abs(expected[name]).max()))
-        np.testing.assert_allclose(
-            actual[name], expected[name], rtol=2e-3, atol=2e-4 * scale, err_msg=name
-        )
+        tolerance = {"rtol": 2e-3, "atol": 2e-4 * scale, "err_msg": name}
+        np.testing.assert_allclose(actual[name], expected[name], **tolerance)
 
 
 NAMES = [case.name for case in DEFAULTS]
@@ -77,21 +76,6 @@ def test_losses_are_equivariant_to_permutation(seed, order):
     straight, shuffled = values()(z, STILL), values()(z[:, order], STILL)
     straight = {k: v.reshape(-1, BATCH)[:, order].reshape(-1) for k, v in straight.items()}
     close(shuffled, straight, NAMES)
-
-
-@draws
-@given(
-    seeds,
-    st.lists(st.integers(0, 3), min_size=BATCH, max_size=BATCH),
-    st.sampled_from([1e-3, 0.05, 1.0, 10.0]),
-)
-def test_softmax_losses_stay_within_theoretical_bounds(seed, labels, temperature):
-    """-log softmax is >= 0 and at most log(candidates) + 2 / tau."""
-    pairs = pair_views(embeddings(seed=seed), labels=np.array(labels))
-    for name in ("nt_xent", "sup_con"):
-        actual = loss_of(name)(pairs, temperature=temperature)
-        assert (actual >= -1e-5).all()
-        assert (actual <= np.log(2 * BATCH) + 2.001 / temperature).all()
 
 
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])

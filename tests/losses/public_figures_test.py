@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -15,6 +14,7 @@ from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.losses.pairs import pair_towers, pair_views, unit
 from jaxssl.solvers import svm_dual_admm, svm_dual_pgd
 
+close = np.testing.assert_allclose
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz")
 CASES = sorted({key.rsplit("/", 1)[0] for key in GOLDEN if not key.startswith("inputs/")})
 LABELS = GOLDEN["inputs/labels"]
@@ -199,13 +199,13 @@ FAMILIES = sorted({case.split("/")[0] for case in CASES} - {"sogclr", "mmcl_exac
 )
 @pytest.mark.parametrize("case", [case for family in FAMILIES for case in losses_of(family)])
 def test_loss_and_gradient_equal_the_public_implementation(case, dtype, rtol, atol):
-    golden_values = golden(case)
+    public = golden(case)
     value, gradients = values_of(case.split("/")[0], dtype)[case]
-    scale = max(1.0, float(np.abs(golden_values["loss"])))
-    np.testing.assert_allclose(value, golden_values["loss"], rtol=rtol, atol=atol * scale)
+    scale = max(1.0, float(np.abs(public["loss"])))
+    close(value, public["loss"], rtol=rtol, atol=atol * scale)
     letter = inputs_of(case)
     for i, actual in enumerate(gradients, 1):
-        expected = golden_values.get(f"grad_{letter}{i}", golden_values.get(f"grad_h{i}"))
+        expected = public.get(f"grad_{letter}{i}", public.get(f"grad_h{i}"))
         if expected is None:
             continue
         if letter == "z" and "halfnorm" not in case:  # nothing is normalised inside the ball
@@ -213,7 +213,7 @@ def test_loss_and_gradient_equal_the_public_implementation(case, dtype, rtol, at
         if expected.shape != actual.shape:
             actual = actual[:, : expected.shape[1]]
         scale = max(1.0, np.abs(expected).max())
-        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol * scale)
+        close(actual, expected, rtol=rtol, atol=atol * scale)
 
 
 def test_every_stored_public_value_is_tested():
@@ -228,7 +228,7 @@ def test_auc_cl_gradient_of_b_equals_the_released_code(case):
     with jax.enable_x64(True):
         v = [jnp.asarray(GOLDEN[f"inputs/z{i}"]) for i in "12"]
         actual = jax.grad(lambda b: auc_cl(v, b, alpha).mean())(b)
-        np.testing.assert_allclose(actual, golden(case)["grad_b"].squeeze(), rtol=1e-9)
+        close(actual, golden(case)["grad_b"].squeeze(), rtol=1e-9)
 
 
 def square(alpha: np.ndarray) -> np.ndarray:
@@ -248,7 +248,7 @@ def kernel(name: str, s: float | None, letter: str) -> jax.Array:
 
 @pytest.mark.parametrize("case", [c for c in CASES if "/pgd_" in c])
 def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
-    golden_values = golden(case)
+    public = golden(case)
     if case.startswith("mmcl_cifar"):
         name, s, C = "rbf", *map(number, re.fullmatch(r".*gamma(.*)_C(.*)", case).groups())
         letter, momentum, step = "z", "nest", "eta"
@@ -263,16 +263,14 @@ def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
             anchors,
             anchors[:, None],
             C=C,
-            num_steps=int(golden_values["n_iter_index"]) + 1,
+            num_steps=int(public["n_iter_index"]) + 1,
             step=1e-3 if step == "eta" else "frobenius",
             accelerated=momentum == "nest",
             restart=False,
-            momentum_start=golden_values.get("momentum_alpha0", 1.0),
-            init=jnp.asarray(square(golden_values["alpha_init"])),
+            momentum_start=public.get("momentum_alpha0", 1.0),
+            init=jnp.asarray(square(public["alpha_init"])),
         )
-        np.testing.assert_allclose(
-            actual.alpha, square(golden_values["alpha"]), rtol=1e-9, atol=1e-9
-        )
+        close(actual.alpha, square(public["alpha"]), rtol=1e-9, atol=1e-9)
         # The loss at the released alpha: one step of length zero.
         v = [jnp.asarray(GOLDEN[f"inputs/{letter}{i}"]) for i in "12"]
         value, gradients = jax.value_and_grad(
@@ -281,48 +279,39 @@ def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
                 kernel=name,
                 gamma=1 if s is None else 1 / s if name == "rbf" else s,
                 C=C,
-                alpha_init=jnp.asarray(square(golden_values["alpha"])),
+                alpha_init=jnp.asarray(square(public["alpha"])),
                 num_steps=1,
                 step=1e-300,
             ).mean()
         )(v)
-    np.testing.assert_allclose(value, golden_values["loss"], rtol=1e-9)
+    close(value, public["loss"], rtol=1e-9)
     for i, gradient in enumerate(gradients, 1):
-        expected = golden_values[f"grad_{letter}{i}"]
+        expected = public[f"grad_{letter}{i}"]
         if letter == "z":
             expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
-        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-10)
+        close(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.startswith("mmcl_exact/")])
 def test_pgd_and_admm_reach_the_optimum_of_bounded_least_squares(case):
     s, C = map(number, re.fullmatch(r".*rbf(.*)_C(.*)", case).groups())
-    golden_values = golden(case)
+    public = golden(case)
     with jax.enable_x64(True):
         problem = kernel("rbf", s, "x"), jnp.arange(8), jnp.arange(8)[:, None]
         for solve, num_steps in ((svm_dual_pgd, 3000), (svm_dual_admm, 1000)):
             actual = solve(*problem, C=C, num_steps=num_steps, tol=1e-15)
-            np.testing.assert_allclose(
-                actual.objective, golden_values["objective_exact"], rtol=1e-10
-            )
-            np.testing.assert_allclose(
-                actual.alpha, square(golden_values["alpha_exact"]), atol=1e-6
-            )
+            close(actual.objective, public["objective_exact"], rtol=1e-10)
+            close(actual.alpha, square(public["alpha_exact"]), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sogclr_tau0p1_gamma0p9", "sogclr_tau0p1_gamma0p6"])
-def test_three_steps_of_sogclr_equal_libauc(name):
-    sogclr_steps(name, individual_temperature=False)
+STEPS = ("sogclr_tau0p1_gamma0p9", "sogclr_tau0p1_gamma0p6", "isogclr_tau0p1_gamma0p9")
 
 
-def test_three_steps_of_isogclr_equal_libauc():
-    sogclr_steps("isogclr_tau0p1_gamma0p9", individual_temperature=True)
-
-
-def sogclr_steps(name: str, **hyper):
-    """Compare with LibAUC, where either all examples of a batch start their average or none."""
-    gamma = float(name[-3:].replace("p", "."))
-    objective = import_module("jaxssl.losses.sogclr").objective(gamma=gamma, **hyper)
+@pytest.mark.parametrize("name", STEPS)
+def test_three_steps_of_sogclr_and_isogclr_equal_libauc(name):
+    """In LibAUC either all examples of a batch start their average or none."""
+    hyper = {"gamma": number(name[-3:]), "individual_temperature": name.startswith("iso")}
+    objective = losses.objective("sogclr", **hyper)
     with jax.enable_x64(True):
         params, memory = objective.init(jax.random.key(0), 16, 16)
         memory = jax.tree.map(lambda x: x.astype(jnp.float64), memory)
@@ -339,20 +328,14 @@ def sogclr_steps(name: str, **hyper):
             return jax.value_and_grad(loss, has_aux=True)(v)
 
         for k in range(3):
-            golden_values = golden(f"sogclr/{name}/step{k}")
-            v = [jnp.asarray(golden_values.get(f"x{i}", GOLDEN[f"inputs/x{i}"])) for i in "12"]
+            public = golden(f"sogclr/{name}/step{k}")
+            v = [jnp.asarray(public.get(f"x{i}", GOLDEN[f"inputs/x{i}"])) for i in "12"]
             if k > 0:
                 memory = {**memory, "log_u": jnp.maximum(memory["log_u"], -700)}
-            (value, memory), gradients = step(v, memory, jnp.asarray(golden_values["index"]))
-            np.testing.assert_allclose(value, golden_values["loss"], rtol=1e-9)
+            (value, memory), gradients = step(v, memory, jnp.asarray(public["index"]))
+            close(value, public["loss"], rtol=1e-9)
             for i, gradient in enumerate(gradients, 1):
-                np.testing.assert_allclose(
-                    gradient, golden_values[f"grad_x{i}"], rtol=1e-9, atol=1e-10
-                )
-            np.testing.assert_allclose(
-                np.exp(memory["log_u"]), golden_values["u_after"], rtol=1e-9, atol=1e-300
-            )
-            if "tau_after" in golden_values:
-                np.testing.assert_allclose(
-                    memory["temperature"], golden_values["tau_after"], rtol=1e-9
-                )
+                close(gradient, public[f"grad_x{i}"], rtol=1e-9, atol=1e-10)
+            close(np.exp(memory["log_u"]), public["u_after"], rtol=1e-9, atol=1e-300)
+            if "tau_after" in public:
+                close(memory["temperature"], public["tau_after"], rtol=1e-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from loss_cases import NAMES
-from method_cases import DIM, KEY, B, Head, Net, embed, start, value_of
+from method_cases import DIM, KEY, B, Head, Net, embed, first_step, start, value_of
 
 from jaxssl import losses
 from jaxssl.errors import UserError
@@ -46,34 +46,27 @@ def batch_of(num_views=2, num_crops=0, seed=0):
 ENCODER = Encoder(Net(), Head())
 PREDICTING = ENCODER._replace(predictor=Head())
 ALL = ("net", "projector", "predictor")
+NT_XENT = objective("nt_xent", temperature=0.3)
 
 
 @pytest.mark.parametrize("num_views", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_siamese_loss_equals_the_loss_of_all_views(num_views):
-    method, batch = (
-        siamese.method(ENCODER, objective("nt_xent", temperature=0.3)),
-        batch_of(num_views),
-    )
-    params, carried = start(method, batch)
-    value, _, _, z = value_of(method, params, carried, batch)
+    method, batch = siamese.method(ENCODER, NT_XENT), batch_of(num_views)
+    params, _, value, _, _, z = first_step(method, batch)
     close(z, embed(params, batch["views"]))
     close(value, losses.nt_xent_loss(pair_views(z), temperature=0.3).mean())
 
 
 def test_siamese_with_labels_uses_the_class_as_positives():
-    method, batch = (
-        siamese.method(ENCODER, objective("sup_con", temperature=0.3), labels=True),
-        batch_of(),
-    )
-    params, carried = start(method, batch)
-    value, _, _, z = value_of(method, params, carried, batch)
+    sup_con = objective("sup_con", temperature=0.3)
+    method, batch = siamese.method(ENCODER, sup_con, labels=True), batch_of()
+    params, _, value, _, _, z = first_step(method, batch)
     close(value, losses.sup_con(*z, labels=batch["label"], temperature=0.3))
 
 
 def test_siamese_small_crops_are_queries_to_the_views():
-    method, batch = siamese.method(ENCODER, objective("nt_xent", temperature=0.3)), batch_of(2, 3)
-    params, carried = start(method, batch)
-    value, gradient, _, _ = value_of(method, params, carried, batch)
+    method, batch = siamese.method(ENCODER, NT_XENT), batch_of(2, 3)
+    params, _, value, gradient, *_ = first_step(method, batch)
 
     def expected(params):
         z, crops = embed(params, batch["views"]), embed(params, batch["crops"])
@@ -97,8 +90,7 @@ def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views)
     batch, one = batch_of(2, 3), batch_of(1)["views"][:, :, :1, :1]
     batch |= {"views": jnp.tile(one, (2, 1, 2, 2, 1)), "crops": jnp.tile(one, (3, 1, 1, 1, 1))}
     method = siamese.method(ENCODER, objective("auc_cl", **hyper))
-    params, carried = start(method, batch)
-    value, _, _, z = value_of(method, params, carried, batch)
+    params, _, value, _, _, z = first_step(method, batch)
 
     without = losses.auc_cl(*z, **hyper | {"negative_weight": 0.0})
     of_a_crop = losses.auc_cl_loss(pair_towers(z[0], z[1]), **hyper).mean() - without
@@ -163,8 +155,7 @@ def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
 def test_queue_stores_the_keys_of_all_views():
     method = momentum.method(ENCODER, objective("info_nce", temperature=0.5), queue_size=2 * B + 3)
     batch = batch_of()
-    params, carried = start(method, batch)
-    _, _, carried, _ = value_of(method, params, carried, batch)
+    params, _, _, _, carried, _ = first_step(method, batch)
     keys = embed(params, batch["views"]).reshape(2 * B, DIM)
     keys /= jnp.linalg.norm(keys, axis=1, keepdims=True)
     close(carried.memory["queue"]["rows"][: 2 * B], keys)
@@ -174,9 +165,8 @@ def test_queue_stores_the_keys_of_all_views():
 def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
     method = momentum.method(PREDICTING, objective("simsiam"), momentum=0.0, average=True)
     batch = batch_of()
-    params, carried = start(method, batch)
+    params, carried, value, gradient, *_ = first_step(method, batch)
     assert carried.target == ()
-    value, gradient, _, _ = value_of(method, params, carried, batch)
 
     def cosine(p, z):
         norm = jnp.linalg.norm
@@ -196,8 +186,7 @@ def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
 def test_momentum_crops_query_all_keys_and_views_query_other_views():
     method = momentum.method(PREDICTING, objective("byol"), momentum=0.9, average=True)
     batch = batch_of(2, 1)
-    params, carried = start(method, batch)
-    value, _, _, _ = value_of(method, params, carried, batch)
+    params, _, value, *_ = first_step(method, batch)
     q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
     k = embed(params, batch["views"])
     pairs = [(q[0], k[1]), (q[1], k[0]), (crop[0], k[0]), (crop[0], k[1])]
@@ -207,8 +196,7 @@ def test_momentum_crops_query_all_keys_and_views_query_other_views():
 def test_asymmetric_method_without_a_momentum_network_has_one_key():
     method = momentum.method(PREDICTING, objective("byol"), momentum=0.0, symmetric=False)
     batch = batch_of(2, 1)
-    params, carried = start(method, batch)
-    value, _, _, _ = value_of(method, params, carried, batch)
+    params, _, value, *_ = first_step(method, batch)
     q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
     key = embed(params, batch["views"])[1]
     close(value, (losses.byol(q[0], key) + losses.byol(crop[0], key)) / 2)
@@ -218,8 +206,7 @@ def test_decl_rates_may_come_from_target_keys():
     decl = objective("decl", rate="momentum", u="mean", temperature=0.5)
     method = momentum.method(ENCODER, decl, momentum=0.9)
     batch = batch_of()
-    params, carried = start(method, batch)
-    value, _, _, _ = value_of(method, params, carried, batch)
+    params, _, value, *_ = first_step(method, batch)
     q, k = embed(params, batch["views"]), embed(params, batch["views"])
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     expected = 0
@@ -279,8 +266,7 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
 )
 def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
     batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
-    whole = make(encoder, objective("nt_xent", temperature=0.3))
-    parts = make(encoder._replace(num_chunks=3), objective("nt_xent", temperature=0.3))
+    whole, parts = make(encoder, NT_XENT), make(encoder._replace(num_chunks=3), NT_XENT)
     params, carried = start(whole, batch)
     expected, actual = (value_of(m, params, carried, batch) for m in (whole, parts))
     jax.tree.map(close, actual, expected)
@@ -289,14 +275,14 @@ def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, enc
 def test_accumulation_normalises_each_chunk_separately():
     encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
-    params, carried = start(siamese.method(encoder, objective("nt_xent")), batch)
-    chunked = siamese.method(encoder._replace(num_chunks=2), objective("nt_xent"))
+    method = siamese.method(encoder, NT_XENT)
+    params, carried = start(method, batch)
+    chunked = siamese.method(encoder._replace(num_chunks=2), NT_XENT)
     _, _, after, z = value_of(chunked, params, carried, batch)
     halves = []
     for part in (slice(0, 3), slice(3, 6)):
         half = {**batch, "views": batch["views"][:, part]}
         half |= {name: batch[name][part] for name in ("index", "label")}
-        method = siamese.method(encoder, objective("nt_xent"))
         halves.append(value_of(method, params, carried, half))
     close(z, np.concatenate([half[3] for half in halves], axis=1))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, *(half[2].batch_stats for half in halves))
@@ -307,52 +293,34 @@ def test_accumulation_normalises_each_chunk_separately():
 def test_bfloat16_training_stores_float32_parameters():
     encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
-    method = siamese.method(encoder, objective("nt_xent", temperature=0.5))
-    params, carried = start(method, batch)
-    expected, slope, _, z = value_of(method, params, carried, batch)
-    half = siamese.method(encoder._replace(precision="bf16"), objective("nt_xent", temperature=0.5))
+    params, carried, expected, _, _, z = first_step(siamese.method(encoder, NT_XENT), batch)
+    half = siamese.method(encoder._replace(precision="bf16"), NT_XENT)
     value, gradient, after, z_half = value_of(half, params, carried, batch)
     kept = (value, gradient, after.batch_stats, z_half)
     assert {x.dtype for x in jax.tree.leaves(kept)} == {jnp.dtype("float32")}
     assert 0 < np.abs(z_half - z).max() < 0.05  # rounded, and not by more than half does
     np.testing.assert_allclose(value, expected, rtol=2e-2)
     lowered = jax.jit(lambda p, c, b: half.loss(p, c, b, step=0, key=KEY, axis_name=None)[0])
-    products = [
-        line
-        for line in lowered.lower(params, carried, batch).as_text().splitlines()
-        if "dot_general" in line
-    ]
+    lines = lowered.lower(params, carried, batch).as_text().splitlines()
+    products = [line for line in lines if "dot_general" in line]
     assert sum("bf16" in line for line in products) == 2  # the networks'; the loss's is float32
     assert any("bf16" not in line for line in products)
+
+
+BYOL = partial(momentum.method, ENCODER, objective("byol"))
 
 
 @pytest.mark.parametrize(
     ("make", "num_views", "message"),
     [
-        (lambda: siamese.method(PREDICTING, objective("nt_xent")), 2, "not use a predictor"),
+        (lambda: siamese.method(PREDICTING, NT_XENT), 2, "not use a predictor"),
+        (lambda: BYOL(momentum=1.5), 2, r"in \[0, 1\], got 1.5"),
+        (lambda: BYOL(evaluate="both"), 2, 'must be "online", or'),
+        (lambda: BYOL(momentum=0.0, evaluate="target"), 2, "got 'target' with momentum=0.0"),
+        (BYOL, 1, "needs views=2, .* got views=1"),
+        (lambda: BYOL(symmetric=False), 3, "needs views=2, .* got views=3"),
         (
-            lambda: momentum.method(ENCODER, objective("byol"), momentum=1.5),
-            2,
-            r"in \[0, 1\], got 1.5",
-        ),
-        (
-            lambda: momentum.method(ENCODER, objective("byol"), evaluate="both"),
-            2,
-            'must be "online", or',
-        ),
-        (
-            lambda: momentum.method(ENCODER, objective("byol"), momentum=0.0, evaluate="target"),
-            2,
-            "with momentum > 0, got 'target' with momentum=0.0",
-        ),
-        (lambda: momentum.method(ENCODER, objective("byol")), 1, "needs views=2, .* got views=1"),
-        (
-            lambda: momentum.method(ENCODER, objective("byol"), symmetric=False),
-            3,
-            "needs views=2, .* got views=3",
-        ),
-        (
-            lambda: siamese.method(ENCODER._replace(num_chunks=4), objective("nt_xent")),
+            lambda: siamese.method(ENCODER._replace(num_chunks=4), NT_XENT),
             2,
             "num_chunks must divide the batch size 6, got 4",
         ),
@@ -391,6 +359,11 @@ def test_every_loss_is_compatible_or_rejected_with_another_method():
     assert all("set method.name=" in message for message in refused.values())
 
 
+MOMENTUM = {"method__name": "momentum"}
+MOCO_V2 = MOMENTUM | {"method__preset": "moco_v2"}
+NO_QUEUE = "does not use a queue; set method.queue_size=0"
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -403,20 +376,10 @@ def test_every_loss_is_compatible_or_rejected_with_another_method():
         ),
         ({"loss__name": "decl", "loss__rate": "momentum"}, "set method.name=momentum"),
         ({"method__name": "two_tower", "loss__name": "byol"}, "set method.name=momentum"),
-        ({"method__name": "momentum", "loss__name": "byol"}, "set predictor.name=mlp"),
-        (
-            {"method__name": "momentum", "method__momentum": "0.0", "loss__name": "dino"},
-            "collapses to constant embeddings",
-        ),
-        (
-            {"method__name": "momentum", "method__preset": "moco_v2", "loss__name": "vicreg"},
-            "does not use a queue; set method.queue_size=0",
-        ),
-        (
-            {"method__name": "momentum", "method__preset": "moco_v2", "loss__ring": "True"}
-            | {"loss__name": "nt_xent"},
-            "does not use a queue; set method.queue_size=0",
-        ),
+        (MOMENTUM | {"loss__name": "byol"}, "set predictor.name=mlp"),
+        (MOMENTUM | {"method__momentum": "0.0", "loss__name": "dino"}, "collapses to constant"),
+        (MOCO_V2 | {"loss__name": "vicreg"}, NO_QUEUE),
+        (MOCO_V2 | {"loss__name": "nt_xent", "loss__ring": "True"}, NO_QUEUE),
     ],
 )
 def test_loss_that_the_method_cannot_train_is_rejected(overrides, message):

@@ -8,7 +8,7 @@ import oracles
 import pytest
 from file_cases import refused
 from jax import numpy as jnp
-from method_cases import KEY, NUM_EXAMPLES, B, Head, Net, embed, start, value_of
+from method_cases import KEY, NUM_EXAMPLES, B, Head, Net, embed, first_step, start, value_of
 from tiny import DIGITS
 
 from jaxssl import distributed
@@ -115,10 +115,9 @@ def towers(params, batch):
 
 def test_two_tower_loss_equals_towers_computed_by_hand():
     method, batch = two_tower.method(PAIRS, objective("clip")), batch_of()
-    params, carried = start(method, batch)
+    params, carried, value, gradient, _, z = first_step(method, batch)
     assert set(params) == {"net", "projector", "text", "objective"}
     assert (carried.target, carried.memory) == ((), ())
-    value, gradient, _, z = value_of(method, params, carried, batch)
     close(z, jnp.stack(towers(params, batch)))
     close(value, oracles.clip(pair_towers(*z), np.log(1 / 0.07)).mean())
 
@@ -138,9 +137,8 @@ def test_two_tower_loss_equals_towers_computed_by_hand():
 
 def test_two_tower_without_captions_uses_two_views_as_towers():
     method, batch = two_tower.method(VIEWS, objective("clip")), batch_of(2)
-    params, carried = start(method, batch)
+    params, _, value, _, _, z = first_step(method, batch)
     assert set(params) == {"net", "projector", "objective"}
-    value, _, _, z = value_of(method, params, carried, batch)
     close(z, embed(params, batch["views"]))
     close(value, oracles.clip(pair_towers(*z), np.log(1 / 0.07)).mean())
 
@@ -148,7 +146,7 @@ def test_two_tower_without_captions_uses_two_views_as_towers():
 def test_two_tower_with_labels_uses_the_class_as_positives():
     method = two_tower.method(VIEWS, objective("decl", rate="batch", u="mean"), labels=True)
     batch = batch_of(2)
-    value, _, _, z = value_of(method, *start(method, batch), batch)
+    _, _, value, _, _, z = first_step(method, batch)
     assert len(np.unique(batch["label"])) == 3
     close(value, oracles.decl(pair_towers(*z, labels=batch["label"])).mean())
 
@@ -180,7 +178,7 @@ def test_symmetric_decl_averages_both_directions_and_merges_memory():
         memory[index] = merged
         close(carried.memory, memory)
     one_way = two_tower.method(PAIRS, objective("decl", **hyper | {"rate": "batch"}))
-    value, _, _, z = value_of(one_way, *start(one_way, batch), batch)
+    _, _, value, _, _, z = first_step(one_way, batch)
     close(value, oracles.decl(pair_towers(*z), weight=0.5, temperature=0.5).mean())
 
 

@@ -105,26 +105,24 @@ def loss_of(features, xp=jnp):
     return xp.mean(xp.sum(xp.sin(features) * WEIGHT, axis=1))
 
 
+def step(tree, rows, axis_name=None):
+    """Return gradients, features and statistics in training."""
+
+    def loss(params):
+        updated = {**tree, "params": params}
+        options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}
+        out, moved = NET.apply(updated, as_float(rows), **options)
+        return loss_of(out), (out, moved["batch_stats"])
+
+    grads, (out, stats) = jax.grad(loss, has_aux=True)(tree["params"])
+    return collectives.mean(grads, axis_name), out, stats
+
+
 @cache
 def on_devices(devices):
     """Return gradients, features and statistics, with one row of graphs per device."""
-    mesh = distributed.make_mesh(jax.devices()[:devices])
-    axis = distributed.DATA_AXIS
-
-    def local(tree, rows):
-        def loss(params):
-            out, moved = NET.apply(
-                {**tree, "params": params},
-                as_float(rows),
-                train=True,
-                axis_name=axis,
-                mutable=["batch_stats"],
-            )
-            return loss_of(out), (out, moved["batch_stats"])
-
-        grads, (out, stats) = jax.grad(loss, has_aux=True)(tree["params"])
-        return collectives.mean(grads, axis), out, stats
-
+    mesh, axis = distributed.make_mesh(jax.devices()[:devices]), distributed.DATA_AXIS
+    local = partial(step, axis_name=axis)
     run = jax.jit(distributed.spmd(local, mesh, (P(), P(axis)), (P(), P(axis), P())))
     return jax.device_get(run(variables(), distributed.shard(packed(GRAPHS, devices), mesh)))
 
@@ -183,25 +181,12 @@ def test_bfloat16_features_are_bfloat16_and_close_to_float64(train):
 NOTHING = graph(0, [])
 
 
-@jax.jit
-def gradient(rows):
-    """Return features, updated statistics and the gradient of the parameters."""
-
-    def loss(params):
-        tree = {**variables(), "params": params}
-        out, moved = NET.apply(tree, as_float(rows), train=True, mutable=["batch_stats"])
-        return loss_of(out), (out, moved)
-
-    grads, (out, moved) = jax.grad(loss, has_aux=True)(variables()["params"])
-    return out, moved, grads
-
-
 @pytest.mark.parametrize("graphs", [[NOTHING] * 4, [graph(2, [])] * 4, [NOTHING, graph(1, [])] * 2])
 def test_gin_gives_finite_features_and_gradients_for_empty_graphs(graphs):
-    out, moved, grads = gradient(pack(graphs, 2, NUM_TAGS, Room(8, 8)))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, moved, grads)))
+    results = jax.jit(step)(variables(), pack(graphs, 2, NUM_TAGS, Room(8, 8)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(results))
     empty = [not len(one.tag) for one in graphs]
-    assert not np.asarray(out)[empty].any()
+    assert not np.asarray(results[1])[empty].any()
 
 
 def test_masked_batch_norm_ignores_masked_rows():

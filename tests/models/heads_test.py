@@ -13,46 +13,23 @@ from jaxssl.models import heads
 pytestmark = pytest.mark.fast
 
 # method: (head, input dimension, layers in order); "+b" marks a Dense layer with a bias
+MLP, PREDICTOR = heads.mlp, heads.predictor
+WIDE = {"proj_hidden_dim": 4096, "proj_output_dim": 256, "proj_last_norm": "bn_fixed"}
+BARLOW = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_last_bias": False}
 PAPERS = {
-    "simclr": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),
-    "moco_v3": (
-        heads.mlp(
-            proj_hidden_dim=4096, proj_output_dim=256, proj_layers=3, proj_last_norm="bn_fixed"
-        ),
-        384,
-        ["384x4096", "bn", "4096x4096", "bn", "4096x256", "bn_fixed"],
-    ),
-    "barlow_vicreg": (
-        heads.mlp(proj_hidden_dim=8192, proj_output_dim=8192, proj_layers=3, proj_last_bias=False),
-        2048,
-        ["2048x8192", "bn", "8192x8192", "bn", "8192x8192"],
-    ),
-    "tcl": (
-        heads.mlp(proj_hidden_dim=512, proj_norm="none"),
-        512,
-        ["512x512+b", "512x128+b"],
-    ),
-    "mmcl_imagenet": (
-        heads.mlp(proj_last_norm="bn_scale"),
-        2048,
-        ["2048x2048", "bn", "2048x128", "bn_scale"],
-    ),
-    "last_bn": (
-        heads.mlp(proj_layers=1, proj_last_norm="bn"),
-        512,
-        ["512x128", "bn"],
-    ),
+    "simclr": (MLP(), 2048, "2048x2048 bn 2048x128+b"),
+    "moco_v3": (MLP(**WIDE, proj_layers=3), 384, "384x4096 bn 4096x4096 bn 4096x256 bn_fixed"),
+    "barlow_vicreg": (MLP(**BARLOW, proj_layers=3), 2048, "2048x8192 bn 8192x8192 bn 8192x8192"),
+    "tcl": (MLP(proj_hidden_dim=512, proj_norm="none"), 512, "512x512+b 512x128+b"),
+    "mmcl_imagenet": (MLP(proj_last_norm="bn_scale"), 2048, "2048x2048 bn 2048x128 bn_scale"),
+    "last_bn": (MLP(proj_layers=1, proj_last_norm="bn"), 512, "512x128 bn"),
     "moco_v3_predictor": (
-        heads.predictor(pred_last_norm="bn_fixed"),
+        PREDICTOR(pred_last_norm="bn_fixed"),
         256,
-        ["256x4096", "bn", "4096x256", "bn_fixed"],
+        "256x4096 bn 4096x256 bn_fixed",
     ),
-    "byol_predictor": (heads.predictor(), 256, ["256x4096", "bn", "4096x256+b"]),
-    "plain_predictor": (
-        heads.predictor(pred_hidden_dim=8, pred_norm="none"),
-        4,
-        ["4x8+b", "8x4+b"],
-    ),
+    "byol_predictor": (PREDICTOR(), 256, "256x4096 bn 4096x256+b"),
+    "plain_predictor": (PREDICTOR(pred_hidden_dim=8, pred_norm="none"), 4, "4x8+b 8x4+b"),
 }
 NORM_PARAMS = {"bn": ["bias", "scale"], "bn_scale": ["scale"], "bn_fixed": []}
 
@@ -63,7 +40,7 @@ def test_head_has_the_layers_of_its_paper(name):
     variables, out = init_shapes(head, 2, features)
     params, stats = variables["params"], variables.get("batch_stats", {})
     dense = norms = total = width = 0
-    for layer in layers:
+    for layer in layers.split():
         if layer in NORM_PARAMS:
             assert sorted(params.get(f"BatchNorm_{norms}", {})) == NORM_PARAMS[layer]
             assert stats[f"BatchNorm_{norms}"]["mean"].shape == (width,)

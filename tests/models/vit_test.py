@@ -1,4 +1,4 @@
-"""Vision transformers against published parameter counts, NumPy and formulas."""
+"""Vision transformers against published parameter counts, NumPy and formulas; attention."""
 
 import math
 from functools import cache, partial
@@ -20,6 +20,7 @@ from net_cases import (
 )
 
 from jaxssl.models import vit
+from jaxssl.models._layers import attend
 
 # parameters of DeiT's and timm's ViT-Ti/S/B: patches of 16, images of 224 pixels, 1000 classes
 PUBLISHED = {"tiny": 5_717_416, "small": 22_050_664, "base": 86_567_656}
@@ -83,9 +84,8 @@ IMAGES = normal(4, 4, 6, 3)
 KEYS = jax.random.split(jax.random.key(5), 4)
 
 
-VARIABLES = random_variables(
-    small(), IMAGES
-)  # token, biases and norms differ from their initial values
+# Token, biases and norms differ from their initial values.
+VARIABLES = random_variables(small(), IMAGES)
 
 
 @cache
@@ -180,3 +180,16 @@ def test_bfloat16_runs_products_in_bfloat16_and_norms_and_softmax_in_float32():
         assert actual["dot_general"] == [{"bf16"}] * (1 + 3 * 6)
         assert actual["exponential"] == [{"f32"}] * 3
         assert actual["rsqrt"] == [{"f32"}] * (3 * 2 + 1)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_attention_and_gradients_equal_jax_dot_product_attention(causal):
+    q, k, v, weights = (normal(3, 5, 2, 4, seed=seed) for seed in range(4))
+
+    def gradient(function):
+        return jax.jit(jax.value_and_grad(lambda *x: jnp.sum(function(*x) * weights), (0, 1, 2)))
+
+    actual = gradient(partial(attend, causal=causal))(q, k, v)
+    expected = gradient(partial(jax.nn.dot_product_attention, is_causal=causal))(q, k, v)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
