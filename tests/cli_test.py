@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import pytest
+from tiny import flags, short
 from xla_flags import QUICK_FLAGS
 
 import jaxssl
@@ -21,11 +22,7 @@ from jaxssl.errors import UserError
 from jaxssl.training import config
 
 ROOT = Path(__file__).parents[1]
-SMALL = (
-    "--config.total_steps=6", "--config.batch_size=16", "--config.net.widths=(4,8)",
-    "--config.net.strides=(2,2)", "--config.augment.size=8", "--config.head.proj_hidden_dim=8",
-    "--config.schedule.warmup_epochs=0",
-)  # fmt: skip
+SMALL = flags(short(6))
 
 
 def start(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen:

@@ -13,7 +13,7 @@ import jaxssl
 from jaxssl.api import interfaces
 from jaxssl.training import config
 from jaxssl.training.config import custom
-from tests.tiny import TINY
+from tests.tiny import short
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -35,9 +35,7 @@ def standard_promotion():
 @pytest.fixture
 def tiny():
     """Return the config of two steps at the smallest sizes."""
-    settings = {k: v for k, v in TINY.items() if not k.startswith("eval.")}
-    settings |= {"total_steps": "2", "schedule.warmup_epochs": "0", "eval.protocols": "knn"}
-    return config.load("digits", list(settings.items()))
+    return config.load("digits", list(short(2, **{"eval.protocols": "knn"}).items()))
 
 
 @pytest.mark.long

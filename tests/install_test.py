@@ -1,21 +1,19 @@
 """The wheel, installed outside of the checkout, as a stranger uses it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from tiny import flags, short
 from xla_flags import QUICK_FLAGS
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[1]
-TINY = (
-    "--config.total_steps=4", "--config.batch_size=16", "--config.net.widths=(4,8)",
-    "--config.net.strides=(2,2)", "--config.augment.size=8", "--config.head.proj_hidden_dim=8",
-    "--config.schedule.warmup_epochs=0", "--config.eval.protocols=knn", "--config.loss.name=mmcl",
-)  # fmt: skip
+SETTINGS = short(4, **{"eval.protocols": "knn", "loss.name": "mmcl"})
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +27,7 @@ def source(tmp_path_factory) -> Path:
     for name in filter(None, files):
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            target = ROOT / name
-            if target.is_symlink():
-                (copy / name).symlink_to(target.readlink())
-            else:
-                (copy / name).write_bytes(target.read_bytes())
+            shutil.copyfile(ROOT / name, copy / name, follow_symlinks=False)
     return copy
 
 
@@ -51,28 +45,30 @@ def site(source) -> Path:
     return folder / "site"
 
 
-def run(site: Path, cwd: Path, *arguments: str) -> str:
-    """Run `jaxssl` from the wheel and return the standard output."""
+def python(site: Path, cwd: Path, *arguments: str) -> str:
+    """Run Python with the wheel and return the standard output."""
     env = {**os.environ, "PYTHONPATH": str(site), "XLA_FLAGS": QUICK_FLAGS}
-    command = [sys.executable, "-m", "jaxssl", *arguments]
+    command = [sys.executable, *arguments]
     out = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
     assert out.returncode == 0, out.stderr
     return out.stdout
+
+
+def run(site: Path, cwd: Path, *arguments: str) -> str:
+    """Run `jaxssl` from the wheel and return the standard output."""
+    return python(site, cwd, "-m", "jaxssl", *arguments)
 
 
 def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
     site, tmp_path, data_dir
 ):
     where = "import jaxssl, jaxssl.configs.base as base; print(jaxssl.__file__, base.__file__)"
-    env = {**os.environ, "PYTHONPATH": str(site)}
-    imported = subprocess.check_output(
-        [sys.executable, "-c", where], text=True, cwd=tmp_path, env=env
-    )
-    assert all(Path(path).is_relative_to(site) for path in imported.split())
+    imported = python(site, tmp_path, "-c", where).split()
+    assert imported and all(Path(path).is_relative_to(site) for path in imported)
 
     data = f"--config.data.dir={data_dir}"
     assert "cifar10_baselines:simclr" in run(site, tmp_path, "list", "configs")
-    assert "knn_top1" in run(site, tmp_path, "train", *TINY, data)
+    assert "knn_top1" in run(site, tmp_path, "train", *flags(SETTINGS), data)
     workdir = tmp_path / "runs" / "digits"
     assert (workdir / "report.html").exists()
     evaluation = ("eval", "--workdir", str(workdir), "--protocols", "retrieval", data)
@@ -95,12 +91,7 @@ import jaxssl, jax
 z1, z2 = jax.random.normal(jax.random.key(0), (2, 8, 4))
 print(float(jaxssl.losses.auc_cl(z1, z2)), jaxssl.solvers.__name__)
 """
-    env = {**os.environ, "PYTHONPATH": str(site)}
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env
-    )
-    assert out.returncode == 0, out.stderr
-    assert out.stdout.endswith("jaxssl.solvers\n")
+    assert python(site, tmp_path, "-c", code).endswith("jaxssl.solvers\n")
 
 
 def test_source_archive_has_the_configs_and_the_examples(source):

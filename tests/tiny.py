@@ -22,3 +22,14 @@ SETTINGS = {
     "checkpoint.every": str(SAVED / (1297 // 16)),
     "eval.every": "100",
 }
+
+
+def short(steps: int, **changes: str) -> dict[str, str]:
+    """Return `TINY` for a run of some steps without a warm-up, with the protocols of its config."""
+    settings = {key: value for key, value in TINY.items() if key != "eval.protocols"}
+    return {**settings, "total_steps": str(steps), "schedule.warmup_epochs": "0", **changes}
+
+
+def flags(settings: dict[str, str]) -> list[str]:
+    """Return settings as flags of a command."""
+    return [f"--config.{key}={value}" for key, value in settings.items()]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 import matplotlib
@@ -17,7 +17,7 @@ from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
-from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_series
+from jaxssl.report.workdir import flatten, format_setting, length, speed
 from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
@@ -105,17 +105,14 @@ def _run_table(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
         config = run.config
-        length, unit = config.get("epochs"), ""
-        if config.get("total_steps"):
-            length, unit = config.get("total_steps"), " steps"
-        speed = [x for x in metric_series(run.metrics, "images_per_second")[1] if is_finite(x)]
+        number, unit = length(config)
         values = (
             *(config.get(group, {}).get("name") for group in ("data", "net", "method")),
             config.get("batch_size"),
-            format_setting(length) + unit,
+            number if unit == "epochs" else f"{number} {unit}",
             config.get("seed"),
             "–" if run.step is None else run.step,
-            f"{median(speed):,.0f}" if speed else "–",
+            speed(run.metrics) or "–",
             "–" if run.seconds is None else _format_time(run.seconds),
         )
         rows.append([Cell(run.name, note=run.loss), *map(str, values)])

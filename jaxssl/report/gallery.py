@@ -1,6 +1,6 @@
 """Images of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -128,12 +128,7 @@ def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | 
     wrong = counts[counts[:, 0] != counts[:, 1]]
     share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
     rows = [
-        [
-            class_name(names, a),
-            class_name(names, b),
-            f"{share[i]:.1f} %",
-            f"{count} of {sizes[a]}",
-        ]
+        [class_name(names, a), class_name(names, b), f"{share[i]:.1f} %", f"{count} of {sizes[a]}"]
         for i in np.argsort(-share, kind="stable")[:NUM_PAIRS]
         for a, b, count in [wrong[i]]
     ]
@@ -154,28 +149,47 @@ def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -
     return image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
 
 
+def _anchor_table(
+    gallery: Gallery,
+    title: str,
+    anchors: np.ndarray,
+    places: np.ndarray,
+    describe: Callable[[int, int], tuple[str, str]],
+) -> Table:
+    """Build a table with a row for each anchor, and its negatives beside it.
+
+    Args:
+        gallery: with the block of images.
+        title: of the table.
+        anchors: their places in the block, [q].
+        places: of their negatives, [q, k]; -1 means no image.
+        describe: maps q and k to a negative's description and the line above its class.
+    """
+    rows = [
+        [
+            _anchor(gallery, anchor, q),
+            *(
+                _negative(gallery, anchor, place, *describe(q, k)) if place >= 0 else ""
+                for k, place in enumerate(places[q])
+            ),
+        ]
+        for q, anchor in enumerate(anchors)
+    ]
+    return image_table(title, "anchor", rows)
+
+
 def _hardest(gallery: Gallery) -> dict[str, Any]:
     """Build the section of anchors beside their hardest negatives."""
     hardest, similarity = gallery["hard_place"], gallery["hard_similarity"]
-    rows = [
-        [
-            _anchor(gallery, query, q),
-            *(
-                _negative(
-                    gallery,
-                    query,
-                    other,
-                    f"negative {k + 1} of anchor {q + 1}",
-                    f"{similarity[q, k]:.2f}",
-                )
-                for k, other in enumerate(hardest[q])
-            ),
-        ]
-        for q, query in enumerate(gallery["hard_query"])
-    ]
+
+    def describe(q: int, k: int) -> tuple[str, str]:
+        return f"negative {k + 1} of anchor {q + 1}", f"{similarity[q, k]:.2f}"
+
     of_hardest, of_all = map(float, gallery["hard_share"])
     return {
-        "table": image_table("hardest negatives", "anchor", rows),
+        "table": _anchor_table(
+            gallery, "hardest negatives", gallery["hard_query"], hardest, describe
+        ),
         "block_size": int(gallery["block_size"]),
         "number": hardest.shape[1],
         "labelled": bool(np.isfinite(of_hardest)),
@@ -186,23 +200,21 @@ def _hardest(gallery: Gallery) -> dict[str, Any]:
 
 def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
     """Build the section of negatives by their weight in MMCL's SVMs."""
-    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # The index -1 means no image.
-    bound = float(gallery["svm_C"])
-    columns = np.flatnonzero((negatives >= 0).any(axis=0))
-    rows = []
-    for q, query in enumerate(gallery["svm_query"]):
-        row: list[str | Cell] = [_anchor(gallery, query, q)]
-        for k in columns:
-            other, weight = negatives[q, k], alpha[q, k]
-            digits = f"{weight:.2g}" if weight < 10 else f"{weight:.0f}"
-            text = "α = C" if weight >= np.float32(bound) else f"α {digits}"
-            alt = f"negative of anchor {q + 1}"
-            row.append(_negative(gallery, query, other, alt, text) if other >= 0 else "")
-        rows.append(row)
+    bound, places = float(gallery["svm_C"]), gallery["svm_place"]
+    columns = np.flatnonzero((places >= 0).any(axis=0))
+    alpha = gallery["svm_alpha"][:, columns]
+
+    def describe(q: int, k: int) -> tuple[str, str]:
+        weight = alpha[q, k]
+        digits = f"{weight:.2g}" if weight < 10 else f"{weight:.0f}"
+        text = "α = C" if weight >= np.float32(bound) else f"α {digits}"
+        return f"negative of anchor {q + 1}", text
+
+    title = "support vectors of MMCL"
     names = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
     method = config.get("method", {})
     return {
-        "table": image_table("support vectors of MMCL", "anchor", rows),
+        "table": _anchor_table(gallery, title, gallery["svm_query"], places[:, columns], describe),
         "block_size": int(gallery["block_size"]),
         "settings": str(gallery["svm_settings"]),
         "bound": f"{bound:g}",

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import matplotlib
@@ -17,10 +16,11 @@ from jaxssl.report.workdir import (
     flatten,
     format_setting,
     is_finite,
-    metric_series,
+    length,
     read_config,
     read_gallery,
     read_metrics,
+    speed,
 )
 from jaxssl.training.output import file_io
 
@@ -101,18 +101,14 @@ def _title(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
 def _facts(config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row]) -> list[str]:
     steps = [r["step"] for r in rows if r.get("features") == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
-    length, unit = config.get("total_steps"), "steps"
-    if not length:
-        length, unit = config.get("epochs"), "epochs"
-    speed = [value for value in metric_series(metrics, "images_per_second")[1] if is_finite(value)]
     facts = [
         f"checkpoint of step {max(steps)}" if steps else "no checkpoint",
         f"seed {config.get('seed')}",
         f"batch size {config.get('batch_size')}",
-        f"{format_setting(length)} {unit}",
+        " ".join(length(config)),
         f"method {config.get('method', {}).get('name')}",
     ]
-    return facts + ([f"{median(speed):,.0f} examples/s"] if speed else [])
+    return facts + ([f"{speed(metrics)} examples/s"] if speed(metrics) else [])
 
 
 def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -121,6 +122,19 @@ def metric_series(
     """Return the values of ``by`` and of a metric from rows that have both, with NaN for null."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
+
+
+def speed(metrics: Iterable[Mapping[str, Any]]) -> str:
+    """Return the median of the examples per second as text, "" if they were not recorded."""
+    speeds = [x for x in metric_series(metrics, "images_per_second")[1] if is_finite(x)]
+    return f"{median(speeds):,.0f}" if speeds else ""
+
+
+def length(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the length of training as text, and its unit: steps or epochs."""
+    if steps := config.get("total_steps"):
+        return format_setting(steps), "steps"
+    return format_setting(config.get("epochs")), "epochs"
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:

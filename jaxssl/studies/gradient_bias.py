@@ -16,7 +16,7 @@ fill their memory by some epochs at the same parameters.
 such as mmcl, is biased by the scale alone, unlike the cosine in the JSON document.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -57,8 +57,10 @@ VISITS = (0, 1, 3, 10, 30)
 DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with state between steps
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
-# Maps the batch size to the objective, and to the objective of the reference gradient.
-Arm = Callable[[int], tuple[Objective, Objective | None]]
+ARMS = (
+    *("simclr", "dcl", "auc_cl", "auc_cl_sum", "spectral"),
+    *("sogclr", "decl", "decl_mean", "simclr_weighted"),
+)
 # bias by loss, batch size and number of visits
 Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]
 
@@ -78,34 +80,34 @@ class Point(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Measure the gradient bias of every loss at every batch size."""
     point = _encoder(setting.workdir) if setting.workdir else _linear_map()
-    arms = _arms(setting, point.num_examples)
-    names = setting.methods or tuple(arms)
-    for name in set(names) - set(arms):  # any other loss, with its default settings
-        arms[name] = _constant(factory("loss", name)())
+    names = setting.methods or ARMS
     sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
     if not sizes or not 2 <= min(sizes) <= max(sizes) <= point.num_examples:
         raise UserError(
             f"--batch_sizes must be between 2 and {point.num_examples}, the number of examples, "
             f"got {','.join(map(str, sizes)) or 'none'}"
         )
+    losses = {
+        (name, size): _losses(setting, name, point.num_examples, size)
+        for name in names
+        for size in sizes
+    }
     draws, chunk = (ENCODER_DRAWS, 16) if setting.workdir else (DRAWS, 128)
     estimates: dict[str, dict[int, dict[int, BiasEstimate]]] = {name: {} for name in names}
-    for name in names:
+    for (name, size), (objective, target) in losses.items():
         visits = VISITS if name in WITH_MEMORY else VISITS[:1]
-        for size in sizes:
-            objective, target = arms[name](size)
-            measured = estimate_gradient_bias(
-                objective,
-                *point[:3],
-                size,
-                target=target,
-                visits=visits,
-                draws=draws // 2 if name in WITH_MEMORY else draws,
-                chunk=chunk,
-                level=bonferroni_level(len(sizes)),
-            )
-            estimates[name][size] = dict(zip(visits, measured, strict=True))
-            show(f"{name}, batch {size}: bias {_format(measured[-1])}")
+        measured = estimate_gradient_bias(
+            objective,
+            *point[:3],
+            size,
+            target=target,
+            visits=visits,
+            draws=draws // 2 if name in WITH_MEMORY else draws,
+            chunk=chunk,
+            level=bonferroni_level(len(sizes)),
+        )
+        estimates[name][size] = dict(zip(visits, measured, strict=True))
+        show(f"{name}, batch {size}: bias {_format(measured[-1])}")
     data = {
         name: {
             size: {v: e._asdict() for v, e in by_visits.items()} for size, by_visits in by.items()
@@ -121,34 +123,28 @@ def run(setting: Setting) -> Findings:
     )
 
 
-def _constant(objective: Objective, target: Objective | None = None) -> Arm:
-    return lambda batch_size: (objective, target)
+def _losses(
+    setting: Setting, name: str, num_examples: int, batch_size: int
+) -> tuple[Objective, Objective | None]:
+    """Return the loss of a name, and the loss of the reference gradient if it is another."""
 
-
-def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
-    def objective(name: str, **changes: Any) -> Objective:
+    def objective(method: str, **changes: Any) -> Objective:
         """Return the loss of a method, with learned parameters at their initial values."""
-        loss = cell_config(setting, METHODS[name]).loss
+        loss = cell_config(setting, METHODS[method]).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changes})
 
-    simclr = objective("simclr")
-    temperature = METHODS["simclr"]["loss.temperature"]
-
-    def weighted(batch_size: int) -> tuple[Objective, Objective]:
+    if name == "simclr_weighted":
         weight = (num_examples - 1) / (batch_size - 1)
-        return factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature), simclr
-
-    first_loss = {"weight": 1.0}
-    exact = objective("decl", **first_loss, rate="batch", u="mean")
-    return {
-        "simclr": _constant(simclr),
-        **{name: _constant(objective(name)) for name in ("dcl", "auc_cl", "auc_cl_sum")},
-        "spectral": _constant(factory("loss", "spectral")()),
-        "sogclr": _constant(objective("sogclr")),
-        "decl": _constant(objective("decl", **first_loss), exact),
-        "decl_mean": _constant(objective("decl", **first_loss, u="mean"), exact),
-        "simclr_weighted": weighted,
-    }
+        temperature = METHODS["simclr"]["loss.temperature"]
+        weighted = factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature)
+        return weighted, objective("simclr")
+    if name in ("decl", "decl_mean"):
+        mean = {"u": "mean"} if name == "decl_mean" else {}
+        exact = objective("decl", weight=1.0, rate="batch", u="mean")
+        return objective("decl", weight=1.0, **mean), exact
+    is_trained = name in ARMS and name in METHODS
+    # Any other loss has its default settings.
+    return objective(name) if is_trained else factory("loss", name)(), None
 
 
 def _linear_map() -> Point:
@@ -321,9 +317,7 @@ def _exponent(
         return None
     x = np.log([float(size) for size in biased])
     y = np.log([bias.bias for bias in biased.values()])
-    weight = np.array([2 * width * b.bias / (b.high - b.low) for b in biased.values()]) ** 2
-    x, y = (v - np.average(v, weights=weight) for v in (x, y))
-    total = np.sum(weight * x**2)
-    slope = np.sum(weight * x * y) / total
-    scatter = np.sum(weight * (y - slope * x) ** 2) / (len(biased) - 2)
-    return float(slope), float(1.96 * np.sqrt(max(scatter, 1.0) / total))
+    weight = np.array([2 * width * b.bias / (b.high - b.low) for b in biased.values()])
+    (slope, offset), covariance = np.polyfit(x, y, 1, w=weight, cov="unscaled")
+    scatter = np.sum((weight * (y - slope * x - offset)) ** 2) / (len(biased) - 2)
+    return float(slope), float(1.96 * np.sqrt(max(scatter, 1.0) * covariance[0, 0]))

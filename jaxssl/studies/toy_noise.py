@@ -17,6 +17,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from matplotlib.figure import Figure
+from scipy.optimize import root_scalar
+from scipy.special import expit
 
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import decide, judge, spread
@@ -74,7 +76,7 @@ def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table
     rows = []
     for (name, variance), (last, steps) in ends.items():
         is_regularised = variance == VARIANCES[1]
-        ratio = 1 / (1 + np.exp(np.clip(last[:, 1] - last[:, 0], -700, 700)))
+        ratio = expit(last[:, 0] - last[:, 1])
         distance = np.linalg.norm(last - optimum, axis=1)
         cells = [f"{variance:g}", f"{REGULARISER:g}" if is_regularised else "none"]
         cells += [f"{np.sum(steps > JUMP)}", f"{steps.max():.3g}"]
@@ -129,11 +131,9 @@ def _judge_bias(offsets: dict[str, np.ndarray]) -> Verdict:
 
 
 def _optimum() -> np.ndarray:
-    """Minimise the regularised objective by Newton's method: 0.2 s1 = sigmoid(-2 s1), s2 = -s1."""
-    s = 0.5
-    for _ in range(50):
-        p = 1 / (1 + np.exp(2 * s))
-        s -= (2 * REGULARISER * s - p) / (2 * REGULARISER + 2 * p * (1 - p))
+    """Return the minimum of the regularised objective: 0.2 s1 = sigmoid(-2 s1), s2 = -s1."""
+    bracket = 0.0, 1 / REGULARISER
+    s = root_scalar(lambda s: 2 * REGULARISER * s - expit(-2 * s), bracket=bracket).root
     return np.array([s, -s])
 
 

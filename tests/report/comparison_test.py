@@ -1,8 +1,6 @@
 """The page that compares runs, and the command `jaxssl report`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from statistics import stdev
 
@@ -14,9 +12,10 @@ from hypothesis import strategies as st
 from page_cases import Balanced, tables
 from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
 
+from jaxssl import cli
 from jaxssl.errors import UserError
 from jaxssl.report import curves, images
-from jaxssl.report.comparison import write_comparison, write_page
+from jaxssl.report.comparison import _run_table, write_comparison, write_page
 from jaxssl.report.runs import group_by_seed, read_runs
 
 OTHER = changed(CONFIG, loss={"name": "auc_cl", "b": 0.5})
@@ -121,34 +120,40 @@ def test_runs_that_differ_in_more_than_the_seed_have_separate_columns(tmp_path, 
     assert tables(tmp_path / "out.html", "results")[1][0] == ["metric", "a", "b"]
 
 
+FOLDER = {"data__name": "folder", "data__path": "x/birds", "dataset": "birds"}
+
+
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("one", "other", "why"),
     [
-        ({"dataset": "moons"}, "data set (digits / moons)"),
-        ({"split": "test[:50%]"}, "tested on (test / test[:50%])"),
-        ({"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
-        ({"layer": "projector"}, "features (backbone / projector)"),
+        ({}, {"dataset": "moons"}, "data set (digits / moons)"),
+        ({}, {"split": "test[:50%]"}, "tested on (test / test[:50%])"),
+        ({}, {"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
+        ({}, {"layer": "projector"}, "features (backbone / projector)"),
+        (
+            {**FOLDER, "data__split_seed": 0},
+            {**FOLDER, "data__split_seed": 1},
+            "data.split_seed (0 / 1)",
+        ),
+        (
+            {"data__classes": "x/low.txt", "dataset": "digits (low.txt)"},
+            {"data__classes": "y/low.txt", "dataset": "digits (low.txt)"},
+            "data.classes (x/low.txt / y/low.txt)",
+        ),
     ],
 )
-def test_results_on_different_data_are_in_separate_tables(two, change, why):
+def test_results_on_different_data_are_in_separate_tables(two, one, other, why):
     a, b, out = two
-    write(b, OTHER, [changed(OF_OTHER, **change)])
+    for path, config, row, change in ((a, CONFIG, ROW, one), (b, OTHER, OF_OTHER, other)):
+        of_config = {key: value for key, value in change.items() if key.startswith("data__")}
+        of_row = {key: value for key, value in change.items() if key not in of_config}
+        write(path, changed(config, **of_config), [changed(row, **of_row)])
     text = visible_text(write_comparison([a, b], out))
     _, *figures = tables(out, "results")
     assert [table[0] for table in figures] == [["metric", "a"], ["metric", "b"]]
     assert "There are 2 tables. Results of different tables cannot be compared" in text
     assert why in text and "★ and bold" in text and "95.00 ★" not in text
     assert text.count("there is nothing to compare") == 2
-
-
-def test_results_on_different_folders_are_in_separate_tables(tmp_path):
-    data = {**CONFIG["data"], "name": "folder", "path": "x/birds", "split_seed": 0}
-    rows = [changed(ROW, dataset="birds")]
-    a = write(tmp_path / "a", changed(CONFIG, data=data), rows)
-    b = write(tmp_path / "b", changed(CONFIG, data={**data, "split_seed": 1}), rows)
-    text = visible_text(write_comparison([a, b], tmp_path / "out.html"))
-    assert "data.split_seed (0 / 1)" in text
-    assert len(tables(tmp_path / "out.html", "results")) == 3
 
 
 def test_comparison_has_a_row_for_each_protocol_and_preset(two):
@@ -173,16 +178,6 @@ def test_time_of_hours_is_shown(two):
     (a / "train.log").write_text(LOG.replace("03:05:10", "05:09:10"))
     write_comparison([a, b], out)
     assert [row[-1] for row in tables(out, "results")[0]] == ["time", "2 h 5 min", "1 min 6 s"]
-
-
-def test_results_on_different_class_lists_are_in_separate_tables(two):
-    a, b, out = two
-    for path, config, row, folder in ((a, CONFIG, ROW, "x"), (b, OTHER, OF_OTHER, "y")):
-        config = changed(config, data__classes=f"{folder}/low.txt")
-        write(path, config, [changed(row, dataset="digits (low.txt)")])
-    text = visible_text(write_comparison([a, b], out))
-    assert "data.classes (x/low.txt / y/low.txt)" in text
-    assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a"], ["metric", "b"]]
 
 
 def test_curves_show_each_seed_by_epoch_in_the_style_of_its_column(tmp_path, monkeypatch):
@@ -297,29 +292,59 @@ def test_runs_with_the_same_folder_name_are_named_by_path(tmp_path, monkeypatch)
     assert tables(Path("out.html"), "results")[1][0] == ["metric", "x/run", "y/run"]
 
 
+# ---- The table of runs.
+
+
+def described(workdir):
+    """Return the row of the table of runs by its headings."""
+    table = _run_table(read_runs([workdir]))
+    return dict(zip(table.head, table.rows[0], strict=True))
+
+
+@pytest.mark.fast
+def test_results_of_every_kind_are_compared(tmp_path):
+    changes = ({"layer": "projector"}, {"dataset": "moons"}, {"bank": "train[:5%]"})
+    changes += ({"split": "all"}, {"protocol": "linear"}, {"metric": "other"})
+    changes += ({"details": {"preset": "uniform"}},)
+    rows = [ROW, *(changed(ROW, **change) for change in changes)]
+    [run] = read_runs([write(tmp_path, rows=[*rows, changed(ROW, seed=7)])])
+    assert (run.rows, run.left_out) == (rows, 1)
+
+
+@pytest.mark.fast
+def test_speed_is_the_median_of_the_steps(tmp_path):
+    # A run is slow in its first steps, and a step without a speed is left out.
+    speeds = 10.0, 2000.0, None, 30.0
+    write(tmp_path, metrics=[{**METRICS[0], "images_per_second": speed} for speed in speeds])
+    assert described(tmp_path)["examples/s"] == "30"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("changes", "length"),
+    [({}, "5"), ({"epochs": 2.5}, "2.5"), ({"total_steps": 70}, "70 steps")],
+)
+def test_length_is_in_steps_where_they_replace_the_epochs(tmp_path, changes, length):
+    write(tmp_path, changed(CONFIG, **changes))
+    assert described(tmp_path)["epochs"] == length
+
+
 # ---- The command.
 
 
-def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "jaxssl", "report", *arguments]
-    env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
-
-
-def test_report_command_reports_one_run_and_compares_several(two):
+def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, capsys):
     a, b, _ = two
-    done = call("a", cwd=a.parent)
-    assert (done.returncode, done.stdout) == (0, "report: a/report.html\n"), done.stderr
-    assert "mmcl" in visible_text(a / "report.html")
-    done = call("a", "b", cwd=a.parent)
-    assert (done.returncode, done.stdout) == (0, "comparison: compare.html\n"), done.stderr
-    assert "auc_cl" in visible_text(a.parent / "compare.html")
-    done = call("a", "b", "--config.seed=1", cwd=a.parent)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: jaxssl report takes no config keys; leave --config.seed out\n"
-    assert sorted(path.name for path in b.iterdir()) == sorted(
-        ["config.json", "metrics.jsonl", "results.json", "train.log"]
-    )
+    monkeypatch.chdir(a.parent)
+    for names, message, loss in (
+        (["a"], "report: a/report.html\n", "mmcl"),
+        (["a", "b"], "comparison: compare.html\n", "auc_cl"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            cli.run("report", names)
+        assert (stop.value.code, capsys.readouterr().out) == (0, message)
+        assert loss in visible_text(Path(message.split()[1]))
+    files = {"config.json", "metrics.jsonl", "results.json", "train.log"}
+    assert {path.name for path in b.iterdir()} == files
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,6 @@ def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.json.lock"}
 
 
-def test_row_with_the_same_key_is_replaced_and_others_are_kept(tmp_path):
-    results.add_results(tmp_path, [ROW, changed(ROW, seed=1)])
-    results.add_results(tmp_path, [changed(ROW, value=95.0)])
-    rows = results.read_results(tmp_path)
-    assert [(row["seed"], row["value"]) for row in rows] == [(1, 90.0), (0, 95.0)]
-
-
 def test_two_writers_of_a_file_at_once_leave_one_of_their_contents(tmp_path, monkeypatch):
     """The second writer begins and ends before the first one has replaced the file."""
     path, flush = tmp_path / "report.html", os.fsync

@@ -59,6 +59,16 @@ def test_page_is_self_contained_and_shows_every_result(workdir):
     assert not list(workdir.glob("*.partial"))
 
 
+def text_of(workdir):
+    """Write the report of a workdir, and return its text."""
+    return " ".join(" ".join(page(run_report.write_report(workdir)).text).split())
+
+
+def html_of(workdir):
+    """Write the report of a workdir, and return its HTML."""
+    return run_report.write_report(workdir).read_text(encoding="utf-8")
+
+
 HEAD = ["metric", "raw", "untrained", "pretrained", "gain over untrained"]
 CELLS = ["fewshot_1shot_top1", "64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25"]
 
@@ -131,14 +141,14 @@ def test_title_and_facts_describe_the_run(tmp_path, steps, length):
     metrics = [{**row, "images_per_second": 10.0**i} for i, row in enumerate(METRICS, 1)]
     rows = [changed(ROW, step=step, loss="mmcl (C=7)") for step in (50, 100, 80)]
     write(tmp_path, changed(COMPLETE, seed=3, total_steps=steps), rows, metrics)
-    text = " ".join(" ".join(page(run_report.write_report(tmp_path)).text).split())
+    text = text_of(tmp_path)
     assert "digits: mmcl (C=7) with convnet" in text
     facts = f"checkpoint of step 100 · seed 3 · batch size 64 · {length} · method siamese"
     assert f"{facts} · 100 examples/s" in text
 
 
 def test_report_escapes_html_in_names_of_the_config(workdir):
-    html = run_report.write_report(workdir).read_text(encoding="utf-8")
+    html = html_of(workdir)
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
@@ -146,7 +156,7 @@ def test_report_escapes_html_in_names_of_the_config(workdir):
 @pytest.mark.parametrize("missing", ["gallery.npz", "metrics.jsonl", "results.json"])
 def test_report_omits_sections_of_missing_files(workdir, missing):
     (workdir / missing).unlink()
-    text = " ".join(page(run_report.write_report(workdir)).text)
+    text = text_of(workdir)
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
@@ -156,7 +166,7 @@ def test_report_has_a_table_for_each_data_set(workdir):
     last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
     rows = [*RESULTS, *other, last]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
-    html = run_report.write_report(workdir).read_text(encoding="utf-8")
+    html = html_of(workdir)
     assert html.count("moons, fitted on train[:5%], tested on test") == 1
     assert html.count('<table class="results">') == 2
     # Metrics that share settings show them once; dicts and long lists are left out.
@@ -165,18 +175,9 @@ def test_report_has_a_table_for_each_data_set(workdir):
     assert "confusion 1" not in html and "confusion [" not in html and "severity" not in html
 
 
-def test_report_repeats_baselines_for_every_checkpoint(workdir):
-    later = {**RESULTS[2], "step": 200, "value": 90.5}
-    (workdir / "results.json").write_text(json.dumps({"results": [*RESULTS, later]}))
-    text = " ".join(page(run_report.write_report(workdir)).text)
-    assert text.count("64.25 ± 5.50") == 2 and "81.75" in text and "90.50" in text
-    assert "checkpoint of step 200" in text
-
-
 def test_report_marks_results_that_are_not_finite(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
-    (workdir / "results.json").write_text(json.dumps({"results": rows}))
-    assert "not finite" in " ".join(page(run_report.write_report(workdir)).text)
+    assert results_of(workdir, rows)[0][1][3] == "not finite"
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def whole(tmp_path):
 
 
 def test_report_shows_confusion_of_few_classes_as_a_matrix_of_percentages(whole):
-    html = run_report.write_report(whole).read_text(encoding="utf-8")
+    html = html_of(whole)
     page(whole / "report.html")
     (table,) = re.findall(r'<table class="confusion">(.*?)</table>', html, re.DOTALL)
     rows = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row) for row in table.split("<tr>")[1:]]
@@ -214,9 +215,7 @@ def test_class_sizes_are_of_the_classes_that_have_test_images(sizes, text):
 
 
 def test_report_lists_the_most_confused_pairs_of_many_classes(tmp_path):
-    html = run_report.write_report(write(tmp_path / "run", gallery=gallery_of(30))).read_text(
-        encoding="utf-8"
-    )
+    html = html_of(write(tmp_path / "run", gallery=gallery_of(30)))
     assert '<table class="confusion">' not in html
     (table,) = re.findall(
         r'aria-label="table of most frequent confusions.*?</table>', html, re.DOTALL
@@ -250,7 +249,7 @@ def test_every_picture_is_the_one_that_its_description_names(tmp_path):
     for name in ("pairs", "pairs_original", "query", "neighbour", "block"):
         shape = (*arrays[name].shape[:-3], 10, 6, 3)  # not square
         arrays[name] = rng.integers(0, 256, shape, np.uint8)
-    html = run_report.write_report(write(tmp_path / "run", gallery=arrays)).read_text("utf-8")
+    html = html_of(write(tmp_path / "run", gallery=arrays))
     shown = [(alt, pixels) for alt, pixels in pictures(html) if pixels.shape == (10, 6, 3)]
     names, expected = [str(name) for name in arrays["class_names"]], []
     for n, views in enumerate(arrays["pairs"], 1):
@@ -336,7 +335,7 @@ def test_map_shows_the_points_of_each_class_and_its_name_at_their_median(figures
 
 
 def test_neighbours_without_a_label_are_not_counted(workdir):
-    text = " ".join(" ".join(page(run_report.write_report(workdir)).text).split())
+    text = text_of(workdir)
     assert "(1 of the 5 labelled neighbours shown)" in text
 
 
@@ -345,7 +344,7 @@ def test_report_suspects_no_false_negatives_below_the_similarity_bound(tmp_path,
     arrays = gallery_of(4)
     arrays["svm_alpha"] = np.minimum(arrays["svm_alpha"], alpha)
     arrays["svm_share"] = np.array([0.1, 0.0, np.nan, np.nan, np.nan])
-    text = " ".join(page(run_report.write_report(write(tmp_path / "run", gallery=arrays))).text)
+    text = text_of(write(tmp_path / "run", gallery=arrays))
     assert "No negative has α = C = 0.5" in text and "of the support vectors" not in text
 
 
@@ -363,7 +362,7 @@ def test_report_of_an_unlabelled_set_has_no_confusion_section(tmp_path):
 
 
 def test_report_shows_the_gallery_of_an_earlier_version_with_a_note(workdir):
-    text = " ".join(page(run_report.write_report(workdir)).text)
+    text = text_of(workdir)
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
 
@@ -376,8 +375,7 @@ def test_report_error_names_a_damaged_gallery_file(tmp_path, name):
 
 
 def test_report_images_and_tables_have_names_for_screen_readers(whole):
-    run_report.write_report(whole)
-    html = (whole / "report.html").read_text(encoding="utf-8")
+    html = html_of(whole)
     assert all(page(whole / "report.html").alts)
     regions = re.findall(r'<div class="scroll".*?>', html)
     assert len(regions) == html.count("<table") == 6

@@ -1,7 +1,7 @@
 """Fixtures of the studies' tests."""
 
 import pytest
-from study_cases import made_up
+from study_cases import made_up, with_accuracy
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import cell_config
@@ -15,18 +15,27 @@ def diverged():
 
 
 @pytest.fixture
-def trained_cells(monkeypatch, diverged):
+def accuracies():
+    """Accuracies by the last part of a cell's name, if a test adds some; else they are random."""
+    return {}
+
+
+@pytest.fixture
+def trained_cells(monkeypatch, diverged, accuracies):
     """Replace training by made-up results; return the cells that were trained."""
     trained = []
+
+    def result(name, cell, seed):
+        if accuracies:
+            return with_accuracy(accuracies[name[-1]], seed)
+        return made_up(cell, seed, diverged)
 
     def run_grid(setting, cells):
         for cell in cells.values():
             cell_config(setting, cell)  # refuses wrong values as a run would
         trained.extend(cells.values())
-        return {
-            name: [made_up(cell, seed, diverged) for seed in range(setting.seeds)]
-            for name, cell in cells.items()
-        }
+        seeds = range(setting.seeds)
+        return {name: [result(name, cell, s) for s in seeds] for name, cell in cells.items()}
 
     base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
     monkeypatch.setattr(grid, "run_grid", run_grid)

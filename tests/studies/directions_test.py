@@ -1,61 +1,45 @@
 """Verdicts and tables of studies on made-up results that support their claims, or refute them."""
 
-from pathlib import Path
-
 import pytest
-from study_cases import setting, study
+from study_cases import setting, study, with_accuracy
 
-from jaxssl.studies import grid, tuning
+from jaxssl.studies import tuning
 from jaxssl.studies.accuracy import TOLERANCE
-from jaxssl.studies.grid import KNN, LINEAR
-from jaxssl.studies.run_results import RunResult
 
 pytestmark = pytest.mark.fast
 
 
-def result(accuracy, seed=0):
-    """Return a result whose accuracy is the same up to a hundredth for all seeds."""
-    history = [{"step": 1, "epoch": 1.0, KNN: accuracy, "support": 0.3, "at_bound": 0.1}]
-    metrics = dict.fromkeys((KNN, LINEAR), accuracy + 0.01 * seed)
-    return RunResult(seed, Path("nowhere"), metrics, history, 1.0, "abc")
+@pytest.fixture
+def findings(accuracies, trained_cells, tmp_path):
+    """Return a function that runs a study whose cells have accuracies by the end of their names."""
+
+    def run(name, given):
+        accuracies.update(given)
+        return study(name).run(setting(tmp_path, "tiny", name))
+
+    return run
 
 
-def findings(monkeypatch, tmp_path, name, accuracies):
-    """Run a study whose cells have accuracies by the last part of their names."""
-
-    def run_grid(setting, cells):
-        return {cell: [result(accuracies[cell[-1]], seed) for seed in range(3)] for cell in cells}
-
-    base = {kind: dict.fromkeys((KNN, LINEAR), 30.0) for kind in ("raw", "untrained")}
-    monkeypatch.setattr(grid, "run_grid", run_grid)
-    monkeypatch.setattr(grid, "baselines", lambda result: base)
-    monkeypatch.setattr(grid, "describe_runs", lambda results: "made up")
-    return study(name).run(setting(tmp_path, "tiny", name))
+def verdicts(found):
+    return {claim: verdict.holds for claim, verdict in found.verdicts.items()}
 
 
-def verdicts(*args):
-    return {claim: verdict.holds for claim, verdict in findings(*args).verdicts.items()}
-
-
-def test_kernels_study_asks_for_the_rbf_kernel_above_the_others(monkeypatch, tmp_path):
-    best = {"rbf": 60.0, "tanh": 50.0, "linear": 40.0}
-    expected = {"rbf_above_tanh": True, "rbf_above_linear": True}
-    assert verdicts(monkeypatch, tmp_path, "kernels", best) == expected
-    worst = {"rbf": 40.0, "tanh": 50.0, "linear": 60.0}
-    expected = {"rbf_above_tanh": False, "rbf_above_linear": False}
-    assert verdicts(monkeypatch, tmp_path, "kernels", worst) == expected
+@pytest.mark.parametrize("holds", [True, False])
+def test_kernels_study_asks_for_the_rbf_kernel_above_the_others(findings, holds):
+    given = {"rbf": 60.0 if holds else 40.0, "tanh": 50.0, "linear": 40.0 if holds else 60.0}
+    expected = {"rbf_above_tanh": holds, "rbf_above_linear": holds}
+    assert verdicts(findings("kernels", given)) == expected
 
 
 @pytest.mark.parametrize(("gain", "no_help"), [(0.3, True), (0.8, False)])
-def test_slack_study_allows_a_large_penalty_half_a_point(monkeypatch, tmp_path, gain, no_help):
-    accuracies = {0.01: 60.0, 0.1: 70.0, 1.0: 75.0, 10.0: 80.0, 100.0: 80.0 + gain}
+def test_slack_study_allows_a_large_penalty_half_a_point(findings, gain, no_help):
+    given = {0.01: 60.0, 0.1: 70.0, 1.0: 75.0, 10.0: 80.0, 100.0: 80.0 + gain}
     expected = {"small_c_is_poor": True, "large_c_no_help": no_help}
-    assert verdicts(monkeypatch, tmp_path, "slack", accuracies) == expected
+    assert verdicts(findings("slack", given)) == expected
 
 
-def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(monkeypatch, tmp_path):
-    accuracies = dict.fromkeys((0.01, 0.1, 1.0, 10.0, 100.0), 70.0)
-    tables = findings(monkeypatch, tmp_path, "slack", accuracies).tables
+def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(findings):
+    tables = findings("slack", dict.fromkeys((0.01, 0.1, 1.0, 10.0, 100.0), 70.0)).tables
     [table] = [table for table in tables if table.title.startswith("Share of the negatives")]
     assert [row[0] for row in table.rows] == ["support vectors", "at C"]
     for row, percent in zip(table.rows, ("30.0", "10.0"), strict=True):
@@ -67,7 +51,7 @@ def test_published_accuracy_is_reached_within_the_tolerance(tmp_path, below, hol
     module = study("accuracy")
     _, size, _, _, published = module.ABSOLUTE["auc_cl_128"]
     accuracy = published - below * TOLERANCE
-    results = {("auc_cl", size): [result(accuracy, seed) for seed in range(3)]}
+    results = {("auc_cl", size): [with_accuracy(accuracy, seed) for seed in range(3)]}
     options = setting(tmp_path, "paper", "accuracy")
     verdict = module._verdicts(options, results, size, size)["auc_cl_128"]
     assert verdict.holds is holds

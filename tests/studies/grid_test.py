@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import TINY
+from tiny import short
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
@@ -20,12 +20,7 @@ from jaxssl.studies.run_results import RunResult, describe_each_run, metric_curv
 from jaxssl.studies.study import Setting
 
 CONFIG = "studies:tiny"
-SMALL = {
-    **{key: value for key, value in TINY.items() if key != "eval.protocols"},
-    "total_steps": "3",
-    "log_every": "1",
-    "schedule.warmup_epochs": "0",
-}
+SMALL = short(3, log_every="1")
 CELLS = {"nt_xent": {}, "auc_cl": {"loss.name": "auc_cl"}}
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiny import TINY
+from tiny import flags, short
 
 from jaxssl import cli
 from jaxssl.errors import UserError
@@ -18,11 +18,7 @@ from jaxssl.training import config
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
-SMALL = {
-    **{key: value for key, value in TINY.items() if key != "eval.protocols"},
-    "total_steps": "3",
-    "schedule.warmup_epochs": "0",
-}
+SMALL = short(3)
 
 
 @pytest.mark.fast
@@ -97,12 +93,12 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
     data_dir, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("sys.argv", ["jaxssl"])
-    flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
-    flags += [f"--config.data.dir={data_dir}", "--workdir", str(tmp_path / "grid")]
+    settings = flags({**SMALL, "data.dir": str(data_dir)})
+    settings += ["--workdir", str(tmp_path / "grid")]
 
     def train(values: str, *further: str) -> str:
         with pytest.raises(SystemExit) as exit_:
-            cli.run("train", ["--grid=seed=0x1", f"--grid=optim.lr={values}", *flags, *further])
+            cli.run("train", ["--grid=seed=0x1", f"--grid=optim.lr={values}", *settings, *further])
         assert not exit_.value.code
         return capsys.readouterr().out
 
