@@ -60,20 +60,6 @@ def floor_of(share, n):
     return round(10 * share) * n // 10
 
 
-def test_graph_layout_has_the_indices_of_nodes_and_edges(row):
-    at = jax.tree.map(np.asarray, ops.layout(row))
-    np.testing.assert_array_equal(at.first_node, first_nodes())
-    np.testing.assert_array_equal(at.num_edges, [len(g.edge) for g in GRAPHS])
-    node = edge = 0
-    for number, one in enumerate(GRAPHS):
-        n, m = len(one.tag), len(one.edge)
-        np.testing.assert_array_equal(at.node_index[node : node + n], np.arange(n))
-        np.testing.assert_array_equal(at.edge_index[edge : edge + m], np.arange(m))
-        assert set(at.edge_graph[edge : edge + m].tolist()) <= {number}
-        node, edge = node + n, edge + m
-    assert set(at.edge_graph[edge:].tolist()) == {len(GRAPHS)}
-
-
 def test_rank_equals_scipy_ordinal_ranks_per_group():
     rng = np.random.default_rng(0)
     for _ in range(5):

@@ -37,26 +37,6 @@ def test_resnet_width_sets_the_first_stage():
     assert out.shape == (2, 64)
 
 
-@pytest.mark.parametrize(
-    ("depth", "stem", "size", "after_stem", "sides"),
-    [(18, "cifar", 32, 32, [32, 16, 8, 4]), (50, "imagenet", 224, 112, [56, 28, 14, 7])],
-)
-def test_stem_and_stages_give_feature_maps_of_the_expected_shapes(
-    depth, stem, size, after_stem, sides
-):
-    seen = intermediate_shapes(resnet.net(depth=depth, stem=stem), 1, size, size, 3)
-    assert seen["Conv_0"].shape == (1, after_stem, after_stem, 64)
-    stages, bottleneck = resnet.DEPTHS[depth]
-    expansion = 4 if bottleneck else 1
-    expected = [
-        (1, side, side, 64 * 2**stage * expansion)
-        for stage, (side, blocks) in enumerate(zip(sides, stages, strict=True))
-        for _ in range(blocks)
-    ]
-    assert [seen[f"Block_{i}"].shape for i in range(len(expected))] == expected
-    assert f"Block_{len(expected)}" not in seen
-
-
 def test_resnet_kernels_are_normal_with_fan_out_variance():
     # Kaiming: variance 2 / (9 out). 0.27 % of the 18432 values lie beyond three standard
     # deviations. None would with Flax's default, which is truncated at two.

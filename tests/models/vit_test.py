@@ -49,17 +49,6 @@ def test_vit_with_fixed_positions_accepts_images_of_any_size():
     assert small_crop == large_crop
 
 
-def test_vit_fixed_position_embedding_equals_the_formula():
-    actual = vit.positions(2, 3, 12)
-    assert (actual.shape, actual.dtype) == ((6, 12), np.float32)
-    for row in range(2):
-        for column in range(3):
-            for k in range(3):
-                omega = 1 / 10000 ** (k / 3)
-                parts = [f(omega * place) for place in (row, column) for f in (math.sin, math.cos)]
-                np.testing.assert_allclose(actual[3 * row + column, k::3], parts, atol=1e-7)
-
-
 def test_vit_initialisation_follows_moco_v3():
     net = vit.net(patch_size=4, dim=64, layers=1, num_heads=2)
     params = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
