@@ -134,11 +134,7 @@ def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
 REMEMBERING = {
     "`decl`, a rate for every example": (decl(), "views", gathered(2)),
     "`sogclr`, an average for every example": (sogclr(), "views", gathered(2)),
-    "`sogclr`, and a temperature": (
-        sogclr(individual_temperature=True),
-        "views",
-        gathered(2),
-    ),
+    "`sogclr`, and a temperature": (sogclr(individual_temperature=True), "views", gathered(2)),
     "`nnclr`, a queue": (nnclr(support_size=50), "towers", gathered(1)),
     "`dino`, a centre": (dino(), "towers", Counter()),
 }
@@ -185,21 +181,14 @@ def normalised(*widths: int, times: int) -> Counter:
 
 def step(name: str):
     """Return the communication of a training step, and the parameters."""
-    method, crops = {
-        "siamese": lambda: (siamese.method(ENCODER, nt_xent()), 0),
-        "multi-crop": lambda: (siamese.method(ENCODER, nt_xent()), 3),
-        "accumulated": lambda: (
-            siamese.method(ENCODER._replace(num_chunks=5), nt_xent()),
-            0,
-        ),
-        "memory": lambda: (siamese.method(ENCODER, sogclr()), 0),
-        "momentum": lambda: (momentum.method(PREDICTING, info_nce()), 0),
-        "momentum, multi-crop": lambda: (momentum.method(PREDICTING, info_nce()), 3),
-        "queue": lambda: (
-            momentum.method(ENCODER, info_nce(), symmetric=False, queue_size=70),
-            0,
-        ),
-    }[name]()
+    crops = 3 if "multi-crop" in name else 0
+    method = {
+        "siamese": lambda: siamese.method(ENCODER, nt_xent()),
+        "accumulated": lambda: siamese.method(ENCODER._replace(num_chunks=5), nt_xent()),
+        "memory": lambda: siamese.method(ENCODER, sogclr()),
+        "momentum": lambda: momentum.method(PREDICTING, info_nce()),
+        "queue": lambda: momentum.method(ENCODER, info_nce(), symmetric=False, queue_size=70),
+    }[name.removesuffix(", multi-crop").replace("multi-crop", "siamese")]()
 
     def augment(key, images, index):
         x = images.astype(jnp.float32)
@@ -245,13 +234,8 @@ STEPS = {
 }
 
 
-LONG = {
-    "multi-crop",
-    "memory",
-    "momentum",
-    "queue",
-    "accumulated",
-}  # their parts are in other steps
+# Their parts are in other steps.
+LONG = {"multi-crop", "memory", "momentum", "queue", "accumulated"}
 
 
 @pytest.mark.parametrize(

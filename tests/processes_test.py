@@ -1,5 +1,6 @@
-"""Several processes: their shares of a data set, features and figures, as threads show them."""
+"""Shares of rows on devices, and of data, features and figures in processes, shown by threads."""
 
+import socket
 from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
@@ -176,3 +177,47 @@ def test_taking_from_several_parts_keeps_the_order():
         read = source_.read(np.arange(len(expected))[::-1])
         assert [example.label for example in read] == expected[::-1]
         assert [np.asarray(example.input)[0, 0] for example in read] == expected[::-1]
+
+
+def test_round_up_returns_a_multiple_that_is_not_smaller():
+    assert [distributed.round_up(n, 8) for n in (0, 1, 8, 9, 16)] == [0, 8, 8, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((8, 16), 1), ((24, 16), 0), ((8, 9), 0), ((7, 9), None), ((), None)]
+)
+def test_longest_divisible_axis_is_split_over_devices(shape, axis):
+    sharding = distributed.split_sharding(shape, distributed.make_mesh())
+    expected = tuple(n // 8 if i == axis else n for i, n in enumerate(shape))
+    assert sharding.shard_shape(shape) == expected
+    alone = distributed.make_mesh(jax.devices()[:1])
+    assert distributed.split_sharding(shape, alone).is_fully_replicated
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses", "listen"),
+    [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("[::1]", None, "[::1]"),
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("host0", "127.0.1.1", None),  # as /etc/hosts of Debian has it
+        ("192.0.2.1", None, None),  # an address of no machine, as behind NAT
+        ("host0", "192.0.2.1", None),
+    ],
+)
+def test_first_process_listens_on_the_address_that_is_given(monkeypatch, host, addresses, listen):
+    lookup = socket.getaddrinfo
+    if addresses:
+        monkeypatch.setattr(socket, "getaddrinfo", lambda _, *args, **kw: lookup(addresses, None))
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    expected = f"{listen}:{port}" if listen else None
+    assert distributed._listen_address(f"{host}:{port}", 0) == expected
+    assert distributed._listen_address(f"{host}:{port}", 1) is None
+    if listen:
+        family = socket.AF_INET6 if "[" in listen else socket.AF_INET
+        with socket.create_server((listen.strip("[]"), port), family=family):
+            with pytest.raises(UserError, match="cannot listen on the port"):
+                distributed._listen_address(f"{host}:{port}", 0)

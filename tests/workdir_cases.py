@@ -8,8 +8,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from tiny import STEPS
+import pytest
+from tiny import SAVED, STEPS
 
+from jaxssl.evaluation import pretrain
 from jaxssl.training import loop
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint
@@ -120,6 +122,19 @@ def at_batch(monkeypatch, number: int, action) -> None:
 def interrupt() -> None:
     """Send this process the signal of Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def assert_resumes(
+    settings, whole: Path, workdir: Path, monkeypatch, *, at: int = SAVED, steps: int = STEPS
+) -> None:
+    """Interrupt a run at a batch, and check that it resumes and ends like an uninterrupted one."""
+    with monkeypatch.context() as patch:
+        at_batch(patch, at, interrupt)
+        with pytest.raises(SystemExit):
+            pretrain.train(settings, workdir)
+    assert checkpoint.steps(workdir)[-1] == at
+    pretrain.train(settings, workdir)
+    assert_same_arrays(workdir, whole, steps)
 
 
 def assert_same_arrays(workdir: Path, other: Path, steps: int = STEPS) -> None:

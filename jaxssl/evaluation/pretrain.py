@@ -1,5 +1,6 @@
 """Pretrain an encoder and then evaluate it."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,22 +60,20 @@ def _finish(workdir: Path, splits: Splits) -> None:
     run.evaluate(workdir, splits=splits, online=True, trust=True)
 
 
-def _check(config: ConfigDict) -> None:
-    """Raise UserError for an unknown protocol or k-NN preset."""
-    select_protocols(config.eval.protocols)
-    if config.eval.knn not in knn.PRESETS:
-        raise UserError(
-            f"eval.knn={config.eval.knn!r} is unknown{suggest(config.eval.knn, knn.PRESETS)}"
-        )
+def _check(settings: ConfigDict) -> None:
+    """Raise UserError for an unknown protocol or k-NN preset in the group `eval`."""
+    select_protocols(settings.protocols)
+    if settings.knn not in knn.PRESETS:
+        raise UserError(f"eval.knn={settings.knn!r} is unknown{suggest(settings.knn, knn.PRESETS)}")
 
 
 def _online(
     config: ConfigDict, splits: Splits, setup: Setup, inputs: Any, encode: Any
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the metrics that training logs, and its description."""
-    description, accuracy = _accuracy(config, splits, inputs, encode)
+    description, accuracy = _accuracy(config.eval, splits, inputs, encode)
     held_out_loss = None
-    if config.eval.get("held_out_loss", False):
+    if config.eval.held_out_loss:
         mesh = distributed.make_mesh()
         line, held_out_loss = make_held_out_loss(config, setup.method, splits.test, mesh)
         description += f"; {line}"
@@ -87,22 +86,29 @@ def _online(
 
 
 def _accuracy(
-    config: ConfigDict, splits: Splits, inputs: Any, encode: Any
+    settings: ConfigDict, splits: Splits, inputs: Any, encode: Any
 ) -> tuple[str, loop.Probe | None]:
-    """Return the probe of the accuracies on the test split, and its description."""
+    """Return the probe of the accuracies on the test split, and its description.
+
+    Args:
+        settings: the group `eval` of the config.
+        splits: the data.
+        inputs: prepares the images.
+        encode: as `Programs.encode`.
+    """
     if not splits.labelled:
-        without = "k-NN, online linear probe" if config.eval.get("online_linear", False) else "k-NN"
+        without = "k-NN, online linear probe" if settings.online_linear else "k-NN"
         return f"no {without}: {splits.test.name} has no labels", None
-    settings = knn.PRESETS[config.eval.knn]
-    values = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+    preset = knn.PRESETS[settings.knn]
+    values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
     description = (
-        f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
-        f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
+        f"k-NN {settings.knn} ({values}) of backbone features, bank {splits.bank.split}, "
+        f"tested on {splits.test.split}, every {settings.every:g} epochs"
     )
-    probed = online_probe.has_online_probe(config, splits)
+    probed = online_probe.has_online_probe(settings, splits)
     if probed:
         description += "; online linear probe"
-    elif config.eval.get("online_linear", False):
+    elif settings.online_linear:
         description += f"; no online linear probe: {splits.train.split} has no labels"
     data = arrays(splits, inputs)
 
@@ -117,7 +123,7 @@ def _accuracy(
         if distributed.any_process(not finite):
             log.warning("no k-NN: the features are not finite")
             return {}
-        accuracies = knn.accuracy(features, **settings)
+        accuracies = knn.accuracy(features, **preset)
         if probed and isinstance(state, online_probe.ProbedState):
             hit = online_probe.predict(state.probe, features.test) == features.test_labels
             accuracies["online_linear_top1"] = 100.0 * distributed.mean_over_processes(hit)
@@ -126,12 +132,12 @@ def _accuracy(
     return description, probe
 
 
-def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
+def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
     """Print the results of a finished run. Return False if it has not been evaluated yet."""
     rows = results.read_results(workdir)
     evaluated = {row["step"] for row in rows if row["protocol"] != "online"} - {None, 0}
     is_extended = bool(evaluated) and step not in evaluated
-    if config.eval.protocols and (is_extended or not (workdir / "report.html").exists()):
+    if protocols and (is_extended or not (workdir / "report.html").exists()):
         return False
     if rows:
         shown = [row for row in rows if row["step"] in (None, 0, step)]

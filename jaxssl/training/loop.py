@@ -55,20 +55,20 @@ class Evaluation(NamedTuple):
     """The evaluation functions that a pretraining run calls, such as the k-NN probe.
 
     Attributes:
-        check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
+        check: ``(config.eval) -> None`` raises UserError for settings that evaluation rejects.
         online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
             returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
             images of `Programs.encode`.
         finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
-        show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
-            returns whether it has all of them.
+        show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
+            and returns whether it has all of them.
         start: replaces untrained weights by those of `config.init`.
     """
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
     finish: Callable[[Path, Splits], Any]
-    show: Callable[[ConfigDict, Path, int], bool]
+    show: Callable[[Path, int, Sequence[str]], bool]
     start: Start
 
 
@@ -140,10 +140,10 @@ def train(
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
         record = run.record._replace(**ids)
         step, state = _resume(run, state)
-        skipped = int(state.skipped[0])
-        reporter = stack.enter_context(
-            closing(MetricsReporter(setup, _open_writer(run, step), step, skipped))
-        )
+        skipped, writer = int(state.skipped[0]), None
+        if distributed.is_first_process():
+            writer = MetricsWriter(workdir, step, config.log, config.to_dict())
+        reporter = stack.enter_context(closing(MetricsReporter(setup, writer, step, skipped)))
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(profiling.Profiler(profile, workdir))
@@ -216,11 +216,11 @@ def _set_up(
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
-    loggers.check(loggers.selected(config))
+    loggers.check(config.log)
     check_shared(workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
-    evaluation.check(config)
+    evaluation.check(config.eval)
     examples = kind.of(config)
     examples.check()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
@@ -236,18 +236,10 @@ def _set_up(
     config = add_statistics(config, train_set)
     batches = make_batches(config, train_set, mesh)
     setup = build(config, len(train_set), mesh.size, crops=batches.crops)
-    probed = train_set.num_classes if has_online_probe(config, splits) else 0
+    probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
     inputs = examples.inputs(config, train_set.shape)
     programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)
     return _Run(config, workdir, mesh, splits, batches, setup, inputs, programs, record)
-
-
-def _open_writer(run: _Run, step: int) -> MetricsWriter | None:
-    """Open the metrics of a run on its first process."""
-    if not distributed.is_first_process():
-        return None
-    names = loggers.selected(run.config)
-    return MetricsWriter(run.workdir, step, names, run.config.to_dict())
 
 
 def _is_finished(run: _Run, template: TrainState) -> bool:
@@ -263,7 +255,7 @@ def _show_finished(run: _Run, evaluation: Evaluation) -> None:
     step = run.setup.total_steps
     if distributed.is_first_process():
         console.show(f"{run.workdir} is finished ({step} steps).")
-    if not evaluation.show(run.config, run.workdir, step):
+    if not evaluation.show(run.workdir, step, run.config.eval.protocols):
         with open_workdir(run.config, run.workdir):
             evaluation.finish(run.workdir, run.splits)
 

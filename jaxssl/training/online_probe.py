@@ -52,9 +52,14 @@ class OnlineProbe(NamedTuple):
     update: Callable[[Any, TrainState, Batch, Array], Any]
 
 
-def has_online_probe(config: ConfigDict, splits: Splits) -> bool:
-    """Return True if a run trains an online linear probe, which needs labels in all its splits."""
-    return config.eval.get("online_linear", False) and splits.train.labelled and splits.labelled
+def has_online_probe(settings: ConfigDict, splits: Splits) -> bool:
+    """Return True if a run trains an online linear probe, which needs labels in all its splits.
+
+    Args:
+        settings: the group `eval` of the config.
+        splits: the data.
+    """
+    return settings.online_linear and splits.train.labelled and splits.labelled
 
 
 def make_online_probe(
@@ -134,19 +139,15 @@ def make_online_probe(
 
 def without_probe(state: TrainState) -> TrainState:
     """Return a training state without its probe."""
-    return TrainState(*_fields(state))
+    return TrainState(**{k: value for k, value in vars(state).items() if k != "probe"})
 
 
 def with_probe(state: TrainState, probe: Any) -> ProbedState:
     """Return a training state with a probe."""
-    return ProbedState(*_fields(state), probe=probe)
+    return ProbedState(**vars(state), probe=probe)
 
 
 def predict(probe: Any, features: np.ndarray) -> np.ndarray:
     """Return the class [n] that a probe predicts from each row of features [n, f]."""
     weights = {name: np.asarray(x.addressable_data(0)) for name, x in probe["params"].items()}
     return np.argmax(features @ weights["kernel"] + weights["bias"], axis=1)
-
-
-def _fields(state: TrainState) -> tuple[Any, Any, Any, Any, Any, Any]:
-    return state.step, state.skipped, state.key, state.params, state.carried, state.opt_state

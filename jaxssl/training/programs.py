@@ -50,16 +50,9 @@ class Programs(NamedTuple):
     most_steps: int
 
 
-class _Shared(NamedTuple):
-    """Compiled programs that runs share if they differ only in seed and numbers."""
-
-    init: Callable[[int], TrainState]
-    steps: Steps
-    encode: Callable[[Any, Any], Array]
-    loops: bool  # False if a call of ``steps`` takes one step only
-
-
-_cache: dict[Any, _Shared] = {}  # the programs of the latest run
+# The functions that runs share if they differ only in seed and numbers: init, steps and encode of
+# the latest run, and whether a call of steps may take several.
+_cache: dict[Any, tuple[Callable[[int], TrainState], Steps, Callable, bool]] = {}
 
 
 def make_programs(
@@ -98,10 +91,10 @@ def make_programs(
     if key not in _cache:
         _cache.clear()
         _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
-    shared = _cache[key]
+    init, shared_steps, encode, loops = _cache[key]
 
-    capacity = min(config.log_every, MOST_STEPS) if shared.loops else 1
-    rows = distributed.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
+    capacity = min(setup.log_every, MOST_STEPS) if loops else 1
+    rows = distributed.local_rows(setup.batch_size, mesh) % (setup.batch_size // mesh.size)
     every_row = np.tile(rows.astype(np.int32), (capacity, 1))
     every_row = distributed.shard_rows(every_row, mesh, axis=1)
 
@@ -111,13 +104,13 @@ def make_programs(
         return batches.next(), every_row
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
-    steps = partial(shared.steps, numbers=numbers)
+    steps = partial(shared_steps, numbers=numbers)
     if not probed_classes:
         most_steps = capacity if resident else 1
-        return Programs(shared.init, next_batches, steps, shared.encode, most_steps)
+        return Programs(init, next_batches, steps, encode, most_steps)
 
     components = setup.method, setup.augment, batches.example, probed_classes
-    probe = make_online_probe(*components, config.batch_size, mesh, resident=resident)
+    probe = make_online_probe(*components, setup.batch_size, mesh, resident=resident)
 
     def probed_steps(
         state: ProbedState, data: Batch, indices: Array, n: int
@@ -131,9 +124,9 @@ def make_programs(
         return with_probe(new, trained), metrics, embeddings, losses
 
     def probed_init(seed: int) -> ProbedState:
-        return probe.init(shared.init(seed))
+        return probe.init(init(seed))
 
-    return Programs(probed_init, next_batches, probed_steps, shared.encode, 1)
+    return Programs(probed_init, next_batches, probed_steps, encode, 1)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
@@ -149,7 +142,8 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 
 def _make_shared(
     config: ConfigDict, setup: Setup, batches: Batches, inputs: Any, mesh: Mesh
-) -> _Shared:
+) -> tuple[Callable[[int], TrainState], Steps, Callable, bool]:
+    """Return initialiser, steps and encoder of a run, and whether a call may take several steps."""
     # The programs must not keep ``batches`` alive, because that object holds the data set.
     num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
 
@@ -160,7 +154,7 @@ def _make_shared(
             traced.optimiser,
             traced.augment,
             mesh,
-            max_skipped=config.max_skipped,
+            max_skipped=setup.max_skipped,
             sharded=setup.sharded,
         )
 
@@ -171,7 +165,7 @@ def _make_shared(
     # A streamed run uses the same program as a run with cached data, so that both give the same
     # bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
-    return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
+    return init, steps, make_encoder(setup.method, inputs), loops
 
 
 def _has_convolution(setup: Setup, example: Batch) -> bool:

@@ -10,7 +10,7 @@ from data_cases import data_config
 from file_cases import refused
 from shared_folders import shared_run
 from tiny import DIGITS
-from workdir_cases import at_batch, interrupt
+from workdir_cases import assert_resumes
 
 from jaxssl.evaluation import pretrain
 import jaxssl
@@ -110,17 +110,9 @@ def test_image_and_text_towers_are_both_trained(whole):
 
 @pytest.mark.long
 def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        at_batch(patch, 4, interrupt)
-        with pytest.raises(SystemExit):
-            pretrain.train(settings, tmp_path)
-    assert checkpoint.steps(tmp_path)[-1] == 4
     later = pretrain.EVALUATION._replace(finish=lambda workdir, splits: None)
     monkeypatch.setattr(pretrain, "EVALUATION", later)
-    pretrain.train(settings, tmp_path)
-    actual, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
-    assert actual.step == expected.step == STEPS
-    jax.tree.map(np.testing.assert_array_equal, actual.state, expected.state)
+    assert_resumes(settings, whole, tmp_path, monkeypatch, at=4, steps=STEPS)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from shared_folders import shared_folder, shared_run
-from workdir_cases import at_batch
+from workdir_cases import assert_resumes
 
 import jaxssl
 from jaxssl import distributed
@@ -83,12 +83,6 @@ def run(settings, tmp_path_factory):
     return shared_run(tmp_path_factory, "videos", train)
 
 
-def arrays(workdir):
-    actual = checkpoint.restore_arrays(workdir)
-    assert actual.step == STEPS
-    return jax.tree.leaves(actual.state)
-
-
 def test_video_run_writes_results_and_a_report(run):
     rows = json.loads((run / "results.json").read_text())["results"]
     actual = {(row["features"], row["metric"]) for row in rows}
@@ -102,14 +96,7 @@ def test_video_run_writes_results_and_a_report(run):
 @pytest.mark.long
 def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatch):
     quiet = {"eval.protocols": "()"}
-    with monkeypatch.context() as patch:
-        at_batch(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(SystemExit):
-            pretrain.train(settings(**quiet), tmp_path)
-    assert checkpoint.steps(tmp_path) == [2]
-    pretrain.train(settings(**quiet), tmp_path)
-    for actual, expected in zip(arrays(tmp_path), arrays(run), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_resumes(settings(**quiet), run, tmp_path, monkeypatch, at=2, steps=STEPS)
 
 
 def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run, monkeypatch):

@@ -54,7 +54,7 @@ def test_saved_state_position_and_config_are_restored(tmp_path):
     ids=lambda changes: next(iter(changes)),
 )
 def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
-    save(tmp_path, {3: 50.0, 5: 40.0})
+    save(tmp_path, {3: 40.0, 5: 50.0})
     edit(tmp_path, 5, sign=False, **changes)
     with pytest.raises(UserError, match="5 is damaged or incomplete: .*metadata.*digest"):
         checkpoint.restore_arrays(tmp_path, 5)

@@ -58,14 +58,6 @@ def test_sign_flips_are_noticed(count):
         digests.verify({**ARRAYS, "float": flipped}, expected)
 
 
-def test_missing_and_unexpected_arrays_are_named():
-    expected = digests.compute(ARRAYS)
-    with pytest.raises(ValueError, match="'more' is missing or unexpected"):
-        digests.verify({**ARRAYS, "more": np.ones(1)}, expected)
-    with pytest.raises(ValueError, match="'int' is missing or unexpected"):
-        digests.verify({name: x for name, x in ARRAYS.items() if name != "int"}, expected)
-
-
 def test_sums_of_version_0_1_are_verified():
     sums = {}
     for name, x in ARRAYS.items():

@@ -19,7 +19,7 @@ from orbax import checkpoint as orbax
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tiny import SAVED, SETTINGS, STEPS
-from workdir_cases import assert_same_arrays, at_batch, metric_lines
+from workdir_cases import assert_resumes, assert_same_arrays, at_batch, metric_lines
 
 import jaxssl
 from jaxssl import distributed
@@ -181,16 +181,6 @@ def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkey
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
 
-def test_best_step_ignores_damaged_checkpoints(tmp_path):
-    saved = checkpoint.Manager(tmp_path)
-    for step, score in ((1, 90.0), (2, 80.0)):
-        saved.save(step, {"w": jnp.ones(2)}, {}, {}, score)
-    saved.close()
-    assert checkpoint.best_step(tmp_path) == 1
-    truncate(tmp_path / "checkpoints" / "1" / "facts" / "metadata")
-    assert checkpoint.best_step(tmp_path) == 2
-
-
 def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, monkeypatch):
     """With a momentum network, a queue, a per-example buffer and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
@@ -198,12 +188,7 @@ def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, mo
     loss = {"loss.name": "decl", "loss.weight": "alternate"}
     settings = tiny(**method, **loss, **{"method.momentum": copy})
     pretrain.train(settings, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit):
-            pretrain.train(settings, tmp_path / "stopped")
-    pretrain.train(settings, tmp_path / "stopped")
-    assert_same_arrays(tmp_path / "stopped", tmp_path / "whole")
+    assert_resumes(settings, tmp_path / "whole", tmp_path / "stopped", monkeypatch, at=5)
     memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
     assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
     assert memory["objective"].shape == (1304,)  # filled up with zeros, for eight devices
@@ -320,12 +305,6 @@ def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path,
     assert not workdir.exists()
 
 
-def test_error_names_a_workdir_that_cannot_be_created(tiny, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write .*file.run: Not a directory; mend"):
-        pretrain.train(tiny(), tmp_path / "file" / "run")
-
-
 def flip(path: Path) -> None:
     """Flip one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
@@ -421,16 +400,6 @@ def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
         jaxssl.load_encoder(whole, 3)
     with pytest.raises(UserError, match="holds no run"):
         run.evaluate(tmp_path)
-
-
-def test_two_latest_and_best_checkpoints_are_kept(tmp_path):
-    scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
-    state = {"w": jax.numpy.ones(2)}
-    checkpoints = checkpoint.Manager(tmp_path)
-    for step, score in scores.items():
-        checkpoints.save(step, state, {"next_index": step}, {}, score)
-    checkpoints.close()
-    assert checkpoint.steps(tmp_path) == [2, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,9 @@ def test_finished_run_shows_only_the_results_of_its_last_step(tmp_path, monkeypa
     shown = []
     monkeypatch.setattr(pretrain.results, "read_results", lambda _: rows)
     monkeypatch.setattr(pretrain.results, "print_results", shown.extend)
-    settings = config.load(DIGITS)
-    assert not pretrain._show(settings, tmp_path, 8) and not shown
+    assert not pretrain._show(tmp_path, 8, ("knn",)) and not shown
     (tmp_path / "report.html").touch()
-    assert pretrain._show(settings, tmp_path, 8)
+    assert pretrain._show(tmp_path, 8, ("knn",))
     assert [row["step"] for row in shown] == [None, 0, 8]
 
 
@@ -276,7 +275,7 @@ def test_online_probe_needs_its_switch_and_labels_in_all_splits(labelled):
     switch, *splits = labelled
     settings = config.load(DIGITS, [("eval.online_linear", str(switch))])
     parts = source.Splits(*(SimpleNamespace(labelled=part) for part in splits))
-    assert has_online_probe(settings, parts) == all(labelled)
+    assert has_online_probe(settings.eval, parts) == all(labelled)
 
 
 @pytest.mark.fast

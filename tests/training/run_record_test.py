@@ -49,37 +49,21 @@ def test_checkpoints_of_the_run_are_accepted(workdir, settings):
     assert restored.step == 12 and restored.environment == RECORD.environment
 
 
-def test_renamed_checkpoint_is_refused_and_not_evaluated(workdir, settings):
+def test_renamed_checkpoint_is_not_evaluated(workdir):
     folder = workdir / "checkpoints"
     os.rename(folder / "12", folder / "20")
-    with pytest.raises(UserError, match="checkpoints/20 was written at step 12; move it away"):
-        check(workdir, settings)
     with pytest.raises(UserError, match="20 is damaged or incomplete: it was written at step 12"):
         checkpoint.restore_arrays(workdir, 20)
     assert checkpoint.restore_arrays(workdir).step == 7
 
 
-def test_checkpoint_of_another_run_is_refused(workdir, settings, tmp_path_factory):
+def test_checkpoints_of_two_runs_without_run_json_are_refused(workdir, settings, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     save(other, settings, 20, run="other")
     shutil.copytree(other / "checkpoints" / "20", workdir / "checkpoints" / "20")
-    with pytest.raises(UserError, match="checkpoints/20 was written by another run; move it away"):
-        check(workdir, settings)
-    (workdir / run_record.NAME).unlink()  # the checkpoints still disagree
+    (workdir / run_record.NAME).unlink()
     with pytest.raises(UserError, match="was written by another run"):
         check(workdir, settings)
-
-
-def test_checkpoint_of_another_config_is_refused_without_config_json(workdir, settings):
-    other = config.load(DIGITS, [*SETTINGS.items(), ("seed", "1"), ("data.dir", "elsewhere")])
-    with pytest.raises(UserError, match="7 was written under another config .seed: 0 -> 1.; move"):
-        check(workdir, other)
-    check(workdir, config.load(DIGITS, [*SETTINGS.items(), ("data.dir", "elsewhere")]))
-
-
-def test_checkpoint_of_other_training_data_is_refused(workdir, settings):
-    with pytest.raises(UserError, match="written with other training data than 'digits' has now"):
-        check(workdir, settings, fingerprint="data 2")
 
 
 def test_workdir_takes_the_id_of_its_checkpoints_or_draws_one(workdir, settings, tmp_path_factory):

@@ -9,7 +9,7 @@ import weights_cases
 from jax import numpy as jnp
 from safetensors.numpy import save_file
 from tiny import DIGITS, SAVED, SETTINGS
-from workdir_cases import assert_same_arrays, at_batch, interrupt, metric_lines
+from workdir_cases import assert_resumes, assert_same_arrays, at_batch, interrupt, metric_lines
 
 import jaxssl
 from jaxssl import distributed
@@ -197,12 +197,7 @@ def test_run_of_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, monkey
     if changes is not None:
         settings, whole = vit_settings(init=str(adapted[0]), **changes), tmp_path / "whole"
         pretrain.train(settings, whole)
-    with monkeypatch.context() as patch:
-        at_batch(patch, SAVED, interrupt)
-        with pytest.raises(SystemExit):
-            pretrain.train(settings, tmp_path / "run")
-    pretrain.train(settings, tmp_path / "run")
-    assert_same_arrays(tmp_path / "run", whole)
+    assert_resumes(settings, whole, tmp_path / "run", monkeypatch)
 
 
 def test_adapters_of_a_network_without_attention_are_refused(tiny):

@@ -130,11 +130,8 @@ def decl_of_views(x):
     for number, (weight, p) in enumerate(zip(weights, pairs, strict=True)):
         rate = decl_rate(p, x.memory)
         sample = rate / exponential(jax.random.fold_in(x.key, number), p)
-        value += (
-            weight
-            / sum(weights)
-            * losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
-        )
+        loss = losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
+        value += weight / sum(weights) * loss
         rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
         buffers.append(x.memory.at[x.index].set(rows))
     return value, sum(buffers) / len(buffers)
@@ -253,58 +250,38 @@ def growing(step):
 
 TEACHER = {"teacher_temperature": lambda step: 0.5 + 0.1 * jnp.asarray(step, jnp.float32)}
 DECL = {**TAU, "momentum": 0.9}
+ALTERNATE = {**DECL, "weight": "alternate"}
+SUPPORT = {"support_size": 12}
+SLOW, SAME = {"momentum": 0.7}, {"momentum": 0.0}  # of the momentum network
+# fmt: off
 CASES = {
-    "one labelled view": Case(
-        "siamese", {"labels": True}, "sup_con", TAU, one_labelled_view, views=1
-    ),
-    "labelled crops": Case(
-        "siamese", {"labels": True}, "tcl", {**TAU, "k1": 2.0}, labelled_crops, crops=2
-    ),
+    "one labelled view":
+        Case("siamese", {"labels": True}, "sup_con", TAU, one_labelled_view, views=1),
+    "labelled crops":
+        Case("siamese", {"labels": True}, "tcl", {**TAU, "k1": 2.0}, labelled_crops, crops=2),
     "auc_cl, three views": Case("siamese", {}, "auc_cl", {}, three_views, views=3),
-    "decl, crops": Case(
-        "siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_of_views, crops=1
-    ),
-    "decl of views": Case("siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_of_views),
+    "decl, crops": Case("siamese", {}, "decl", ALTERNATE, decl_of_views, crops=1),
+    "decl of views": Case("siamese", {}, "decl", ALTERNATE, decl_of_views),
     "swav": Case("siamese", {}, "swav", {"num_prototypes": 6}, swav),
-    "moco_v3, crops": Case(
-        "momentum", {"momentum": growing}, "info_nce", TAU, moco_v3, crops=1, predictor=True
-    ),
-    "moco_v2": Case(
-        "momentum", {"momentum": 0.7, "symmetric": False, "queue_size": 6}, "info_nce", TAU, moco_v2
-    ),
-    "labelled keys": Case(
-        "momentum", {"momentum": 0.7, "labels": True}, "sup_con", TAU, labelled_keys
-    ),
-    "byol": Case("momentum", {"momentum": 0.7}, "byol", {}, byol, predictor=True),
-    "simsiam": Case(
-        "momentum", {"momentum": 0.0, "average": True}, "simsiam", {}, simsiam, predictor=True
-    ),
-    "one network": Case(
-        "momentum", {"momentum": 0.0}, "info_nce", TAU, one_network, predictor=True
-    ),
-    "dino, crops": Case(
-        "momentum", {"momentum": growing, "average": True}, "dino", TEACHER, dino, crops=1
-    ),
-    "nnclr": Case(
-        "momentum",
-        {"momentum": 0.0, "average": True},
-        "nnclr",
-        {"support_size": 12},
-        nnclr,
-        predictor=True,
-    ),
+    "moco_v3, crops":
+        Case("momentum", {"momentum": growing}, "info_nce", TAU, moco_v3, crops=1, predictor=True),
+    "moco_v2":
+        Case("momentum", {**SLOW, "symmetric": False, "queue_size": 6}, "info_nce", TAU, moco_v2),
+    "labelled keys": Case("momentum", {**SLOW, "labels": True}, "sup_con", TAU, labelled_keys),
+    "byol": Case("momentum", SLOW, "byol", {}, byol, predictor=True),
+    "simsiam": Case("momentum", {**SAME, "average": True}, "simsiam", {}, simsiam, predictor=True),
+    "one network": Case("momentum", SAME, "info_nce", TAU, one_network, predictor=True),
+    "dino, crops":
+        Case("momentum", {"momentum": growing, "average": True}, "dino", TEACHER, dino, crops=1),
+    "nnclr":
+        Case("momentum", {**SAME, "average": True}, "nnclr", SUPPORT, nnclr, predictor=True),
     "decl of keys": Case("momentum", {}, "decl", {**TAU, "rate": "momentum"}, decl_of_keys),
-    "one network, asymmetric": Case(
-        "momentum",
-        {"momentum": 0.0, "symmetric": False},
-        "info_nce",
-        TAU,
-        asymmetric_crops,
-        crops=1,
-    ),
+    "one network, asymmetric":
+        Case("momentum", {**SAME, "symmetric": False}, "info_nce", TAU, asymmetric_crops, crops=1),
     "captions": Case("two_tower", {}, "clip", {}, clip, views=1),
     "decl of towers": Case("two_tower", {"symmetric": True}, "decl", DECL, decl_of_towers),
 }
+# fmt: on
 
 
 def batch_at(step: int) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
     if group in NETWORKS:
         return _network(name, value)
     if group == "loss" and isinstance(value, Objective):
-        return _constant(value)
+        return lambda: value
     if not callable(value):
         raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
     signature = _signature(value)
@@ -62,7 +62,7 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
             )
     if group == "augment":
         if len(given) == 2:
-            value = _view_factory(value)
+            value = functools.partial(functools.partial, value)  # (**hyper) -> view function
         if "size" not in signature.parameters:
             raise UserError(
                 f"augment.name={name!r} must have the argument size, the side of a view in pixels, "
@@ -131,10 +131,8 @@ def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
         config: the config of the run.
         source: the run, for the message.
     """
-    changed = set(_texts(config.get("plugins"))) - set(digests(config))
-    if changed:
-        parts = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
-        log.warning("%s was trained with another content of %s", source, parts)
+    if changed := _changed(config):
+        log.warning("%s was trained with another content of %s", source, changed)
 
 
 @contextmanager
@@ -145,14 +143,18 @@ def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
         UserError: if a file has changed since the config was read.
     """
     with components.pinned() as contents:
-        changed = set(config.get("plugins", ())) - set(digests(config))
-        if changed:
-            parts = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
-            raise UserError(f"{parts} changed while the run was being prepared; start it again")
+        if changed := _changed(config):
+            raise UserError(f"{changed} changed while the run was being prepared; start it again")
         yield
     for path, content in contents.items():
         if not path.is_file() or path.read_bytes() != content:
             log.warning("%s has changed during the run, which used its earlier content", path)
+
+
+def _changed(config: Mapping[str, Any]) -> str:
+    """Return the components whose files differ from the digests in a config."""
+    changed = set(_texts(config.get("plugins"))) - set(digests(config))
+    return ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
 
 
 def _network(name: str, value: Any) -> Callable[..., Any]:
@@ -164,9 +166,10 @@ def _network(name: str, value: Any) -> Callable[..., Any]:
         )
     if not callable(value) or isinstance(value, nn.Module | nnx.Module):
         try:
-            return _constant(adapters.adapt(value))
+            network = adapters.adapt(value)
         except ValueError as error:
             raise UserError(f"{name!r}: {error}") from error
+        return lambda: network
     signature = _signature(value)
 
     def make(**hyper: Any) -> adapters.Network:
@@ -175,15 +178,6 @@ def _network(name: str, value: Any) -> Callable[..., Any]:
         return adapters.adapt(value(**hyper))
 
     return _with_signature(make, _hyper_parameters(signature))
-
-
-def _view_factory(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the factory of a function ``(key, image, **hyper) -> view``."""
-
-    def recipe(**hyper: Any) -> Callable[..., Any]:
-        return functools.partial(view, **hyper)
-
-    return recipe
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -226,15 +220,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return is_schedule(value)
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _constant(component: Any) -> Callable[[], Any]:
-    """Return the factory of a finished component, which has no hyper-parameters."""
-
-    def make() -> Any:
-        return component
-
-    return make
 
 
 def _with_signature(

@@ -148,7 +148,8 @@ def best_step(workdir: Path) -> int:
 def _read_score(workdir: Path, step: int) -> float | None:
     """Return the k-NN accuracy in a checkpoint, or None if it is missing or damaged."""
     try:
-        return _guarded(workdir, step, lambda: _read_facts(workdir, step)["score"])
+        with _explain_damage(workdir, step):
+            return _read_facts(workdir, step)["score"]
     except UserError as error:
         log.warning("%s", error)
         return None
@@ -226,8 +227,8 @@ def read_all_facts(workdir: Path) -> dict[int, dict[str, Any]]:
     """
     facts = {}
     for step in steps(workdir):
-        with suppress(UserError):
-            facts[step] = _guarded(workdir, step, partial(_read_facts, workdir, step))
+        with suppress(Exception):  # see `_explain_damage`
+            facts[step] = _read_facts(workdir, step)
     return facts
 
 
@@ -263,10 +264,9 @@ def _read(
         while (tried := _next_step(workdir, step, existing, errors)) is not None:
             try:
                 if distributed.process_count() > 1:
-                    distributed.raise_together(lambda tried=tried: _check(workdir, tried))
-                restored = _guarded(
-                    workdir, tried, lambda tried=tried: read_step(checkpoints, tried)
-                )
+                    distributed.raise_together(partial(_check, workdir, tried))
+                with _explain_damage(workdir, tried):
+                    restored = read_step(checkpoints, tried)
             except UserError as error:
                 errors[tried] = error
                 time.sleep(STRAGGLER_SECONDS)
@@ -299,12 +299,9 @@ def _next_step(
 
 def _check(workdir: Path, step: int) -> None:
     """Raise UserError unless this process can read the whole checkpoint."""
-
-    def check() -> None:
+    with _explain_damage(workdir, step):
         sums = _read_facts(workdir, step)["checksums"]
         digests.verify(_read_numpy(_folder(workdir, step) / "state"), sums)
-
-    _guarded(workdir, step, check)
 
 
 @contextmanager
@@ -323,10 +320,11 @@ def _stragglers_ignored() -> Iterator[None]:
         sys.unraisablehook = usual
 
 
-def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
-    """Call ``read`` on a checkpoint, and raise UserError for any exception."""
+@contextmanager
+def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
+    """Raise UserError for any exception while a checkpoint is read."""
     try:
-        return read()
+        yield
     # Orbax and TensorStore raise many exception types for a damaged file.
     except Exception as error:
         raise UserError(

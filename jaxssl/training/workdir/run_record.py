@@ -67,16 +67,7 @@ def read(workdir: Path) -> str | None:
     Raises:
         UserError: if the file is damaged.
     """
-    path = workdir / NAME
-    if not path.exists():
-        return None
-    try:
-        run = file_io.read_json(path)["run"]
-        if not isinstance(run, str):
-            raise TypeError("the id must be a text")
-        return run
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
+    return _read(workdir / NAME, "run")
 
 
 def read_init(workdir: Path) -> dict[str, Any] | None:
@@ -85,10 +76,19 @@ def read_init(workdir: Path) -> dict[str, Any] | None:
     Raises:
         UserError: if the file is damaged.
     """
-    path = workdir / INIT
+    return _read(workdir / INIT)
+
+
+def _read(path: Path, key: str = "") -> Any:
+    """Return a JSON document, or a text in it, or None without the file."""
+    if not path.exists():
+        return None
     try:
-        return file_io.read_json(path) if path.exists() else None
-    except (OSError, ValueError, RecursionError) as error:
+        document = file_io.read_json(path)
+        if key and not isinstance(document[key], str):
+            raise TypeError(f"{key!r} must be a text")
+        return document[key] if key else document
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
 

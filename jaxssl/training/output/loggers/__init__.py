@@ -87,11 +87,6 @@ class ServiceLogger:
         self._run.finish()
 
 
-def selected(config: Any) -> tuple[str, ...]:
-    """Return the loggers of a config. Configs of older versions do not name any."""
-    return tuple(config.get("log", ("tensorboard",)))
-
-
 def check(names: Sequence[str]) -> None:
     """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
     for name in names:
