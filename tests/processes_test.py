@@ -1,6 +1,8 @@
 """Shares of rows on devices, and of data, features and figures in processes, shown by threads."""
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
@@ -11,7 +13,6 @@ import pytest
 from feature_cases import labelled
 from graph_cases import NUM_TAGS, random_graphs
 from jax import numpy as jnp
-from process_cases import in_processes
 
 from jaxssl import distributed
 from jaxssl.data import batches
@@ -27,6 +28,32 @@ from jaxssl.kinds.graph import GraphArray
 from jaxssl.training.workdir import opening as workdir
 
 pytestmark = pytest.mark.fast
+
+
+def in_processes(monkeypatch, number, function):
+    """Return ``function(i)`` of each of ``number`` processes, or the exceptions that they raise."""
+    local, arrays = threading.local(), [None] * number
+    barrier = threading.Barrier(number, timeout=60)
+
+    def gather(x):
+        arrays[local.index] = np.asarray(x)
+        barrier.wait()
+        stacked = np.stack(arrays)
+        barrier.wait()
+        return stacked
+
+    def process(index):
+        local.index = index
+        try:
+            return function(index)
+        except Exception as error:
+            return error
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(number) as pool:
+        patch.setattr(distributed, "process_count", lambda: number)
+        patch.setattr(distributed, "process_index", lambda: local.index)
+        patch.setattr(distributed, "gather_processes", gather)
+        return list(pool.map(process, range(number)))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])

@@ -352,7 +352,7 @@ def _read_earlier(
 def _read_fingerprint(workdir: Path) -> str:
     """Return the fingerprint of a run's training data from its checkpoints, "" without any."""
     facts = checkpoint.read_all_facts(workdir).values()
-    return next((each["fingerprint"] for each in facts if each.get("fingerprint")), "")
+    return next((each.fingerprint for each in facts if each.fingerprint), "")
 
 
 def _workdir(setting: Setting, cell: Cell) -> Path:

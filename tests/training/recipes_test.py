@@ -1,4 +1,4 @@
-"""Every config of configs/ builds, has the stated shapes, and takes two steps at tiny size."""
+"""Every config builds and has the stated shapes; those of images take two steps at tiny size."""
 
 import ast
 import json
@@ -10,11 +10,14 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl import components, distributed
+from jaxssl.data import kind
 from jaxssl.data.decoders import decoding
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.kinds import image
-from jaxssl.models import resnet, vit
+from jaxssl.methods.base import image_groups
+from jaxssl.models import gin, resnet, vit
+from jaxssl.models.encoder import init
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
@@ -30,6 +33,8 @@ OTHERS = {"base", "studies"}  # what recipes and runs of studies differ from
 FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
 IMAGES = [name for name in FILES if "/" not in name]
 RECIPES = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]
+FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}
+MODAL = [name for name in components.recipes() if "/" in name]
 BATCH, SIDE, CROP = 4, 8, 4
 # Tiny values of the arguments that a recipe has. Other arguments keep the values of the recipe.
 TINY = {
@@ -350,3 +355,89 @@ def test_impossible_recipe_settings_raise_a_one_line_error(name, changes, messag
         config = config_lib.load(name, list(changes.items()))
         dry_run.dry_run(config)
     assert "\n" not in str(error.value)
+
+
+# Graphs, captioned images and videos
+
+
+def example_shapes(config, b: int) -> tuple:
+    """Return input and index of a batch as `jax.ShapeDtypeStruct`."""
+    shape = jax.ShapeDtypeStruct
+    size = config.augment.get("size", 0)
+    images = shape((b, size, size, 3), jnp.uint8)
+    if kind.name_of(config) == "graph":
+        actual = {
+            "x": shape((1, 40, 7), jnp.uint8),
+            "graph": shape((1, 40), jnp.int32),
+            "edge": shape((1, 50, 2), jnp.int32),
+            "size": shape((1, b), jnp.int32),
+        }
+    elif kind.name_of(config) == "video":
+        frames = make_crops(config).frames[0]
+        actual = shape((b, frames + 2, size, size, 3), jnp.uint8)
+    else:
+        actual = {"image": images, "text": shape((b, 5, config.data.context), jnp.int32)}
+    return actual, shape((b,), jnp.int32)
+
+
+@pytest.mark.parametrize("name", MODAL)
+def test_recipe_builds_and_its_networks_accept_its_views(name):
+    config = config_lib.load(name)
+    assert kind.name_of(config) == FOLDERS[name.partition("/")[0]]
+    parts = build(config, 4 * config.batch_size)
+    assert parts.total_steps == 4 * config.epochs
+    select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    views = jax.eval_shape(parts.augment, key, *example_shapes(config, 2))
+    first = jax.tree.leaves(image_groups(views)[0])[0]
+    assert first.shape[0] == config.views
+
+    def start(key, views):
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
+        return parts.method.init(key, {**blank, "index": jnp.arange(2, dtype=jnp.int32)}, 8)
+
+    params, _ = jax.eval_shape(start, key, views)
+    assert ("text" in params) == (config.text.name != "none")
+
+
+def test_every_recipe_is_listed_on_its_page():
+    page = {folder: (ROOT / "docs" / f"{folder}.md").read_text() for folder in FOLDERS}
+    for name in MODAL:
+        path, _, variant = name.partition(":")
+        text = page[name.partition("/")[0]]
+        assert f"configs/{path}.py" in text and variant in text, name
+
+
+@pytest.mark.parametrize("name", ["graphs/tu:nt_xent", "video/moving_digits"])
+def test_small_crops_are_rejected_for_graphs_and_videos(name):
+    config = config_lib.load(name, [("crops.number", "2")])
+    with pytest.raises(UserError, match="no small crops; set crops.number=0"):
+        build(config, 2 * config.batch_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "takes", "makes"),
+    [
+        ("graphs/tu:graphcl", "convnet", "images", "'graph' makes graphs"),
+        ("video/moving_digits", "resnet", "images", "'video' makes clips"),
+        ("image_text/digit_captions", "gin", "graphs", "'clip' makes images"),
+        ("image_text/digit_captions", "text", "captions", "'clip' makes images"),
+        ("graphs/tu:graphcl", "s3d", "clips", "'graph' makes graphs"),
+    ],
+)
+def test_network_for_another_kind_of_examples_is_rejected(name, net, takes, makes):
+    config = config_lib.load(name, [("net.name", net)])
+    message = f"net.name='{net}' takes {takes}, but augment.name={makes}; choose another"
+    with pytest.raises(UserError, match=message):
+        build(config, 2 * config.batch_size)
+
+
+def test_graph_encoder_accepts_rows_of_packed_graphs():
+    config = config_lib.load("graphs/tu:graphcl")
+    encoder = make_networks(config)
+    assert isinstance(encoder.net, gin.GIN)
+    packed, _ = example_shapes(config, 6)
+    views = jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), packed)
+    views["x"] = views["x"].astype(jnp.float32)
+    params, _, dim = init(encoder, jax.random.key(0), [views])
+    assert dim == 96 and np.shape(params["net"]["Dense_0"]["kernel"]) == (7, 32)

@@ -88,7 +88,7 @@ def test_interrupted_run_resumes_without_the_weights_bit_for_bit(
     report = jaxssl.Run(tmp_path / "run").init
     assert report is not None and report["from"] == str(source)
     facts = checkpoint.read_all_facts(tmp_path / "run")
-    assert {one["init"]["sha256"] for one in facts.values()} == {report["sha256"]}
+    assert {one.init["sha256"] for one in facts.values()} == {report["sha256"]}
     assert report["sha256"][:12] in (tmp_path / "run" / "train.log").read_text()
 
 

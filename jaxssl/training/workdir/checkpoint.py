@@ -34,16 +34,36 @@ DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
 STRAGGLER_SECONDS = 0.5
 
 
-# Types of the metadata. Checkpoints of version 0.1 lack the values that may be None here.
-FACTS: dict[str, Any] = {
-    **{"step": int | None, "data": dict, "config": dict, "score": float | int | None},
-    **{"checksums": dict, "run": str | None, "fingerprint": str | None},
-    **{"environment": dict | None, "init": dict | None},
-}
 # Arrays take at most so many times the size of their files. A larger checkpoint was forged, because
 # trained parameters hardly compress.
 MOST_EXPANSION = 100
 SLACK = 2**28  # bytes that the arrays of any checkpoint may take
+
+
+class Facts(NamedTuple):
+    """Metadata of a checkpoint. Checkpoints of version 0.1 lack the values that may be None.
+
+    Attributes:
+        data: position of the data iterator.
+        config: the effective config, as a dict.
+        checksums: digest of each array, see `digests`.
+        score: k-NN accuracy, if it was measured at this step.
+        step: number of steps done.
+        run: id of the run.
+        fingerprint: fingerprint of the training data.
+        environment: see `run_record.environment`.
+        init: report of the weights that the run started from.
+    """
+
+    data: dict
+    config: dict
+    checksums: dict
+    score: float | int | None = None
+    step: int | None = None
+    run: str | None = None
+    fingerprint: str | None = None
+    environment: dict | None = None
+    init: dict | None = None
 
 
 class Restored(NamedTuple):
@@ -149,7 +169,7 @@ def _read_score(workdir: Path, step: int) -> float | None:
     """Return the k-NN accuracy in a checkpoint, or None if it is missing or damaged."""
     try:
         with _explain_damage(workdir, step):
-            return _read_facts(workdir, step)["score"]
+            return _read_facts(workdir, step).score
     except UserError as error:
         log.warning("%s", error)
         return None
@@ -220,11 +240,8 @@ def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
             os.replace(path, to)
 
 
-def read_all_facts(workdir: Path) -> dict[int, dict[str, Any]]:
-    """Return the metadata of all checkpoints by step, without the damaged ones.
-
-    It has the arguments of `Manager.save` except for the state, and the record of the run.
-    """
+def read_all_facts(workdir: Path) -> dict[int, Facts]:
+    """Return the metadata of all checkpoints by step, without the damaged ones."""
     facts = {}
     for step in steps(workdir):
         with suppress(Exception):  # see `_explain_damage`
@@ -253,11 +270,10 @@ def _read(
         facts = _read_facts(workdir, step)
         _count_bytes(_folder(workdir, step))
         state = jax.block_until_ready(read(checkpoints, step))
-        digests.verify(state, facts["checksums"])
-        if facts.get("step", step) != step:
-            raise ValueError(f"it was written at step {facts['step']}")
-        environment = facts.get("environment")
-        return Restored(step, state, facts["data"], facts["config"], environment=environment)
+        digests.verify(state, facts.checksums)
+        if facts.step not in (None, step):
+            raise ValueError(f"it was written at step {facts.step}")
+        return Restored(step, state, facts.data, facts.config, environment=facts.environment)
 
     errors: dict[int, UserError] = {}
     with _stragglers_ignored(), _open_for_reading(workdir) as checkpoints:
@@ -300,7 +316,7 @@ def _next_step(
 def _check(workdir: Path, step: int) -> None:
     """Raise UserError unless this process can read the whole checkpoint."""
     with _explain_damage(workdir, step):
-        sums = _read_facts(workdir, step)["checksums"]
+        sums = _read_facts(workdir, step).checksums
         digests.verify(_read_numpy(_folder(workdir, step) / "state"), sums)
 
 
@@ -336,14 +352,15 @@ def _folder(workdir: Path, step: int) -> Path:
     return (workdir / "checkpoints" / str(step)).absolute()
 
 
-def _read_facts(workdir: Path, step: int) -> dict[str, Any]:
+def _read_facts(workdir: Path, step: int) -> Facts:
     """Read the metadata of a checkpoint without Orbax, which would wait for all processes."""
     document = file_io.read_json(_folder(workdir, step) / "facts" / "metadata")
     if document["digest"] != _digest(document["facts"]):
         raise ValueError("its metadata file does not match its digest")
-    facts = json.loads(document["facts"])
-    for name, kinds in FACTS.items():
-        if not isinstance(facts.get(name), kinds):
+    stored = json.loads(document["facts"])
+    facts = Facts(*(stored.get(name) for name in Facts._fields))
+    for name, kind in Facts.__annotations__.items():
+        if not isinstance(getattr(facts, name), kind):
             raise ValueError(f"its metadata has no valid {name!r}")
     return facts
 

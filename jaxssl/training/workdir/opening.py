@@ -87,7 +87,7 @@ def resume_config(
     if not facts:
         raise UserError(f"{workdir} has no checkpoint to extend; train first: --resume {workdir}")
     step = max(facts)
-    steps_per_epoch = facts[step]["data"]["num_examples"] // config.batch_size
+    steps_per_epoch = facts[step].data["num_examples"] // config.batch_size
     epochs = config.total_steps / steps_per_epoch if config.total_steps else config.epochs
     if not extend_to > epochs:
         raise UserError(

@@ -110,16 +110,16 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
     for step, facts in checkpoint.read_all_facts(workdir).items():
         path = workdir / "checkpoints" / str(step)
         advice = "move it away, or choose another --workdir"
-        if facts.get("step", step) != step:
-            raise UserError(f"checkpoint {path} was written at step {facts['step']}; {advice}")
-        if changed := conflicts(config, facts["config"]):
+        if facts.step not in (None, step):
+            raise UserError(f"checkpoint {path} was written at step {facts.step}; {advice}")
+        if changed := conflicts(config, facts.config):
             raise UserError(
                 f"checkpoint {path} was written under another config ({shorten(changed)}); {advice}"
             )
-        run = run or facts.get("run")
-        if facts.get("run", run) != run:
+        run = run or facts.run
+        if facts.run not in (None, run):
             raise UserError(f"checkpoint {path} was written by another run; {advice}")
-        if facts.get("fingerprint", record.fingerprint) != record.fingerprint:
+        if facts.fingerprint not in (None, record.fingerprint):
             raise UserError(
                 f"checkpoint {path} was written with other training data than "
                 f"{config.data.name!r} has now; restore the data, or choose another --workdir"
