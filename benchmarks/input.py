@@ -38,7 +38,7 @@ from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
 from jaxssl.data import batches
 from jaxssl.data.decoders import decoding
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.config import load
 from jaxssl.training.config.method import make_crops
 from jaxssl.training.state import make_train_step
@@ -185,7 +185,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
     crops = make_crops(config)
     cached = batches.make_batches(source, BATCH, seed=0, crops=crops, mesh=mesh, cache="device")
     parts = build(config, len(source), mesh.size)
-    state = initial_state(config, parts, cached.example, len(source), mesh)
+    state = make_init(parts, cached.example, len(source), mesh)(config.seed)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     augment = jax.jit(parts.augment)
     key, batch = jax.random.key(0), cached.next()

@@ -28,7 +28,7 @@ from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import fewshot, knn, linear
 from jaxssl.report.markdown import markdown_table
 from jaxssl.training import collapse
-from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.config import load
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.state import make_train_step
@@ -120,7 +120,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     data = list(arrays(splits, Inputs(config.augment.size, splits.train.shape[2])).values())
     parts = build(config, len(splits.train))
     batches = make_batches(config, splits.train, mesh)
-    state = initial_state(config, parts, batches.example, len(splits.train), mesh)
+    state = make_init(parts, batches.example, len(splits.train), mesh)(config.seed)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     state, metrics, z = step(state, batches.next())
     jax.block_until_ready(metrics)

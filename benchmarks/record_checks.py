@@ -15,7 +15,7 @@ from shared import source_of
 
 from jaxssl import distributed, solvers
 from jaxssl.training import config as configs
-from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.state import TrainState, make_train_step, shardings
 
 ROOT = Path(__file__).parents[1]
@@ -166,7 +166,7 @@ def take_step(
         batches = make_batches(config, source_of(list(images), (32, 32, 3)), mesh)
         parts = build(config, len(images), crops=batches.crops)
         if start is None:
-            start = initial_state(config, parts, batches.example, len(images), mesh)
+            start = make_init(parts, batches.example, len(images), mesh)(config.seed)
         # The state is copied, because the step donates it.
         state = jax.tree.map(jnp.copy, start)
         state = jax.device_put(state, shardings(parts.method, state, mesh, False))

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from jaxssl.data.batches import Batches
 from jaxssl.data.splits import PreparedSplit, Source
-from jaxssl.training.build import Setup, build, initial_state, make_batches
+from jaxssl.training.build import Setup, build, make_batches, make_init
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
 
@@ -51,4 +51,4 @@ def begin(
     images = np.random.default_rng(0).integers(0, 256, (number, *shape), np.uint8)
     batches = make_batches(config, source_of(list(images), shape), mesh)
     parts = build(config, number, crops=batches.crops)
-    return config, parts, initial_state(config, parts, batches.example, number, mesh), batches
+    return config, parts, make_init(parts, batches.example, number, mesh)(config.seed), batches

@@ -26,7 +26,7 @@ from shared import spread
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
-from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.config import load
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import make_train_step
@@ -66,7 +66,7 @@ class Bare:
         parts = build(config, len(train_set))
         batches = make_batches(config, train_set, mesh)
         example = batches.example
-        self.state = initial_state(config, parts, example, len(train_set), mesh)
+        self.state = make_init(parts, example, len(train_set), mesh)(config.seed)
         self.batch = batches.next()
         self.step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
         self.run(2)

@@ -30,7 +30,7 @@ from jaxssl.studies.study import (
     read_claims,
     scale_value,
 )
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
 
@@ -116,7 +116,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     index = np.arange(batch, dtype=np.int32)
     examples = {"input": images, "index": index, "label": index % 10}
     parts = build(config, batch, mesh.size)
-    state = initial_state(config, parts, examples, batch, mesh)
+    state = make_init(parts, examples, batch, mesh)(config.seed)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     on_device = distributed.shard(examples, mesh)
     box = [state]

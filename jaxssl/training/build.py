@@ -125,7 +125,7 @@ def build(
             config.optim.name,
             rate,
             **{k: value for k, value in values.items() if k not in others},
-            transfer=make_transfer(config),
+            transfer=make_transfer(config.optim),
         )
         method = make_method(config, length, loss_numbers)
         augment = make_augment(config, crops)
@@ -150,20 +150,24 @@ def build(
     )
 
 
-def shared_numbers(config: ConfigDict) -> dict[str, float]:
-    """Return the config's numbers that a compiled program takes as arguments, by dotted key.
+def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
+    """Return the numbers of a config that a compiled program takes as arguments, by dotted key.
 
     They are the learning rate, and every number of the loss for which the loss accepts a schedule.
     A number that is 0 is not among them, because a loss leaves out the operations of a term with
     weight 0.
+
+    Args:
+        loss: the group `loss` of the config.
+        lr: the base learning rate.
     """
-    make_objective = factory("loss", config.loss.name)
+    make_objective = factory("loss", loss.name)
     values = {
         # The config has a schedule here.
         name: _constant(1.0) if isinstance(value, Mapping) else value
-        for name, value in arguments(config.loss.to_dict()).items()
+        for name, value in arguments(loss.to_dict()).items()
     }
-    numbers = {"optim.lr": config.optim.lr}
+    numbers = {"optim.lr": lr}
     for name, parameter in inspect.signature(make_objective).parameters.items():
         value = values.get(name)
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
@@ -185,13 +189,12 @@ def _constant(value: Any) -> schedules.Schedule:
     return constant
 
 
-def initial_state(
-    config: ConfigDict, setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
-) -> TrainState:
-    """Return the untrained training state of a run.
+def make_init(
+    setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
+) -> Callable[[int], TrainState]:
+    """Return the function ``seed -> untrained training state``, which is compiled once.
 
     Args:
-        config: complete.
         setup: built from the config.
         example: a batch of two or more examples.
         num_examples: size of the training set.
@@ -200,13 +203,6 @@ def initial_state(
     Raises:
         UserError: if the networks or the views reject the images, with their message.
     """
-    return make_init(setup, example, num_examples, mesh)(config.seed)
-
-
-def make_init(
-    setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
-) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> untrained training state``, which is compiled once."""
     components = setup.method, setup.optimiser, setup.augment
     try:
         return state.make_init(*components, example, num_examples, mesh, sharded=setup.sharded)

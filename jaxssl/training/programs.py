@@ -82,7 +82,7 @@ def make_programs(
     Raises:
         UserError: if the networks or the views reject the examples.
     """
-    values = shared_numbers(config)
+    values = shared_numbers(config.loss, config.optim.lr)
     resident = batches.take is not None
     leaves, tree = jax.tree.flatten(batches.example)
     example = tree, tuple((x.shape, x.dtype) for x in leaves)

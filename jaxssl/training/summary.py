@@ -10,7 +10,6 @@ from jaxssl import components
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
 from jaxssl.training.config.groups import VIEW_GROUPS, arguments
-from jaxssl.training.config.method import has_text
 from jaxssl.training.state import TrainState
 
 
@@ -41,7 +40,7 @@ def lines(
     chunks, unit = config.accumulate_steps, setup.units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     captions = ()
-    if has_text(config):
+    if config.text.name != "none":
         captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
     view_groups = ()
     image_shape = jax.tree.leaves(views["views"])[0].shape

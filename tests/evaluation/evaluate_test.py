@@ -95,7 +95,7 @@ def test_untrained_baseline_equals_the_initial_training_state(run):
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = distributed.make_mesh(jax.devices()[:1])
-    state = build.initial_state(settings, parts, example, 1297, mesh)
+    state = build.make_init(parts, example, 1297, mesh)(settings.seed)
     jax.tree.map(np.testing.assert_array_equal, encoder["params"], state.params["net"])
     other = load.load_pretrained(run).untrained(settings.seed + 1)["net"]
     assert not jax.tree.all(jax.tree.map(np.array_equal, other["params"], encoder["params"]))

@@ -25,7 +25,7 @@ from jaxssl.training.workdir import checkpoint
 from jaxssl.training import config
 from jaxssl.training import loop
 from jaxssl.training.output import metrics_writer
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.state import make_train_step
 
 CONFIG = "graphs/tu:graphcl"
@@ -126,7 +126,7 @@ def steps(made, devices, number=2):
         mesh=mesh,
         parts=made.accumulate_steps,
     )
-    state = initial_state(made, parts, batches.example, len(train), mesh)
+    state = make_init(parts, batches.example, len(train), mesh)(made.seed)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     losses, embeddings, states = [], [], [jax.device_get((state.params, state.carried.batch_stats))]
     for _ in range(number):

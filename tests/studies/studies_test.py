@@ -312,7 +312,7 @@ def test_solver_time_study_times_the_gradient_and_the_step_of_each_loss(monkeypa
         return lambda state, examples: (state + 1, (method, len(examples["input"]), state), None)
 
     monkeypatch.setattr(module, "build", build)
-    monkeypatch.setattr(module, "initial_state", lambda *args: 0)
+    monkeypatch.setattr(module, "make_init", lambda *args: lambda seed: 0)
     monkeypatch.setattr(module, "make_train_step", make_train_step)
     for name, loss in losses.items():
         call = module._step(settings, name, 8)

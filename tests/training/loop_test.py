@@ -29,7 +29,7 @@ from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import collapse, loop, nonfinite
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.metrics_reporter import MetricsReporter, log_metrics
 from jaxssl.training.output import logs, metrics_writer
 from jaxssl.training.programs import make_encoder
@@ -414,7 +414,7 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
 
     def state_on(devices):
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        return initial_state(settings, parts, EXAMPLE, 1297, mesh)
+        return make_init(parts, EXAMPLE, 1297, mesh)(settings.seed)
 
     def arrays(state):
         """The arrays without the rows of zeros that pad per-example buffers."""
@@ -443,7 +443,7 @@ def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
     """Although rows of zeros may be added or removed."""
     other = tiny(**{"net.widths": "(4, 16)"})
     parts = build(other, 1297)
-    template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())
+    template = make_init(parts, EXAMPLE, 1297, distributed.make_mesh())(other.seed)
     with pytest.raises(UserError, match="does not match its checksum"):
         checkpoint.restore(whole, template)
 
@@ -463,7 +463,7 @@ def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, whic
     actual = apply(variables, preprocess(images))
     assert actual.shape == (20, 8)
     parts, mesh = build(settings, 1297), distributed.make_mesh()
-    template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
+    template = make_init(parts, EXAMPLE, 1297, mesh)(settings.seed)
     state = checkpoint.restore(workdir, template).state
     encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
     expected = features.extract(images, encode, (state.params, state.carried), mesh)

@@ -81,7 +81,8 @@ def test_training_sets_of_different_sizes_have_separate_programs(data_dir):
     ],
 )
 def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss, expected):
-    actual = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
+    settings = config.load(DIGITS, [("loss.name", loss)])
+    actual = shared_numbers(settings.loss, settings.optim.lr)
     assert set(actual) == expected | {"optim.lr"}
 
 
@@ -97,7 +98,10 @@ def test_compiled_step_has_the_settings_of_the_config(data_dir, monkeypatch):
     programs._cache.clear()
     settings = load(data_dir, **{"optim.sharded": "True", "max_skipped": "7"})
     make_step = programs_of(settings).steps.func
-    assert make_step(shared_numbers(settings)) == {"max_skipped": 7, "sharded": True}
+    assert make_step(shared_numbers(settings.loss, settings.optim.lr)) == {
+        "max_skipped": 7,
+        "sharded": True,
+    }
     programs._cache.clear()
 
 

@@ -21,7 +21,7 @@ from jaxssl.models.encoder import init
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.config.method import check_labels, make_crops, make_networks
 from jaxssl.training.dry_run import find_metadata
 from jaxssl.training.state import make_train_step
@@ -247,7 +247,7 @@ def test_tiny_version_of_a_recipe_takes_two_steps(name, monkeypatch):
         "index": np.arange(BATCH, dtype=np.int32),
     }
     with jax.disable_jit():  # its many random draws compile once for all recipes
-        state = initial_state(config, parts, batch, BATCH, mesh)
+        state = make_init(parts, batch, BATCH, mesh)(config.seed)
     before = jax.tree.map(np.array, state.params)
     batch = distributed.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)

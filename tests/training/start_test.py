@@ -20,7 +20,7 @@ from jaxssl.pretrained import load
 from jaxssl.pretrained.export import export
 from jaxssl.pretrained.start import adapt_channels, start
 from jaxssl.training import config
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.workdir import checkpoint, run_record
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -34,7 +34,7 @@ def started(settings, images=IMAGES):
     """Return features of images after zero steps, the state and the report."""
     setup = build(settings, 1297)
     example = {**EXAMPLE, "input": images[:2]}
-    state = initial_state(settings, setup, example, 1297, distributed.make_mesh())
+    state = make_init(setup, example, 1297, distributed.make_mesh())(settings.seed)
     inputs = Inputs(*images.shape[2:])
     params, carried, report = start(settings, state.params, state.carried, inputs)
     state = state.replace(params=params, carried=carried)

@@ -11,7 +11,7 @@ from jaxssl.errors import UserError
 from jaxssl.models import convnet, resnet, vit
 from jaxssl.models.transfer import FixedNorms, Transfer
 from jaxssl.training import config
-from jaxssl.training.build import build, initial_state
+from jaxssl.training.build import build, make_init
 from jaxssl.training.optim import optimiser
 from jaxssl.training.state import make_train_step
 
@@ -92,8 +92,8 @@ def steps(num_steps=2, **changes):
     setup, mesh = build(settings, 1297), distributed.make_mesh()
     images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 1), np.uint8)
     batch = {"input": images, "index": np.arange(16, dtype=np.int32)}
-    before = jax.device_get(initial_state(settings, setup, batch, 1297, mesh))
-    state = initial_state(settings, setup, batch, 1297, mesh)
+    before = jax.device_get(make_init(setup, batch, 1297, mesh)(settings.seed))
+    state = make_init(setup, batch, 1297, mesh)(settings.seed)
     step = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
     for _ in range(num_steps):
         state, _, _ = step(state, distributed.shard(batch, mesh))

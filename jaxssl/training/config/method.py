@@ -76,16 +76,16 @@ def make_method(
     values = scheduled_arguments(config.loss, length) | dict(loss_numbers or {})
     objective = factory("loss", config.loss.name)(**values)
     check_compatibility(config, objective)
-    make, transfer = factory("method", config.method.name), make_transfer(config)
+    make, transfer = factory("method", config.method.name), make_transfer(config.optim)
     encoder = transfer.wrap(make_networks(config))
     method = make(encoder, objective, **scheduled_arguments(config.method, length))
     method.check_views(config.views, config.crops.number)
     return method._replace(loss=transfer.without_gradient(method.loss))
 
 
-def make_transfer(config: ConfigDict) -> Transfer:
-    """Return which modules of a config's networks are trained, and at which rates."""
-    return Transfer(**{key: config.optim[key] for key in Transfer._fields})
+def make_transfer(settings: ConfigDict) -> Transfer:
+    """Return which modules are trained, and at which rates, as the group `optim` says."""
+    return Transfer(**{key: settings[key] for key in Transfer._fields})
 
 
 def make_networks(config: ConfigDict) -> Encoder:
@@ -218,8 +218,3 @@ def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) ->
             f"loss.num_classes={expected}, but {config.data.name!r} has {num_classes} classes; "
             f"set --config.loss.num_classes={num_classes}"
         )
-
-
-def has_text(config: ConfigDict) -> bool:
-    """Return True if a config has a network for captions. Old configs lack the key "text"."""
-    return "text" in config and config.text.name != "none"
