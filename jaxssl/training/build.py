@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import optax
-from jax import Array
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -181,12 +180,7 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
 
 def _constant(value: Any) -> schedules.Schedule:
     """Return the schedule that has ``value`` at every step."""
-
-    def constant(step: Any) -> Array:
-        del step
-        return jnp.asarray(value, jnp.float32)
-
-    return constant
+    return lambda step: jnp.asarray(value, jnp.float32)
 
 
 def make_init(

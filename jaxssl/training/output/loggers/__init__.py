@@ -91,7 +91,13 @@ def check(names: Sequence[str]) -> None:
     """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
     for name in names:
         if components.is_custom(name):
-            _check_factory(name, components.factory("log", name))
+            try:
+                inspect.signature(components.factory("log", name)).bind("workdir", "step", "config")
+            except TypeError as error:
+                raise UserError(
+                    f"the logger {name!r} must be a function (workdir, step, config): "
+                    f"{one_line(error)}"
+                ) from error
             continue
         if name not in (valid := components.names("log")):
             raise UserError(
@@ -119,12 +125,3 @@ def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, Any]) 
             f"close(), got {type(logger).__name__} without {', '.join(missing)}"
         )
     return logger
-
-
-def _check_factory(name: str, factory: Any) -> None:
-    try:
-        inspect.signature(factory).bind("workdir", "step", "config")
-    except TypeError as error:
-        raise UserError(
-            f"the logger {name!r} must be a function (workdir, step, config): {one_line(error)}"
-        ) from error
