@@ -88,29 +88,36 @@ def gallery_of(number: int, name: str = "class {}", side: int = 8) -> dict[str, 
     }  # fmt: skip
 
 
+class Acting:
+    """Batches that call ``action`` when the batch of this number is taken, counted from 1."""
+
+    def __init__(self, batches, number: int, action):
+        self._batches, self._left, self._action = batches, number, action
+
+    def __getattr__(self, name):
+        return getattr(self._batches, name)
+
+    def _count(self, n: int) -> None:
+        if 0 < self._left <= n:
+            self._action()
+        self._left -= n
+
+    def next(self):
+        self._count(1)
+        return self._batches.next()
+
+    @property
+    def take(self):
+        def take(n: int, k: int):
+            self._count(n)
+            return self._batches.take(n, k)
+
+        return take if self._batches.take else None
+
+
 def acting(make, number: int, action):
     """Wrap `make_batches` so that taking the batch of this number calls ``action``."""
-
-    def make_batches(*args, **kwargs):
-        batches, taken = make(*args, **kwargs), 0
-
-        def count(n: int) -> None:
-            nonlocal taken
-            first, taken = taken + 1, taken + n
-            if first <= number <= taken:
-                action()
-
-        def next_batch():
-            count(1)
-            return batches.next()
-
-        def take(n: int, k: int):
-            count(n)
-            return batches.take(n, k)
-
-        return batches._replace(next=next_batch, take=take if batches.take else None)
-
-    return make_batches
+    return lambda *args, **options: Acting(make(*args, **options), number, action)
 
 
 def at_batch(monkeypatch, number: int, action) -> None:

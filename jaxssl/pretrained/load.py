@@ -134,7 +134,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
     restored = checkpoint.restore_arrays(workdir, which)
     config = _read_config(workdir, restored, trust)
     custom.warn_of_changes(config.to_dict(), workdir)
-    num_examples = restored.data.get("num_examples")
+    num_examples = restored.facts.data.get("num_examples")
     try:
         require_type("num_examples", num_examples, int)
         encoder = make_networks(config)
@@ -178,7 +178,7 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
     """
     path = workdir / "checkpoints" / str(restored.step)
     config = read_config(workdir)
-    if changed := conflicts(config, restored.config):
+    if changed := conflicts(config, restored.facts.config):
         raise UserError(
             f"{path} was written under another config than {workdir / 'config.json'} "
             f"({shorten(changed)}); move the checkpoint away"

@@ -267,8 +267,8 @@ def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
         return 0, state
     restored = checkpoint.restore(run.workdir, state)
     distributed.on_first_process(lambda: checkpoint.set_aside(run.workdir, restored.damaged))
-    run.batches.set_state(restored.data)
-    run_record.warn_of_changes(restored.step, restored.environment, run.record.environment)
+    run.batches.set_state(restored.facts.data)
+    run_record.warn_of_changes(restored.step, restored.facts.environment, run.record.environment)
     return restored.step, restored.state
 
 

@@ -277,5 +277,6 @@ def test_damaged_checkpoints_resume_or_raise_a_one_line_error(below, run, no_wai
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(content[path])
     if actual is not REFUSED:
-        assert (actual.step, actual.data, actual.config) == (3, POSITION, SETTINGS)
+        assert (actual.step, actual.facts.data) == (3, POSITION)
+        assert actual.facts.config == SETTINGS
         assert _same(actual.state, STATE)

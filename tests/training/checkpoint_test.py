@@ -44,10 +44,11 @@ def edit(workdir, step, *, sign, **changes):
 def test_saved_state_position_and_config_are_restored(tmp_path):
     save(tmp_path, {3: 50.0, 5: None})
     restored = checkpoint.restore_arrays(tmp_path)
-    assert (restored.step, restored.data, restored.config) == (5, {"next_index": 50}, {"seed": 5})
+    assert (restored.step, restored.facts.data) == (5, {"next_index": 50})
+    assert restored.facts.config == {"seed": 5}
     np.testing.assert_array_equal(restored.state["params"]["w"], STATE["params"]["w"])
     assert restored.state["step"] == 7 and restored.damaged == ()
-    assert checkpoint.restore_arrays(tmp_path, 3).config == {"seed": 3}
+    assert checkpoint.restore_arrays(tmp_path, 3).facts.config == {"seed": 3}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def programs_of(settings, **changes):
     """Return the programs of a run, which are not compiled before they are called."""
     mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
     with closing(make_batches(settings, train_set, mesh)) as batches:
-        batches = batches._replace(**changes)
+        vars(batches).update(changes)
         setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
         inputs = kind.of(settings).inputs(settings, train_set.shape)
         return programs.make_programs(settings, setup, batches, inputs, mesh)

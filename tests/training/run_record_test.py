@@ -46,7 +46,7 @@ def check(workdir, settings, **changes):
 def test_checkpoints_of_the_run_are_accepted(workdir, settings):
     check(workdir, settings)
     restored = checkpoint.restore_arrays(workdir)
-    assert restored.step == 12 and restored.environment == RECORD.environment
+    assert restored.step == 12 and restored.facts.environment == RECORD.environment
 
 
 def test_renamed_checkpoint_is_not_evaluated(workdir):
@@ -86,7 +86,7 @@ def test_checkpoints_of_version_0_1_are_accepted(tmp_path, settings):
     facts = json.dumps({key: facts[key] for key in ("data", "config", "score", "checksums")})
     path.write_text(json.dumps({"facts": facts, "digest": checkpoint._digest(facts)}))
     check(tmp_path, settings)
-    assert checkpoint.restore_arrays(tmp_path).environment is None
+    assert checkpoint.restore_arrays(tmp_path).facts.environment is None
     with pytest.raises(UserError, match="written under another config .seed: 0 -> 1"):
         check(tmp_path, config.load(DIGITS, [*SETTINGS.items(), ("seed", "1")]))
 

@@ -32,8 +32,6 @@ NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is 
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
 # how long to wait until the other arrays of a damaged checkpoint have failed to load too
 STRAGGLER_SECONDS = 0.5
-
-
 # Arrays take at most so many times the size of their files. A larger checkpoint was forged, because
 # trained parameters hardly compress.
 MOST_EXPANSION = 100
@@ -67,23 +65,19 @@ class Facts(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint: training state, data position, config and step.
+    """A restored checkpoint.
 
     Attributes:
         step: number of steps done.
         state: the `TrainState`.
-        data: position of the data iterator.
-        config: the effective config, as a dict.
+        facts: its metadata.
         damaged: later steps whose checkpoints could not be read.
-        environment: see `run_record.environment`. None for checkpoints of version 0.1.
     """
 
     step: int
     state: Any
-    data: Any
-    config: dict[str, Any]
+    facts: Facts
     damaged: tuple[int, ...] = ()
-    environment: Mapping[str, Any] | None = None
 
 
 class Manager:
@@ -209,13 +203,7 @@ def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
 def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
     """Read a checkpoint as nested dicts of NumPy arrays, without a template.
 
-    Args:
-        workdir: workdir of the run.
-        step: step of the checkpoint; by default the latest that can be read, with a warning of
-            later ones that cannot.
-
-    Raises:
-        UserError: if the checkpoint does not exist or cannot be read.
+    The arguments and errors are those of `restore`.
     """
     return _read(workdir, step, lambda _, step: _read_numpy(_folder(workdir, step) / "state"))
 
@@ -273,10 +261,12 @@ def _read(
         digests.verify(state, facts.checksums)
         if facts.step not in (None, step):
             raise ValueError(f"it was written at step {facts.step}")
-        return Restored(step, state, facts.data, facts.config, environment=facts.environment)
+        return Restored(step, state, facts)
 
     errors: dict[int, UserError] = {}
-    with _stragglers_ignored(), _open_for_reading(workdir) as checkpoints:
+    folder = (workdir / "checkpoints").absolute()
+    options = ocp.CheckpointManagerOptions(create=False)  # The run may still be writing.
+    with _stragglers_ignored(), ocp.CheckpointManager(folder, options=options) as checkpoints:
         while (tried := _next_step(workdir, step, existing, errors)) is not None:
             try:
                 if distributed.process_count() > 1:
@@ -379,12 +369,6 @@ def _count_bytes(folder: Path) -> int:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _open_for_reading(workdir: Path) -> ocp.CheckpointManager:
-    """Open the checkpoints of a run read-only, because the run may still be writing."""
-    folder = (workdir / "checkpoints").absolute()
-    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(create=False))
 
 
 def _read_numpy(folder: Path) -> Any:
