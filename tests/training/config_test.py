@@ -51,9 +51,8 @@ def test_override_replaces_a_number_by_a_schedule_and_a_schedule_by_a_number():
 
 def test_override_sets_a_string_only_where_the_argument_accepts_str():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
-    with pytest.raises(
-        UserError, match="'loss.temperature' expects float or a schedule, got 'warm'"
-    ):
+    message = "'loss.temperature' expects float or a schedule, got 'warm'"
+    with pytest.raises(UserError, match=message):
         load("loss.name=decl", "loss.temperature=warm")
 
 
@@ -63,11 +62,7 @@ def test_override_replaces_a_string_of_a_preset_by_a_number():
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "preset"),
-    [
-        ("loss", "decl", "simclr"),
-        ("method", "momentum", "moco_v2"),
-    ],
+    ("group", "name", "preset"), [("loss", "decl", "simclr"), ("method", "momentum", "moco_v2")]
 )
 def test_name_and_preset_of_a_component_may_stand_in_any_order(group, name, preset):
     choices = [f"{group}.name={name}", f"{group}.preset={preset}"]
@@ -86,13 +81,8 @@ def test_second_view_and_crops_hold_only_the_arguments_that_are_set():
 
 def test_changing_a_component_name_resets_its_settings_to_defaults():
     config = load("loss.temperature=0.2", "loss.name=nt_xent")
-    assert config.loss.to_dict() == {
-        "name": "nt_xent",
-        "temperature": 0.2,
-        "block_size": None,
-        "ring": False,
-        "learn": (),
-    }
+    defaults = {"block_size": None, "ring": False, "learn": ()}
+    assert config.loss.to_dict() == {"name": "nt_xent", "temperature": 0.2, **defaults}
 
 
 def test_overrides_win_over_presets():
@@ -206,18 +196,14 @@ def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch
 
 def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
     by_name, by_path = "tcl:cifar100", f"{components.CONFIGS}/tcl.py:cifar100"
-    assert (
-        config_lib.load(by_name)
-        == config_lib.load(by_path)
-        == config_lib.load(f"configs/{by_name.replace(':', '.py:')}")
-    )
-    assert config_lib.load(by_name).data.name == "cifar100"
+    in_checkout = f"configs/{by_name.replace(':', '.py:')}"
+    one, *others = map(config_lib.load, (by_name, by_path, in_checkout))
+    assert others == [one, one] and one.data.name == "cifar100"
     assert files.run_name(by_name) == files.run_name(by_path) == "tcl_cifar100"
     mine = tmp_path / "a:b.py"
     text = "from jaxssl.configs import digits\ndef get_config(variant='x'):\n    "
-    mine.write_text(
-        f"{text}config = digits.get_config()\n    config.data.path = variant\n    return config\n"
-    )
+    text += "config = digits.get_config()\n    config.data.path = variant\n    return config\n"
+    mine.write_text(text)
     assert [config_lib.load(f"{mine}{end}").data.path for end in ("", ":y")] == ["x", "y"]
 
 

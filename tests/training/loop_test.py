@@ -112,10 +112,8 @@ def test_interrupted_run_resumes_bit_for_bit_though_the_clock_goes_back(
     assert "the same command resumes there" in (tmp_path / "train.log").read_text()
     pretrain.train(tiny(), tmp_path)
     assert_same_arrays(tmp_path, whole)
-    speeds = [
-        row["images_per_second"] for row in metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
-    ]
-    assert min(speeds) > 0
+    rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
+    assert min(row["images_per_second"] for row in rows) > 0
     # The stop added one line of metrics and changed nothing else.
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
@@ -283,10 +281,7 @@ def test_another_config_in_the_workdir_is_rejected(tiny, whole):
         ({"batch_size": "12"}, "batch_size=12 .* must be divisible by the 8 devices; try 8"),
         ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
-        (
-            {"schedule.warmup_epochs": "50"},
-            "warm-up of 4050 steps must be shorter than the run of 12",
-        ),
+        ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
         ({"schedule.name": "cosin"}, "schedule.name must be one of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"net.strides": "(2,)"}, "must have equal lengths"),
@@ -452,11 +447,8 @@ def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
 def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole
     if which == "target":
-        method = {"method.name": "momentum", "method.evaluate": "target"}
-        settings, workdir = (
-            tiny(total_steps="2", **{**method, "schedule.warmup_epochs": "0"}),
-            tmp_path / "run",
-        )
+        changes = {"method.evaluate": "target", "schedule.warmup_epochs": "0", "total_steps": "2"}
+        settings, workdir = tiny(**{"method.name": "momentum"}, **changes), tmp_path / "run"
         pretrain.train(settings, workdir)
     images = source.load(settings.data, "test").images(8)[:20]
     apply, variables, preprocess = jaxssl.load_encoder(workdir)

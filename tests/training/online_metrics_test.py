@@ -10,7 +10,7 @@ import optax
 import pytest
 from jax import numpy as jnp
 from tiny import DIGITS, SAVED, STEPS
-from workdir_cases import at_batch
+from workdir_cases import at_batch, metric_lines
 
 from jaxssl import distributed, losses
 from jaxssl.data import source
@@ -215,9 +215,7 @@ def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     def run(name):
         with jax.numpy_dtype_promotion("standard"):
             pretrain.train(tiny(**switches), tmp_path / name)
-        state = checkpoint.restore_arrays(tmp_path / name).state
-        rows = metrics_writer.read_metrics(tmp_path / name / "metrics.jsonl")
-        return state, [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+        return checkpoint.restore_arrays(tmp_path / name).state, metric_lines(tmp_path / name)
 
     def crash():
         raise RuntimeError("crash")

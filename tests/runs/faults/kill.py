@@ -22,16 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import TINY  # noqa: E402
+from workdir_cases import assert_same_arrays, metric_lines  # noqa: E402
 
 from jaxssl.training.workdir import checkpoint
-from jaxssl.training.output import metrics_writer
 
 STEPS = 60
 TMP = "*.orbax-checkpoint-tmp*"
@@ -125,24 +122,13 @@ def check_files(run: Run) -> None:
 def compare(run: Run, whole: Run) -> None:
     """Check that two finished runs differ in times only."""
     both = run, whole
-    states = [checkpoint.restore_arrays(x.workdir) for x in both]
-    assert [actual.step for actual in states] == [STEPS, STEPS]
-    assert not states[0].damaged
-    jax.tree.map(np.testing.assert_array_equal, states[0].state, states[1].state)
-    lines = [
-        [
-            {key: value for key, value in row.items() if key != "images_per_second"}
-            for row in metrics_writer.read_metrics(x.workdir / "metrics.jsonl")
-        ]
-        for x in both
-    ]
-    assert lines[0] == lines[1]
+    assert_same_arrays(run.workdir, whole.workdir, STEPS)
+    assert not checkpoint.restore_arrays(run.workdir).damaged
+    assert metric_lines(run.workdir) == metric_lines(whole.workdir)
     documents = [json.loads((x.workdir / "results.json").read_text()) for x in both]
     assert documents[0] == documents[1]
     assert (run.workdir / "report.html").exists()
-    files = [
-        {path.name for path in x.workdir.iterdir() if "tfevents" not in path.name} for x in both
-    ]
+    files = [{p.name for p in x.workdir.iterdir() if "tfevents" not in p.name} for x in both]
     assert files[0] == files[1]
     assert checkpoint.steps(run.workdir) == checkpoint.steps(whole.workdir)
 
