@@ -1,6 +1,7 @@
 """The scripts of `examples/` run, and learn what they say."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 import jaxssl
 from jaxssl.api import interfaces
@@ -74,6 +76,18 @@ def test_own_loss_is_lower_for_aligned_views():
     aligned = jaxssl.losses.pair_views([z, z])
     mixed = jaxssl.losses.pair_views([z, jnp.roll(z, 1, axis=0)])
     assert align_uniform(aligned).mean() < align_uniform(mixed).mean()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+@pytest.mark.parametrize("path", EXAMPLES.glob("*.ipynb"), ids=lambda path: path.stem)
+def test_cells_of_a_notebook_run_in_order(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "data"))
+    names = {"__name__": "__main__"}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), path.name, "exec"), names)
 
 
 @pytest.mark.fast

@@ -190,6 +190,8 @@ def evaluate(
         options["data"] = settings.data
     elif isinstance(encoder, Run):
         options["splits"] = encoder.splits
+    if options.get("out") is not None:
+        options["out"] = Path(options["out"])
     return evaluation.evaluate(target, names, **options)
 
 

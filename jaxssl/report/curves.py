@@ -109,7 +109,7 @@ def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, Any]]) -> Image | No
         axes.legend(frameon=False)
     ends = "; ".join(f"{name} {_ends(y)}" for name, (_, y) in series.items())
     alt = f"curve of {curve.label} by step: {ends}"
-    return embed_png(figure_png(figure), alt, caption=caption)
+    return embed_png(figure_png(figure), alt, "plot", caption)
 
 
 def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
@@ -141,7 +141,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
         caption += _warn_of_other_knn(groups)
     caption += f" Not recorded: {', '.join(missing)}." if missing else ""
     alt = f"curves of {curve.label} by epoch: {'; '.join(ends)}"
-    return embed_png(figure_png(figure), alt, caption=caption)
+    return embed_png(figure_png(figure), alt, "plot", caption)
 
 
 def _ends(values: Sequence[float]) -> str:

@@ -14,6 +14,7 @@ from jaxssl.report.page import Cell, Table
 MAX_LEGEND = 20  # most classes in the legend of the embedding plot, so that it fits there
 MAX_MATRIX = 20  # Above this number of classes, only the most confused pairs are listed.
 NUM_PAIRS = 20
+NUM_WORST = 3  # classes that are named
 SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class
 
 Gallery = Mapping[str, np.ndarray]
@@ -94,7 +95,13 @@ def _confusion(gallery: Gallery) -> dict[str, Any]:
     sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)
     least, most = int(sizes[sizes > 0].min()), int(sizes.max())
     is_matrix = len(classes) <= MAX_MATRIX
+    own = np.bincount(*counts[counts[:, 0] == counts[:, 1]].T[[0, 2]], minlength=len(sizes))
+    tested = np.flatnonzero(sizes)
+    shares = own[tested] / sizes[tested]
+    worst = [(class_name(names, tested[i]), shares[i]) for i in np.argsort(shares, kind="stable")]
     return {
+        "worst": [w for w in worst[:NUM_WORST] if w[1] < 1],
+        "pair": _most_confused(gallery, counts, sizes),
         "is_matrix": is_matrix,
         "table": _matrix(classes, counts, names) if is_matrix else _pairs(counts, sizes, names),
         "num_classes": len(classes),
@@ -102,6 +109,20 @@ def _confusion(gallery: Gallery) -> dict[str, Any]:
         "num_images": int(counts[:, 2].sum()),
         "num_correct": int(counts[counts[:, 0] == counts[:, 1], 2].sum()),
     }
+
+
+def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> list[Cell]:
+    """Return a test image of each class of the most frequent confusion, or [] without any."""
+    wrong = counts[counts[:, 0] != counts[:, 1]]
+    if not len(wrong):
+        return []
+    labels = wrong[np.argmax(wrong[:, 2] / sizes[wrong[:, 0]]), :2]
+    cells = []
+    for label in labels:
+        name = class_name(gallery["class_names"], label)
+        pictures = gallery["query"][gallery["query_label"] == label] if "query" in gallery else ()
+        cells.append(image_cell(pictures[0], "test image", [name]) if len(pictures) else Cell(name))
+    return cells
 
 
 def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table:
@@ -247,4 +268,4 @@ def _map(gallery: Gallery) -> Image:
     if len(classes) <= MAX_LEGEND:
         figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
     alt = f"map of {len(points)} test examples of {len(classes)} classes"
-    return embed_png(figure_png(figure), alt)
+    return embed_png(figure_png(figure), alt, "plot")

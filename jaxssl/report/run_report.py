@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
 from jaxssl.report import gallery
 from jaxssl.report.curves import run_curves
 from jaxssl.report.images import STYLE
-from jaxssl.report.page import Cell, Table, render
+from jaxssl.report.page import Table, render
 from jaxssl.report.results import KINDS, describe_source, format_value, metric_name, read_results
 from jaxssl.report.workdir import (
     explain_damage,
@@ -46,9 +46,50 @@ NOT_SETTINGS = (
     *("source", "loss", "checkpoint", "step", "layer", "dataset", "data", "bank", "split", "seed"),
 )
 MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion matrices.
+# The card shows one accuracy of each of the first protocols of this list that were evaluated.
+CARD_PROTOCOLS = (
+    "knn",
+    "linear",
+    "fewshot",
+    "svm",
+    "zeroshot",
+    "captions",
+    "retrieval",
+    "finetune",
+)
+NUM_FIGURES = 3
+COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which needs JAX
 
 Row = Mapping[str, Any]
 Kinds = dict[str, Row]  # result rows by kind of features
+
+
+class KeyFigure(NamedTuple):
+    """An accuracy of the card, with a bar for each kind of features.
+
+    Attributes:
+        name: metric and protocol.
+        bars: kind of features, value in words, and length of the bar in percent.
+    """
+
+    name: str
+    bars: list[tuple[str, str, float]]
+
+
+class Protocol(NamedTuple):
+    """The results of a protocol with one preset.
+
+    Attributes:
+        name: protocol and preset.
+        about: what is measured, in words.
+        table: a row for each metric.
+        settings: the protocol's settings, by metric where they differ.
+    """
+
+    name: str
+    about: str
+    table: Table
+    settings: list[str]
 
 
 def write_report(workdir: Path, out: Path | None = None) -> Path:
@@ -75,6 +116,8 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             "run.html",
             title=_title(config, rows),
             facts=_facts(config, metrics, rows),
+            figures=_key_figures(rows),
+            collapse=_collapse(metrics, rows),
             results=_results(rows),
             curves=run_curves(metrics),
             **sections,
@@ -98,17 +141,69 @@ def _title(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return f"{data}: {loss} with {net}"
 
 
-def _facts(config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+def _facts(
+    config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row]
+) -> list[tuple[str, str]]:
+    """Describe the run in pairs of a name and a value."""
+    groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
     steps = [r["step"] for r in rows if r.get("features") == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
     facts = [
-        f"checkpoint of step {max(steps)}" if steps else "no checkpoint",
-        f"seed {config.get('seed')}",
-        f"batch size {config.get('batch_size')}",
-        " ".join(length(config)),
-        f"method {config.get('method', {}).get('name')}",
+        ("data", ", ".join(filter(None, (groups["data"].get(key) for key in ("name", "path"))))),
+        ("loss", str(rows[-1].get("loss") if rows else groups["loss"].get("name"))),
+        ("network", str(groups["net"].get("name"))),
+        ("method", str(groups["method"].get("name"))),
+        ("batch size", str(config.get("batch_size"))),
+        ("length", " ".join(length(config))),
+        ("checkpoint", f"step {max(steps)}" if steps else "none"),
+        ("seed", str(config.get("seed"))),
     ]
-    return facts + ([f"{speed(metrics)} examples/s"] if speed(metrics) else [])
+    if speed(metrics):
+        facts.append(("speed", f"{speed(metrics)} examples/s"))
+    return facts
+
+
+def _key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
+    """Return the accuracies of the card, of the last evaluated encoder and data set."""
+    figures = []
+    for protocol in CARD_PROTOCOLS:
+        last = [r for r in rows if (r["protocol"], r["features"]) == (protocol, "pretrained")]
+        if not last or last[-1].get("unit", "%") != "%":
+            continue
+        of_same = [r for r in rows if _comparable(r, last[-1])]
+        metric = next(r["metric"] for r in of_same)
+        kinds = {r["features"]: r for r in of_same if r["metric"] == metric}
+        bars = [
+            (kind, format_value(kinds[kind]), min(max(kinds[kind]["value"], 0.0), 100.0))
+            for kind in KINDS
+            if kind in kinds and is_finite(kinds[kind]["value"])
+        ]
+        figures.append(KeyFigure(f"{metric} ({protocol})", bars))
+    return figures[:NUM_FIGURES]
+
+
+def _comparable(row: Row, other: Row) -> bool:
+    """Return whether two results are of one protocol, preset, data set and seed."""
+    names = ("protocol", "dataset", "data", "bank", "split", "seed")
+    same_step = row["features"] != "pretrained" or row["step"] == other["step"]
+    preset = [r.get("details", {}).get("preset") for r in (row, other)]
+    return (
+        same_step
+        and preset[0] == preset[1]
+        and all(row.get(name) == other.get(name) for name in names)
+    )
+
+
+def _collapse(metrics: Sequence[Row], rows: Sequence[Row]) -> str:
+    """Say whether the features have collapsed, or "" if that was not measured."""
+    for row in reversed(rows):
+        if row["features"] == "pretrained" and "verdict" in row.get("details", {}):
+            return str(row["details"]["verdict"])
+    spread = [value for value in metric_series(metrics, "feature_std")[1] if is_finite(value)]
+    if not spread:
+        return ""
+    word = "collapse" if spread[-1] < COLLAPSED_STD else "no collapse"
+    return f"{word}: standard deviation of the embeddings {spread[-1]:.2f} of at most 1"
 
 
 def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -135,34 +230,50 @@ def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _result(metrics: Sequence[Kinds]) -> dict[str, Any]:
-    """Build the results table of one encoder on one data set, with a description of both."""
-    body, previous = [], None
+    """Build the results of one encoder on one data set, with a description of both."""
+    groups: dict[tuple[str, str], list[Kinds]] = {}
     for kinds in metrics:
-        last = kinds.get("pretrained") or list(kinds.values())[-1]
-        settings = _settings(kinds)
-        name = Cell(metric_name(last), note="" if settings == previous else settings)
-        previous = settings
-        values = [format_value(kinds[kind]) if kind in kinds else "–" for kind in KINDS]
-        body.append([name, *values, _gain(kinds)])
+        row = next(iter(kinds.values()))
+        preset = str(row.get("details", {}).get("preset") or "")
+        groups.setdefault((row["protocol"], preset), []).append(kinds)
     rows = [row for kinds in metrics for row in kinds.values()]
     source = describe_source(max(rows, key=lambda row: KINDS.index(row["features"])))
-    return {**source, "table": Table("results", ["metric", *KINDS, "gain over untrained"], body)}
+    order = sorted(groups, key=lambda key: key[0] == "online")  # the final evaluation first
+    return {**source, "protocols": [_protocol(*key, groups[key]) for key in order]}
+
+
+def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
+    """Build the table of a protocol: a row for each metric, a column for each kind of features."""
+    body, settings = [], {}
+    for kinds in metrics:
+        metric = metric_name(kinds.get("pretrained") or list(kinds.values())[-1])
+        settings.setdefault(_settings(kinds), []).append(metric)
+        values = [format_value(kinds[kind]) if kind in kinds else "–" for kind in KINDS]
+        body.append([metric, *values, _gain(kinds)])
+    texts = [
+        text if len(settings) == 1 else f"{', '.join(names)}: {text}"
+        for text, names in settings.items()
+        if text
+    ]
+    head = ["metric", *KINDS, "gain over untrained"]
+    title = ":".join(filter(None, (name, preset)))
+    return Protocol(title, PROTOCOLS.get(name, ""), Table("results", head, body, title), texts)
 
 
 def _settings(kinds: Kinds) -> str:
-    """Describe how a metric was measured, with settings that differ between columns last."""
+    """Describe how a metric was measured. Settings that differ between columns are all given."""
     settings: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in KINDS if kind in kinds):
         extra = {key: value for key, value in row.items() if key not in NOT_SETTINGS}
         for key, value in (extra | row.get("details", {})).items():
-            if not isinstance(value, dict) and (
-                not isinstance(value, list) or len(value) <= MAX_LIST
+            if (
+                key != "preset"
+                and not isinstance(value, dict)
+                and (not isinstance(value, list) or len(value) <= MAX_LIST)
             ):
                 settings.setdefault(key, []).append(format_setting(value))
     texts = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
-    protocol = list(kinds.values())[-1]["protocol"]
-    description = f"{protocol}: {PROTOCOLS.get(protocol, '')}"
-    return "; ".join(filter(None, [description, ", ".join(texts)]))
+    return ", ".join(texts)
 
 
 def _gain(kinds: Kinds) -> str:

@@ -16,7 +16,7 @@ from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WIDTHS = 1280, 390
+WIDTHS = 1280, 360
 LONG = "a_long_name_of_a_class_that_nobody_would_break_{}"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

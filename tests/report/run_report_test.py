@@ -11,6 +11,7 @@ from workdir_cases import METRICS, ROW, changed, gallery_of, write
 
 from jaxssl.errors import UserError
 from jaxssl.report import curves, gallery, images, run_report
+from jaxssl.training import collapse
 
 pytestmark = pytest.mark.fast
 
@@ -51,8 +52,10 @@ def workdir(tmp_path):
 def test_page_is_self_contained_and_shows_every_result(workdir):
     path = run_report.write_report(workdir)
     parsed = page(path)
-    assert all(s.startswith("data:image/png;base64,") for s in parsed.sources)
-    assert parsed.sources and all(parsed.alts)
+    outside = [s for s in parsed.sources if not s.startswith(("data:image/png;base64,", "#"))]
+    assert outside == [] and parsed.alts and all(parsed.alts)
+    html = path.read_text(encoding="utf-8")
+    assert [s[1:] for s in parsed.sources if s[0] == "#" and f'id="{s[1:]}"' not in html] == []
     text = " ".join(parsed.text)
     for value in ("64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25", "seed 3", "shots 1"):
         assert value in text, value
@@ -130,10 +133,12 @@ def test_settings_are_shown_for_each_column_where_they_differ(workdir):
     repeated = [{**row, "metric": "third"} for row in same]
     results_of(workdir, [*rows, *same, *repeated])
     html = (workdir / "report.html").read_text("utf-8")
-    notes = [note for note in re.findall("<small>(.*?)</small>", html) if "preset" in note]
-    shared = "fewshot: linear classifier on a few labels of each class; preset fast, max_iter 500"
-    notes = [note.replace("<wbr>", "") for note in notes]
-    assert notes == [f"{shared}, C 0.1 / 1 / 10", f"{shared}, C 0.1"]
+    notes = re.findall("<p><small>(.*?)</small></p>", html)
+    assert notes == [
+        "fewshot_<wbr>1shot_<wbr>top1: max_<wbr>iter 500, C 0.1 / 1 / 10",
+        "second, third: max_<wbr>iter 500, C 0.1",
+    ]
+    assert "<h3>fewshot:fast <small>linear classifier on a few labels of each class" in html
 
 
 @pytest.mark.parametrize(("steps", "length"), [(0, "5 epochs"), (70, "70 steps")])
@@ -143,8 +148,66 @@ def test_title_and_facts_describe_the_run(tmp_path, steps, length):
     write(tmp_path, changed(COMPLETE, seed=3, total_steps=steps), rows, metrics)
     text = text_of(tmp_path)
     assert "digits: mmcl (C=7) with convnet" in text
-    facts = f"checkpoint of step 100 · seed 3 · batch size 64 · {length} · method siamese"
-    assert f"{facts} · 100 examples/s" in text
+    for fact in (f"length {length}", "checkpoint step 100", "seed 3", "batch size 64"):
+        assert fact in text, fact
+    assert "method siamese" in text and "speed 100 examples/s" in text
+
+
+def test_card_compares_the_pretrained_accuracy_with_both_baselines(workdir):
+    other = [{**row, "protocol": "knn", "metric": "knn_top1", "std": None} for row in RESULTS]
+    later = {**other[2], "step": 200, "value": 120.0}  # a bar is never longer than its track
+    grey = [{**row, "protocol": "linear", "unit": "grey levels"} for row in RESULTS]
+    rows = [*RESULTS, *other, later, *grey]
+    assert [(figure.name, figure.bars) for figure in run_report._key_figures(rows)] == [
+        (
+            "knn_top1 (knn)",
+            [
+                ("raw", "64.25", 64.25),
+                ("untrained", "56.50", 56.5),
+                ("pretrained", "120.00", 100.0),
+            ],
+        ),
+        (
+            "fewshot_1shot_top1 (fewshot)",
+            [
+                ("raw", "64.25 ± 5.50", 64.25),
+                ("untrained", "56.50 ± 4.12", 56.5),
+                ("pretrained", "81.75 ± 3.00", 81.75),
+            ],
+        ),
+    ]
+    (workdir / "results.json").write_text(json.dumps({"results": rows}))
+    html = run_report.write_report(workdir).read_text("utf-8")
+    assert '<i style="width: 64.2%"></i>' in html and '<i style="width: 100.0%"></i>' in html
+
+
+@pytest.mark.parametrize(
+    ("spread", "text"),
+    [
+        ([0.9, 0.1], "collapse: standard deviation of the embeddings 0.10 of at most 1"),
+        ([0.1, 0.9, None], "no collapse: standard deviation of the embeddings 0.90 of at most 1"),
+        ([], ""),
+    ],
+)
+def test_card_says_whether_the_embeddings_have_collapsed(spread, text):
+    assert run_report.COLLAPSED_STD == collapse.COLLAPSED_STD
+    metrics = [{"step": i, "feature_std": value} for i, value in enumerate(spread)]
+    assert run_report._collapse(metrics, RESULTS) == text
+    told = {**RESULTS[2], "details": {"verdict": "dimensional collapse"}}
+    assert run_report._collapse(metrics, [*RESULTS, told]) == "dimensional collapse"
+
+
+def test_confusion_names_the_worst_classes_and_shows_the_most_confused_pair():
+    counts = [(0, 0, 9), (0, 1, 1), (1, 1, 5), (1, 2, 5), (2, 2, 4)]
+    arrays = {**gallery_of(3), "nearest_classes": np.array(counts, np.int32)}
+    arrays["query_label"] = np.resize([1, 2], len(arrays["query_label"]))
+    section = gallery._confusion(arrays)
+    assert section["worst"] == [("class 1", 0.5), ("class 0", 0.9)]
+    assert [cell.note for cell in section["pair"]] == ["class 1", "class 2"]
+    assert [cell.image.alt for cell in section["pair"]] == [
+        "test image, class 1",
+        "test image, class 2",
+    ]
 
 
 def test_report_escapes_html_in_names_of_the_config(workdir):
@@ -170,7 +233,7 @@ def test_report_has_a_table_for_each_data_set(workdir):
     assert html.count("moons, fitted on train[:5%], tested on test") == 1
     assert html.count('<table class="results">') == 2
     # Metrics that share settings show them once; dicts and long lists are left out.
-    assert html.count("preset default, shots 1") == 2
+    assert html.count("<p><small>shots 1</small></p>") == 2
     assert "second (grey levels)" in html
     assert "confusion 1" not in html and "confusion [" not in html and "severity" not in html
 

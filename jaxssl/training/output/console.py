@@ -30,7 +30,11 @@ class _PlainConsole(Console):
 _is_terminal = sys.stdout is not None and sys.stdout.isatty()
 # A pipe or a file has no width.
 screen = _PlainConsole(
-    width=None if _is_terminal else 160, markup=False, emoji=False, highlight=False
+    width=None if _is_terminal else 160,
+    markup=False,
+    emoji=False,
+    highlight=False,
+    force_jupyter=False,  # Lines of text, as in a pipe, without the widgets of rich.
 )
 
 
