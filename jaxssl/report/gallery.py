@@ -98,7 +98,8 @@ def _confusion(gallery: Gallery) -> dict[str, Any]:
     own = np.bincount(*counts[counts[:, 0] == counts[:, 1]].T[[0, 2]], minlength=len(sizes))
     tested = np.flatnonzero(sizes)
     shares = own[tested] / sizes[tested]
-    worst = [(class_name(names, tested[i]), shares[i]) for i in np.argsort(shares, kind="stable")]
+    order = np.argsort(shares, kind="stable")
+    worst = [(class_name(names, int(tested[i])), float(shares[i])) for i in order]
     return {
         "worst": [w for w in worst[:NUM_WORST] if w[1] < 1],
         "pair": _most_confused(gallery, counts, sizes),
@@ -120,8 +121,11 @@ def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> l
     cells = []
     for label in labels:
         name = class_name(gallery["class_names"], label)
-        pictures = gallery["query"][gallery["query_label"] == label] if "query" in gallery else ()
-        cells.append(image_cell(pictures[0], "test image", [name]) if len(pictures) else Cell(name))
+        of_class = np.flatnonzero(gallery.get("query_label", np.array([])) == label)
+        if len(of_class):
+            cells.append(image_cell(gallery["query"][of_class[0]], "test image", [name]))
+        else:
+            cells.append(Cell(name))
     return cells
 
 
