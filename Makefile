@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # Without bytecode every process of the tests would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-fast test-matrix lint mutants record release clean
+.PHONY: demo test test-all test-fast test-matrix lint mutants record release site clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
@@ -44,5 +44,9 @@ record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (d
 	$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $@
 
+site: .venv/ready  ## the documentation as site/index.html, with the reference of all functions
+	$(PY) -m pip install --quiet --editable ".[docs]"
+	$(PY) -m sphinx --quiet docs site
+
 clean:
-	rm -rf .venv .cache
+	rm -rf .venv .cache site docs/generated

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -120,7 +120,25 @@ def test_python_code_of_the_pages_stands_in_python_blocks():
     for page in PAGES:
         text = page.read_text()
         assert not code.findall(BLOCK.sub("", text)), page.name
-        assert set(re.findall("^```(.+)", text, re.MULTILINE)) <= {"python", "text", "math"}
+        kinds = {"python", "text", "math", "{toctree}", "{eval-rst}"}
+        assert set(re.findall("^```(.+)", text, re.MULTILINE)) <= kinds
+
+
+def test_contents_of_the_site_list_every_page_and_notebook_once():
+    text = (ROOT / "docs" / "index.md").read_text()
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    listed = [line for tree in trees for line in tree.splitlines() if line[0] != ":"]
+    pages = [page.stem for page in PAGES[1:] if page.stem != "index"]
+    notebooks = [f"tutorials/{path.stem}" for path in (ROOT / "examples").glob("*.ipynb")]
+    assert sorted(listed) == sorted([*pages, *notebooks])
+
+
+def test_table_of_the_readme_is_the_one_of_its_document():
+    spec = spec_from_file_location("leaderboard", ROOT / "docs" / "leaderboard.py")
+    leaderboard = module_from_spec(spec)
+    spec.loader.exec_module(leaderboard)
+    document = ROOT / "docs/studies/small/batch_size-simclr-simclr_tuned-auc_cl-decl.json"
+    assert leaderboard.table(*leaderboard.read(document)) in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.long

@@ -80,14 +80,14 @@ def test_own_loss_is_lower_for_aligned_views():
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-@pytest.mark.parametrize("path", EXAMPLES.glob("*.ipynb"), ids=lambda path: path.stem)
-def test_cells_of_a_notebook_run_in_order(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.ipynb")))
+def test_cells_of_a_notebook_run_in_order(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "data"))
     names = {"__name__": "__main__"}
-    for cell in json.loads(path.read_text())["cells"]:
+    for cell in json.loads((EXAMPLES / name).read_text())["cells"]:
         if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), path.name, "exec"), names)
+            exec(compile("".join(cell["source"]), name, "exec"), names)
 
 
 @pytest.mark.fast

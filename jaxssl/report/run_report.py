@@ -17,6 +17,7 @@ from jaxssl.report.workdir import (
     format_setting,
     is_finite,
     length,
+    metric_series,
     read_config,
     read_gallery,
     read_metrics,
