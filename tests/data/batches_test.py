@@ -140,16 +140,6 @@ def test_digits_match_scikit_learn(data_dir, split):
     assert (source.num_classes, source.class_names) == (10, tuple("0123456789"))
 
 
-def test_train_and_test_digits_are_disjoint_and_complete(data_dir):
-    ids = [ids_in(data_dir, split) for split in SPLITS]
-    assert sorted(np.concatenate(ids)) == list(range(1797))
-
-
-def test_digits_do_not_import_tensorflow(train):
-    assert train.read(np.arange(1))[0].input.size == (8, 8)
-    assert "tensorflow" not in sys.modules
-
-
 def test_prepared_digits_are_not_prepared_again(data_dir, monkeypatch):
     digits_in(data_dir, "train").images(8)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
@@ -170,12 +160,6 @@ def test_batch_rows_match_their_indices(make, some, cache):
         assert dtypes == {"input": np.uint8, "label": np.int32, "index": np.int32}
         np.testing.assert_array_equal(batch["input"], images[batch["index"]])
         np.testing.assert_array_equal(batch["label"], some.labels[batch["index"]])
-
-
-def test_prepared_digits_are_streamed_and_decoded(make, train):
-    batch = make("none", source=train, batch_size=4).next()
-    np.testing.assert_array_equal(batch["input"], train.images(8)[np.asarray(batch["index"])])
-    np.testing.assert_array_equal(batch["label"], train.labels[np.asarray(batch["index"])])
 
 
 def test_device_cache_and_streaming_give_the_same_batches_in_the_same_order(make):

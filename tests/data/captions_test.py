@@ -216,15 +216,12 @@ def test_missing_caption_table_or_column_is_reported(opened_as, tmp_path):
     (tmp_path / "latin.csv").write_bytes("image,caption\n1.png,été\n".encode("latin-1"))
     with refused("latin.csv cannot be read: ", "utf-8"):
         opened_as(tmp_path, labels=str(tmp_path / "latin.csv"))
+    (tmp_path / "captions.csv").write_bytes(b"")
+    with refused("header names the columns 'image' and 'caption'"):
+        opened_as(tmp_path)
     missing = {f"{name}.png": ["a text"] for name in "edcba"}
     (tmp_path / "captions.csv").write_bytes(table_of(TEXTS | missing))
     with refused("name 5 pictures that", "does not hold: a.png, b.png, c.png and 2 more"):
-        opened_as(tmp_path)
-
-
-def test_empty_caption_table_is_rejected(opened_as, tmp_path):
-    unpack(tmp_path, {**CONTENT, "captions.csv": b""})
-    with refused("header names the columns 'image' and 'caption'"):
         opened_as(tmp_path)
 
 
@@ -243,12 +240,6 @@ def test_captions_under_two_names_of_an_image_are_merged(opened_as, tmp_path):
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(both))
-
-
-def test_unknown_on_error_is_rejected(opened_as, tmp_path):
-    unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
-    with refused("data.on_error='skp' is unknown; did you mean 'skip'?"):
-        opened_as(tmp_path, on_error="skp")
 
 
 # Records.

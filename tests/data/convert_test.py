@@ -235,16 +235,6 @@ def test_conversion_of_a_damaged_file_fails_and_leaves_dataset_info(old, monkeyp
     assert everything(folder) == before
 
 
-def test_conversion_error_names_a_missing_file(old, monkeypatch, capsys):
-    folder = old()
-    (folder / FIRST).unlink()
-    before = everything(folder)
-    status, _, err = command(capsys, folder)
-    assert (status, err.count("\n")) == (2, 1)
-    assert f"cannot convert {folder / FIRST}: " in err and "No such file" in err
-    assert everything(folder) == before
-
-
 INFOS = {"no json": "{", "no object": "[]", "no splits": '{"name": "digits"}'}
 INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLengths": ["1"]}]}'}
 
@@ -265,34 +255,44 @@ def test_conversion_of_another_folder_is_rejected(tmp_path, monkeypatch, capsys,
     assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
 
 
-def test_conversion_rejects_unsupported_file_formats(old, monkeypatch, capsys):
-    status, _, err = command(capsys, old(fileFormat="parquet"))
-    assert status == 2 and "is prepared as parquet; only tfrecord can be converted" in err
+def without_first(folder):
+    (folder / FIRST).unlink()
 
 
-def test_conversion_rejects_file_names_without_the_format(old, monkeypatch, capsys):
-    folder = old("{SPLIT}-{SHARD_INDEX}.data")
+def with_template(template):
+    """Return a change of the template in the metadata, after the files are written."""
+
+    def change(folder):
+        info = folder / "dataset_info.json"
+        info.write_text(info.read_text().replace(USUAL, template))
+
+    return change
+
+
+REFUSED = {
+    "a missing file": ({}, without_first, f"{FIRST}: "),
+    "another format": ({"fileFormat": "parquet"}, None, "as parquet; only tfrecord can be"),
+    "no format": (
+        {"template": "{SPLIT}-{SHARD_INDEX}.data"},
+        None,
+        "such as train-00000.data, do not contain the format",
+    ),
+    "above": ({}, with_template("../{SPLIT}.{FILEFORMAT}"), "the file name '../train.tfrecord'"),
+    "absolute": ({}, with_template("/{SPLIT}.{FILEFORMAT}"), "the file name '/train.tfrecord'"),
+    "an unknown placeholder": ({}, with_template(USUAL.replace("SPLIT", "PART")), "PART"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_conversion_that_is_refused_says_why_and_changes_nothing(old, capsys, case):
+    settings, change, words = REFUSED[case]
+    folder = old(**settings)
+    if change is not None:
+        change(folder)
     before = everything(folder)
-    status, _, err = command(capsys, folder)
-    assert status == 2 and "such as train-00000.data, do not contain the format" in err
+    status, out, err = command(capsys, folder)
+    assert (status, out, err.count("\n")) == (2, "", 1) and words in err and str(folder) in err
     assert everything(folder) == before
-
-
-@pytest.mark.parametrize("template", ["../{SPLIT}.{FILEFORMAT}", "/{SPLIT}.{FILEFORMAT}"])
-def test_file_template_that_leaves_the_folder_is_rejected(old, template):
-    folder = old()
-    info = (folder / "dataset_info.json").read_text().replace(USUAL, template)
-    (folder / "dataset_info.json").write_text(info)
-    with pytest.raises(UserError, match="does not hold a prepared set .*the file name"):
-        convert.convert(folder)
-
-
-def test_conversion_error_names_an_unknown_placeholder_of_the_template(old, monkeypatch, capsys):
-    folder = old()
-    info = (folder / "dataset_info.json").read_text().replace("{SPLIT}", "{PART}")
-    (folder / "dataset_info.json").write_text(info)
-    status, _, err = command(capsys, folder)
-    assert status == 2 and "PART" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

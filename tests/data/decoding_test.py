@@ -1,7 +1,6 @@
 """Decoding against NumPy and Pillow by hand, and the crops of the host."""
 
 import io
-import math
 import struct
 import zlib
 
@@ -274,27 +273,6 @@ def test_host_crop_boxes_match_the_device(monkeypatch, shape):
         box = lambda u, crop=crop: device.random_crop_box(u, shape, crop.scale, crop.ratio)  # noqa: E731
         expected = jax.jit(jax.vmap(box))(u[:, i])
         np.testing.assert_allclose(actual[:, i], expected, atol=2e-6 * max(shape), rtol=1e-5)
-
-
-def test_random_crop_boxes_are_uniform(monkeypatch):
-    """Where no side is cut, the area's share and the ratio's logarithm are uniform."""
-    draws, (h, w) = 4000, (300, 200)
-    crop = Crop(8, (0.1, 0.4), (3 / 4, 4 / 3))
-    left, top, right, bottom = boxes_of(monkeypatch, (h, w), [crop], 0, draws)[:, 0].T
-    width, height = right - left, bottom - top
-    spread = 1 / math.sqrt(12 * draws)  # of the mean of uniform numbers in [0, 1]
-    uniform = {
-        "area": (width * height / (h * w) - 0.1) / 0.3,
-        "ratio": (np.log(width / height) / math.log(4 / 3) + 1) / 2,
-        "left": left / (w - width),
-        "top": top / (h - height),
-    }
-    for name, values in uniform.items():
-        assert -1e-9 < values.min() < 0.01 and 0.99 < values.max() < 1 + 1e-9, name
-        assert abs(values.mean() - 0.5) < 4 * spread, name
-        assert abs((values < 0.25).mean() - 0.25) < 4 * math.sqrt(0.1875 / draws), name
-    correlations = np.corrcoef(list(uniform.values())) - np.eye(4)
-    assert np.abs(correlations).max() < 4 / math.sqrt(draws)
 
 
 @pytest.mark.parametrize("shape", [(8, 500), (500, 8), (1, 1)])

@@ -198,12 +198,6 @@ def test_label_table_that_does_not_match_is_rejected():
         arrange(names, labels=dict.fromkeys(names, "a"))
 
 
-def test_label_table_error_lists_at_most_three_names():
-    names = [f"{i}.png" for i in range(9)] + ["a/1.png", "b/1.png"]
-    with refused("0.png, 1.png, 2.png and 6 more lie beside"):
-        arrange(names)
-
-
 # Prepared and read.
 
 
@@ -269,14 +263,6 @@ def test_unlabelled_split_beside_labelled_splits_has_no_labels(load, tmp_path):
     assert classes_of(load(tmp_path, "test")) == {"test/a/3.png": "a"}
     both = load(tmp_path, "train+unlabelled")
     assert len(both) == 3 and sorted(both.labels) == [-1, 0, 1]
-
-
-def test_unlabelled_folder_gives_a_set_without_classes(load, tmp_path):
-    unpack(tmp_path, pictures(*(f"{i}.png" for i in range(5))))
-    opened = load(tmp_path)
-    assert opened.labels.tolist() == [-1] * 4 and not opened.labelled
-    assert opened.describe() == f"{tmp_path.name}, train: 4 images of 6x8x3, no labels"
-    assert all(c == "" for c in classes_of(opened).values())
 
 
 def test_label_table_gives_the_labels_of_images(load, tmp_path):
@@ -345,16 +331,6 @@ def test_images_of_all_formats_are_decoded_upright_in_rgb(load, tmp_path):
         np.testing.assert_array_equal(actual[name][1], image, name)
 
 
-def test_images_of_different_sizes_keep_their_size(load, tmp_path):
-    content = {f"{i}.png": picture(str(i), (8, 8 + i, 3)) for i in range(3)}
-    opened = load(unpack(tmp_path, content), test_fraction=0.0)
-    assert opened.shape == (None, None, 3) and not opened.one_size
-    assert opened.describe() == f"{tmp_path.name}, train: 3 images of many sizes, no labels"
-    shapes = {name: image.shape for name, (_, image) in contents(opened).items()}
-    assert shapes == {f"{i}.png": (8, 8 + i, 3) for i in range(3)}
-    assert opened.images(4).shape == (3, 4, 4, 3)
-
-
 # Prepared once, and again when the folder changes.
 
 
@@ -402,11 +378,6 @@ def test_names_with_line_breaks_keep_their_labels_and_classes(load, tmp_path):
     listed.write_text("a\u20283\na\u20281\n")
     options = {"labels": str(table), "test_fraction": 0.0, "classes": str(listed)}
     assert load(root, **options).class_names == ("a\u20283", "a\u20281")
-
-
-def test_spaces_around_the_labels_of_a_table_are_ignored(tmp_path):
-    (tmp_path / "labels.csv").write_text("file,label\na b.png, ant \nc.png,bee\n")
-    assert folder.read_labels(str(tmp_path / "labels.csv")) == {"a b.png": "ant", "c.png": "bee"}
 
 
 def test_split_settings_change_the_prepared_set(load, labelled, train_and_test):

@@ -12,7 +12,6 @@ from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
 from jaxssl.data import integrity, source
-from jaxssl.data.decoders import arrays
 
 pytestmark = pytest.mark.fast
 
@@ -120,26 +119,3 @@ def test_records_replaced_by_others_of_the_same_shape_are_decoded_again(labelled
         assert file.stat().st_size == status.st_size  # Only the content tells them apart.
     assert (load().images(8) != before).any()
     np.testing.assert_array_equal(load().images(8), other.images(8))
-
-
-DAMAGE = {
-    "a changed byte": lambda data: data[:140] + bytes([data[140] ^ 1]) + data[141:],
-    "cut short": lambda data: data[:-5],
-    "of another type": lambda data: data.replace(b"<i4", b"<f4"),
-    "empty": lambda data: b"",
-}
-
-
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_cache_file_is_recomputed(case, tmp_path):
-    values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
-
-    def read():
-        return arrays.load_or_compute(path, (2, 3), np.int32, lambda: made.append(1) or values)
-
-    for _ in range(2):
-        np.testing.assert_array_equal(read(), values)
-    assert len(made) == 1
-    path.write_bytes(DAMAGE[case](path.read_bytes()))
-    np.testing.assert_array_equal(read(), values)
-    assert len(made) == 2

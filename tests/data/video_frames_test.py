@@ -128,13 +128,6 @@ def test_archive_of_frames_in_any_order_gives_the_same_set(load, tmp_path, suffi
         load(f"{tmp_path}/pack{suffix}/no")
 
 
-def test_video_split_folders_become_splits(load, tmp_path):
-    opened = load(unpack(tmp_path, several("train/a/1", "train/b/1", "val/b/2", "unlabelled/3")))
-    assert classes_of(opened) == {"train/a/1": "a", "train/b/1": "b"}
-    assert classes_of(opened, "val") == {"val/b/2": "b"}
-    assert classes_of(opened, "unlabelled") == {"unlabelled/3": ""}
-
-
 def test_large_frames_are_downsized_and_small_frames_unchanged(load, tmp_path):
     large, small = (40, 60, 3), (10, 9, 3)
     unpack(tmp_path, several("1", shape=large) | several("2", shape=small))
