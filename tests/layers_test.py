@@ -159,3 +159,18 @@ print([name for name in heavy if name in sys.modules])
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if layer(p) != "kinds"],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_no_file_compares_the_name_of_a_kind_of_examples(path):
+    kinds = {p.stem for p in (PACKAGE / "kinds").glob("[!_]*.py")}
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Compare)
+    ]
+    sides = [side for node in nodes for side in (node.left, *node.comparators)]
+    assert not kinds & {side.value for side in sides if isinstance(side, ast.Constant)}

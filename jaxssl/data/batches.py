@@ -279,9 +279,10 @@ def make_batches(
     plan = make_plan(source, crops, cache=cache, workers=workers)
     host_crops = crops if plan.host else None
     order = Order(len(source), batch_size, seed)
-    build = kind.get(examples or source.kind).make_reader
-    reader = build(source, order, batch_size, mesh.size * parts, host_crops, seed)
-    return Batches(reader, order, plan, host_crops, mesh)
+    make = kind.get(examples or source.kind).make_reader
+    return Batches(
+        make(source, order, mesh.size * parts, host_crops), order, plan, host_crops, mesh
+    )
 
 
 def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:

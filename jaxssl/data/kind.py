@@ -35,7 +35,7 @@ class Kind(NamedTuple):
         open: ``(folder, info, metadata, config.data) -> Opened`` for a prepared data set.
         describe: ``shape -> text``, the size of the examples in words.
         plan: ``(source, crops, cache, workers) -> Plan``, see `jaxssl.data.batches`.
-        make_reader: ``(source, order, batch_size, rows, crops, seed) -> Reader`` of batches, see
+        make_reader: ``(source, order, rows, crops) -> Reader`` of batches, see
             `jaxssl.data.batches`.
         array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
         views: ``(recipes of the views, recipes of the small crops) -> augment``. Those of images

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from jaxssl.augment.views import measured_scale, to_uint8
 from jaxssl.data import kind
-from jaxssl.data.batches import make_plan
+from jaxssl.data.batches import Order, make_plan
 from jaxssl.data.splits import Source, Splits
 from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
@@ -151,7 +151,8 @@ def example_views(
     crops = crops if plan.host else None
     indices = np.arange(min(count, len(source)), dtype=np.int32)
     ours = kind.of(config)
-    reader = ours.make_reader(source, None, len(indices), 1, crops, config.seed)
+    order = Order(len(source), len(indices), config.seed)
+    reader = ours.make_reader(source, order, 1, crops)
     batch = reader.read(0, indices)
     augment = jax.jit(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.augment.graph import Row, as_float, make_graph_views
 from jaxssl.data import integrity
-from jaxssl.data.batches import Batch, Plan, Reader
+from jaxssl.data.batches import Batch, Order, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.kind import Kind, Opened, Shape
 from jaxssl.data.splits import Source
@@ -210,17 +210,10 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     return Plan(False, False, 0, "kept in memory, packed on the host by threads")
 
 
-def make_reader(
-    source: Source,
-    order: Callable[[int], np.ndarray],
-    batch_size: int,
-    rows: int,
-    crops: Crops | None = None,
-    seed: int = 0,
-) -> Reader:
+def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = None) -> Reader:
     """Build the reader of packed batches, which keeps all graphs of the split in memory."""
-    del crops, seed
-    graphs, num_tags = array(source).graphs, source.shape[0]
+    del crops
+    graphs, num_tags, batch_size = array(source).graphs, source.shape[0], order.batch_size
     sizes = sizes_of(graphs)
     steps = range(EPOCHS * (len(sizes) // batch_size))
     enough = largest([room_for(sizes[order(step)], rows) for step in steps])

@@ -19,7 +19,7 @@ from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.recipes import needs_rgb
 from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_images
 from jaxssl.data import batches, integrity
-from jaxssl.data.batches import Batch, Plan, Reader, assemble, cache_limit
+from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble, cache_limit
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops
 from jaxssl.data.kind import Kind, Opened, Shape
@@ -155,18 +155,12 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
 
 
 def make_reader(
-    source: Source,
-    order: Callable[[int], np.ndarray],
-    batch_size: int,
-    rows: int,
-    crops: Crops | None,
-    seed: int,
-    captions: bool = False,
+    source: Source, order: Order, rows: int, crops: Crops | None, captions: bool = False
 ) -> Reader:
     """Build the reader of image batches."""
-    del order, rows
-    read = ReadImages(source, crops, seed, captions)
-    return batches.make_reader(read, source, batch_size, read.everything)
+    del rows
+    read = ReadImages(source, crops, order.seed, captions)
+    return batches.make_reader(read, source, order.batch_size, read.everything)
 
 
 def array(source: Source, inputs: Inputs) -> Any:

@@ -17,7 +17,7 @@ from jaxssl.augment.image import resize
 from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
 from jaxssl.augment.views import Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
-from jaxssl.data.batches import Batch, Plan, Reader, assemble
+from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.kind import Kind, Opened
@@ -127,17 +127,10 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     return Plan(False, source.shape[0] is None, 0, f"clips of {lengths}, streamed by threads")
 
 
-def make_reader(
-    source: Source,
-    order: Callable[[int], np.ndarray],
-    batch_size: int,
-    rows: int,
-    crops: Crops | None,
-    seed: int,
-) -> Reader:
+def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) -> Reader:
     """Build the reader of batches of clips."""
-    del order, rows
-    return batches.make_reader(ReadClips(source, crops, seed), source, batch_size)
+    del rows
+    return batches.make_reader(ReadClips(source, crops, order.seed), source, order.batch_size)
 
 
 def array(source: Source, inputs: VideoInputs) -> LazyArray:

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_data_source import ArrayRecordDataSource
+from data_cases import data_config
 
 from jaxssl import cli
-from jaxssl.configs import base
 from jaxssl.data.opening import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
@@ -56,7 +56,7 @@ def tfrecord(records):
 
 
 def group(directory):
-    return base.get_config().data.to_dict() | {"name": "digits", "dir": str(directory)}
+    return data_config(name="digits", dir=str(directory))
 
 
 @pytest.fixture(scope="module")

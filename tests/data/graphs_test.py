@@ -95,12 +95,17 @@ def source_of(graphs):
 
 
 def reader_of(rows, order=ORDER):
-    return graph_kind.make_reader(source_of(GRAPHS), order, BATCH, rows)
+    return graph_kind.make_reader(source_of(GRAPHS), order, rows)
 
 
-def late_growth(step):
-    """Return the batches of an order whose first epoch only has one small graph."""
-    return np.zeros(BATCH, np.int32) if step < len(GRAPHS) // BATCH else ORDER(step)
+class LateGrowth(Order):
+    """An order whose first epoch has only one small graph."""
+
+    def __call__(self, step):
+        return np.zeros(BATCH, np.int32) if step < len(GRAPHS) // BATCH else ORDER(step)
+
+
+LATE_GROWTH = LateGrowth(*ORDER)
 
 
 def same(found, expected):
@@ -108,7 +113,7 @@ def same(found, expected):
 
 
 # A capacity that is too small for later batches: all processes must agree on a larger one.
-@pytest.mark.parametrize("order", [ORDER, late_growth])
+@pytest.mark.parametrize("order", [ORDER, LATE_GROWTH], ids=["usual", "late growth"])
 @pytest.mark.parametrize("processes", [2, 4])
 def test_each_process_packs_its_rows_of_a_graph_batch(monkeypatch, processes, order):
     monkeypatch.setattr(graph_kind, "EPOCHS", 1)
@@ -125,7 +130,7 @@ def test_each_process_packs_its_rows_of_a_graph_batch(monkeypatch, processes, or
 def test_graph_batch_capacity_grows_for_larger_batches(monkeypatch):
     enough = reader_of(2)
     monkeypatch.setattr(graph_kind, "EPOCHS", 1)
-    small = reader_of(2, late_growth)
+    small = reader_of(2, LATE_GROWTH)
     first = room_for(sizes_of([GRAPHS[0]] * BATCH), 2)
     for step in range(2, 20):
         indices = ORDER(step)
@@ -210,7 +215,7 @@ def test_graphs_cannot_be_cached_on_the_device(opened):
 
 def test_batches_of_all_epochs_have_the_shapes_that_are_announced():
     order = Order(21, 6, 0)
-    reader = graph_kind.make_reader(source_of(random_graphs(21, most=40)), order, 6, 2)
+    reader = graph_kind.make_reader(source_of(random_graphs(21, most=40)), order, 2)
     expected = {name: value.shape for name, value in reader.shapes["input"].items()}
     for step in range(60):
         packed = reader.read(step, order(step))["input"]

@@ -5,21 +5,20 @@ Each set is written here byte by byte as its authors describe it, with a few ima
 
 import gzip
 import hashlib
-import io
 import re
 import struct
 import sys
-import tarfile
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import requests
 import tensorflow_datasets as tfds
+from data_cases import data_config
+from file_cases import pack, refused, unpack
 from tensorflow_datasets.core import units
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxssl.configs import base
 from jaxssl.data.formats import published
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
@@ -125,15 +124,7 @@ each_set = pytest.mark.parametrize("name", SETS)
 
 
 def group(name, directory, path=""):
-    changes = {"name": name, "dir": str(directory), "path": str(path)}
-    return base.get_config().data.to_dict() | changes
-
-
-def write(files, folder):
-    folder.mkdir(parents=True)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder
+    return data_config(name=name, dir=str(directory), path=str(path))
 
 
 def gzipped(files):
@@ -141,12 +132,7 @@ def gzipped(files):
 
 
 def tarball(one, path):
-    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
-        for name, data in one.files.items():
-            member = tarfile.TarInfo(f"{one.inner}/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
+    return pack(path, {f"{one.inner}/{name}": data for name, data in one.files.items()})
 
 
 def bring(name, kind, tmp_path):
@@ -157,7 +143,7 @@ def bring(name, kind, tmp_path):
     files = gzipped(one.files) if kind == "gz" else one.files
     if kind == "idx":  # as some copies spell it
         files = {re.sub("-(idx.)", r".\1", file): data for file, data in files.items()}
-    write(files, tmp_path / "mine" / one.inner)
+    unpack(tmp_path / "mine" / one.inner, files)
     return tmp_path / "mine"
 
 
@@ -267,12 +253,9 @@ def test_damaged_published_file_raises_a_one_line_error_naming_it(
     tmp_path, name, file, damage, reason
 ):
     files = SETS[name].files
-    path = write(files | {file: damage(files[file])}, tmp_path / "mine")
-    with pytest.raises(UserError) as error:
+    path = unpack(tmp_path / "mine", files | {file: damage(files[file])})
+    with refused(f"{file} of {name} is damaged: ", reason, "; download it again"):
         load(group(name, tmp_path / "data", path), "train")
-    message = str(error.value)
-    assert message.startswith(f"{file} of {name} is damaged: ") and reason in message
-    assert "\n" not in message and message.endswith("; download it again")
     assert not list((tmp_path / "data").rglob("*array_record*"))
 
 
@@ -280,10 +263,9 @@ def test_damaged_published_file_raises_a_one_line_error_naming_it(
 def test_damaged_gz_file_raises_an_error_naming_it(tmp_path, cut):
     files = gzipped(SETS["mnist"].files)
     name = f"{IMAGES}.gz"
-    path = write(files | {name: cut(files[name])}, tmp_path / "mine")
-    with pytest.raises(UserError, match=f"^{name} of mnist cannot be read: ") as error:
+    path = unpack(tmp_path / "mine", files | {name: cut(files[name])})
+    with refused(f"{name} of mnist cannot be read: "):
         load(group("mnist", tmp_path / "data", path), "train")
-    assert "\n" not in str(error.value)
 
 
 def test_truncated_published_archive_raises_a_one_line_error(tmp_path):
@@ -296,15 +278,12 @@ def test_truncated_published_archive_raises_a_one_line_error(tmp_path):
 
 @each_set
 def test_missing_published_files_error_names_files_and_source(tmp_path, name):
-    files = dict(SETS[name].files)
-    gone = [file for file in files if "test" in file or "t10k" in file]
-    for file in gone:
-        del files[file]
-    with pytest.raises(UserError) as error:
-        load(group(name, tmp_path / "data", write(files, tmp_path / "mine")), "train")
-    message = str(error.value)
-    assert f"data.path={tmp_path / 'mine'} lacks {', '.join(sorted(gone))} of {name};" in message
-    assert "http" in message and "in a folder or an archive" in message and "\n" not in message
+    gone = sorted(file for file in SETS[name].files if "test" in file or "t10k" in file)
+    files = {file: data for file, data in SETS[name].files.items() if file not in gone}
+    path = unpack(tmp_path / "mine", files)
+    message = f"data.path={path} lacks {', '.join(gone)} of {name};"
+    with refused(message, "http", "in a folder or an archive"):
+        load(group(name, tmp_path / "data", path), "train")
 
 
 def serve(monkeypatch, answers, status=200):

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from data_cases import data_config
+from file_cases import files_of, refused
 from PIL import Image
 
-from jaxssl.configs import base
 from jaxssl.data import class_names
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.class_names import read_classes
@@ -19,7 +20,6 @@ from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast
 
@@ -56,19 +56,11 @@ def folder(tmp_path_factory):
 
 
 def group(directory, **changes):
-    return base.get_config().data.to_dict() | {"name": "digits", "dir": str(directory)} | changes
+    return data_config(name="digits", dir=str(directory)) | changes
 
 
 def of(folder, directory):
     return group(directory, name="folder", path=str(folder), test_fraction=0.0)
-
-
-def fail(what, *arguments):
-    """The one line with which it fails."""
-    with pytest.raises(UserError) as error:
-        what(*arguments)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def forget(directory):
@@ -123,9 +115,8 @@ def test_load_splits_follows_the_config(directory):
     assert splits.bank is splits.train and splits.labelled
     splits = load_splits(group(directory, train_split="train+test", bank_split="train[5:10]"))
     assert (len(splits.train), len(splits.bank), len(splits.test)) == (TRAIN + TEST, 5, TEST)
-    assert fail(load_splits, group(directory, bank_split="bank")).startswith(
-        "'digits' has no split 'bank'"
-    )
+    with refused("'digits' has no split 'bank'"):
+        load_splits(group(directory, bank_split="bank"))
 
 
 BAD_SPLITS = {
@@ -142,15 +133,15 @@ MALFORMED += ("train+", "train,test", "train test")
 
 @pytest.mark.parametrize("split", BAD_SPLITS)
 def test_unknown_or_empty_split_is_rejected_in_one_line(directory, split):
-    message = fail(load, group(directory), split)
-    assert BAD_SPLITS[split] in message and repr(split) in message
+    with refused(BAD_SPLITS[split], repr(split)):
+        load(group(directory), split)
 
 
 @pytest.mark.parametrize("split", MALFORMED)
 def test_malformed_split_error_shows_examples_and_valid_names(directory, split):
-    message = fail(load, group(directory), split)
-    assert message.startswith(f"split {split!r} of 'digits': Error parsing split {split!r}; ")
-    assert message.endswith("'train[:90%]' or 'train+test', from the splits test, train")
+    reason = f"split {split!r} of 'digits': Error parsing split {split!r}; "
+    with refused(reason, "'train[:90%]' or 'train+test', from the splits test, train"):
+        load(group(directory), split)
 
 
 def listed(tmp_path, text):
@@ -195,22 +186,22 @@ BAD_CLASSES = {
 @pytest.mark.parametrize("text", BAD_CLASSES)
 def test_invalid_class_list_raises_a_one_line_error(directory, tmp_path, text):
     path = listed(tmp_path, text)
-    message = fail(load, group(directory, classes=str(path)), "train")
-    assert message.startswith(f"data.classes={path}") and BAD_CLASSES[text] in message
+    with refused(f"data.classes={path}", BAD_CLASSES[text]):
+        load(group(directory, classes=str(path)), "train")
 
 
 def test_missing_class_list_is_reported(directory, tmp_path):
     for path in (tmp_path / "none.txt", tmp_path):
-        message = fail(load, group(directory, classes=str(path)), "train")
-        assert message.startswith(f"data.classes={path} cannot be read: ")
+        with refused(f"data.classes={path} cannot be read: "):
+            load(group(directory, classes=str(path)), "train")
 
 
 def test_unknown_class_error_suggests_similar_names(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
-    message = fail(class_names._select_classes, one, ["n01440765"], "mine.txt")
-    assert "has no class 'n01440765' (1 of 1 are unknown); the closest of " in message
-    assert "of 1000 valid ones are n01440764" in message
+    reason = "has no class 'n01440765' (1 of 1 are unknown); the closest of "
+    with refused(reason, "of 1000 valid ones are n01440764"):
+        class_names._select_classes(one, ["n01440765"], "mine.txt")
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():
@@ -228,7 +219,8 @@ def test_data_set_without_labels_has_no_labels_and_classes(directory, folder, tm
     assert source.labels.dtype == np.int32
     assert {example.label for example in source.read(np.arange(7))} == {-1}
     data = of(folder, directory) | {"classes": str(listed(tmp_path, "cat"))}
-    assert fail(load, data, "train").endswith(" has no labels, leave it empty")
+    with refused(" has no labels, leave it empty"):
+        load(data, "train")
 
 
 def middle(path, size):
@@ -240,25 +232,17 @@ def middle(path, size):
         return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
-def names_of(source):
-    return [
-        record["file"].decode()
-        for part, indices in source.parts
-        for record in part.read_records(indices)
-    ]
-
-
 @pytest.mark.parametrize("size", [8, 80])
 def test_images_of_different_sizes_are_cropped_to_one_size(directory, folder, size):
     source = load(of(folder, directory), "train")
     assert source.shape == (None, None, 3) and not source.one_size
     images = source.images(size)
     assert (images.shape, images.dtype) == ((7, size, size, 3), np.uint8)
-    for image, name in zip(images, names_of(source), strict=True):
+    for image, name in zip(images, files_of(source), strict=True):
         expected = middle(folder / name, size).astype(np.int32)
         np.testing.assert_allclose(image, expected, rtol=0, atol=2)
     sizes = [example.input.size for example in source.read(np.arange(7))]
-    assert sizes == [SIZES[int(name[0])] for name in names_of(source)]
+    assert sizes == [SIZES[int(name[0])] for name in files_of(source)]
 
 
 KEYS = {
