@@ -44,7 +44,7 @@ TESTS = {
     "methods": ("methods", "losses", "settings_test.py"),
     "training": ("training", "runs"),
     "data": ("data", "runs"),
-    "evaluation": ("evaluation", "runs"),
+    "evaluation": ("evaluation", "runs", "settings_test.py"),
 }
 
 

@@ -114,25 +114,6 @@ def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monke
     np.testing.assert_allclose(pairs, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "mixup", "cutmix", "erasing", "decay"),
-    [  # as the commands of MoCo-v3's transfer/README.md are
-        ("cifar10", 0.8, 1.0, 0.0, 0.1),
-        ("cifar100", 0.5, 1.0, 0.0, 0.1),
-        ("flowers", 0.0, 0.0, 0.25, 0.3),
-        ("pets", 0.8, 0.0, 0.0, 0.1),
-    ],
-)
-def test_moco_v3_presets_have_the_settings_of_its_readme(name, mixup, cutmix, erasing, decay):
-    settings = finetune.PRESETS[f"moco_v3_{name}"]
-    training = settings["training"]
-    assert (training.mixup, training.cutmix, training.erasing) == (mixup, cutmix, erasing)
-    assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
-    assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
-    assert (training.crop_scale, training.smoothing) == ((0.05, 1.0), 0.1)
-    assert finetuning.peak_lr(training, 3e-4) == pytest.approx(6e-4)
-
-
 def test_fine_tuning_search_without_validation_images_is_rejected(context):
     few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):

@@ -25,15 +25,16 @@ PRESETS = {
     # This preset takes seconds on a laptop with a small network. It has no flips, because flips
     # change the class in data sets such as digits.
     "quick": {0.01: QUICK, 0.1: QUICK},
+    # SimCLR, B.5: the learning rate is 0.05 * batch / 256, without warm-up and weight decay.
     "simclr": {
         0.01: {"training": SIMCLR._replace(epochs=60), "lr": 0.05, "weight_decay": 0.0},
         0.1: {"training": SIMCLR._replace(epochs=30), "lr": 0.05, "weight_decay": 0.0},
     },
-    # These are SwAV's settings, also used by Barlow Twins. The linear layer has a higher learning
-    # rate.
+    # SwAV's README, also used by Barlow Twins: --lr 0.02 --lr_last_layer 5, and --lr 0.01
+    # --lr_last_layer 0.2.
     "swav": {
-        0.01: {"training": SWAV._replace(head_lr=250.0), "lr": 0.02, "weight_decay": 0.0},
-        0.1: {"training": SWAV._replace(head_lr=20.0), "lr": 0.01, "weight_decay": 0.0},
+        0.01: {"training": SWAV._replace(head_lr=5 / 0.02), "lr": 0.02, "weight_decay": 0.0},
+        0.1: {"training": SWAV._replace(head_lr=0.2 / 0.01), "lr": 0.01, "weight_decay": 0.0},
     },
 }
 
