@@ -96,6 +96,7 @@ def _verdicts(
         "auc_cl_smallest": ("auc_cl", "simclr", smallest, KNN),
         "auc_cl_smallest_tuned": ("auc_cl", "simclr_tuned", smallest, KNN),
         "released_above_simclr": ("auc_cl_released", "simclr", default, KNN),
+        "printed_above_simclr": ("auc_cl_sum", "simclr", default, KNN),
         "auc_cl_above_moco": ("auc_cl", "moco_v3", default, LINEAR),
     }
     verdicts: dict[str, Verdict | Comparison] = {

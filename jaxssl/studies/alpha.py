@@ -20,6 +20,7 @@ ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
 PRINTED = "auc_cl_sum"
 ARMS = (PRINTED, "auc_cl")
 NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
+CHANCE = 12.0  # A lower accuracy in percent counts as chance, with ten classes.
 ARRIVED = 0.9  # From this mean b on, a run that has not collapsed will not collapse.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
@@ -38,7 +39,7 @@ def run(setting: Setting) -> Findings:
     knn = {alpha: grid.seed_values(results[PRINTED, alpha], KNN) for alpha in ALPHAS[1:]}
     pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
     verdicts = {
-        "collapse": _judge_collapse(results[PRINTED, 0.0]),
+        **_judge_collapse(results[PRINTED, 0.0]),
         "robust": judge_similar(pairs, NOMINAL),
     }
     rows = [(f"std × √d, {arm}", *(spread(std[arm, a], 3) for a in ALPHAS)) for arm in ARMS]
@@ -52,14 +53,17 @@ def run(setting: Setting) -> Findings:
     return grid.grid_findings(results, "alpha", [KNN], CLAIMS, verdicts, ends, feature_std=std)
 
 
-def _judge_collapse(runs: list[RunResult]) -> Verdict:
-    """Judge whether all runs at alpha = 0 collapsed."""
+def _judge_collapse(runs: list[RunResult]) -> dict[str, Verdict]:
+    """Judge whether all runs at alpha = 0 collapsed, by their k-NN and by their embeddings."""
     std, b = (last_values(runs, key) for key in ("feature_std", "b"))
-    text = f"std × √d {spread(std, 3)}, k-NN {spread(grid.seed_values(runs, KNN))}"
+    knn = grid.seed_values(runs, KNN)
+    text = f"k-NN {spread(knn)}, std × √d {spread(std, 3)}"
     text += f" after {runs[0].history[-1]['step']} steps, where b is {spread(b)}"
-    if len(finite(std)) < max(2, len(std)):
-        return Verdict(text, None)
-    if max(std) < collapse.COLLAPSED_STD:
-        return Verdict(text, True)
-    arrived = min(std) >= collapse.COLLAPSED_STD and mean(b) > ARRIVED
-    return Verdict(text, False if arrived else None)
+
+    def judge(values: list[float], limit: float) -> Verdict:
+        if len(finite(std)) < max(2, len(std)):
+            return Verdict(text, None)
+        arrived = min(values) >= limit and mean(b) > ARRIVED
+        return Verdict(text, True if max(values) < limit else False if arrived else None)
+
+    return {"collapse": judge(knn, CHANCE), "shrinks": judge(std, collapse.COLLAPSED_STD)}

@@ -31,6 +31,7 @@ PAIRS = {
 # Each claim says that the first method's accuracy depends less on the batch size than the second's.
 CHANGES = {
     "auc_cl_stable": ("auc_cl", "simclr", KNN),
+    "auc_cl_stable_tuned": ("auc_cl", "simclr_tuned", KNN),
     "auc_cl_stable_moco": ("auc_cl", "moco_v3", LINEAR),
 }
 

@@ -76,7 +76,7 @@ def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table
     rows = []
     for (name, variance), (last, steps) in ends.items():
         is_regularised = variance == VARIANCES[1]
-        ratio = expit(last[:, 0] - last[:, 1])
+        ratio = _ratio(last)
         distance = np.linalg.norm(last - optimum, axis=1)
         cells = [f"{variance:g}", f"{REGULARISER:g}" if is_regularised else "none"]
         cells += [f"{np.sum(steps > JUMP)}", f"{steps.max():.3g}"]
@@ -92,9 +92,17 @@ def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table
     return Table("End points", (*heading, "ratio", "distance"), rows, note)
 
 
+def _ratio(scores: np.ndarray) -> np.ndarray:
+    """Return e^s1 / (e^s1 + e^s2) of scores [runs, 2]."""
+    return expit(scores[:, 0] - scores[:, 1])
+
+
 def _verdicts(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> dict[str, Verdict]:
     plain, regularised = VARIANCES
     jumps = {arm: int(np.sum(ends[arm, plain].largest_steps > JUMP)) for arm in ARMS}
+    ratios = (f"{arm} {spread(list(_ratio(ends[arm, plain].last)), 3)}" for arm in ARMS[:2])
+    text = f"{jumps['decl']} of {RUNS} runs are thrown off; final ratio: {', '.join(ratios)}"
+    converges = Verdict(text, not jumps["decl"])
     offsets = {arm: ends[arm, regularised].last - optimum for arm in ARMS}
     distances = {arm: np.linalg.norm(offset, axis=1).tolist() for arm, offset in offsets.items()}
     text = ", ".join(f"{arm} {spread(values)}" for arm, values in distances.items())
@@ -103,6 +111,7 @@ def _verdicts(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> di
     nearer = judge(CLAIMS["decl_nearer"], distances["direct"], distances["decl"])
     return {
         "direct_diverges": _judge_jumps(jumps["direct"], jumps["decl"]),
+        "decl_converges": converges,
         "decl_nearer": nearer.after(f"distances {text}"),
         "less_biased": _judge_bias(offsets),
         "printed_end": Verdict(f"({s1:.2f}, {s2:.2f})", is_printed),

@@ -76,7 +76,8 @@ def test_every_published_table_belongs_to_a_study():
 @pytest.mark.parametrize(
     ("name", "claim", "threshold"),
     [
-        ("alpha", "collapse", collapse.COLLAPSED_STD),
+        ("alpha", "collapse", study("alpha").CHANCE),
+        ("alpha", "shrinks", collapse.COLLAPSED_STD),
         ("alpha", "robust", study("alpha").NOMINAL),
         ("gradient_bias", "auc_cl_unbiased", study("gradient_bias").SMALL),
         ("toy_noise", "direct_diverges", study("toy_noise").JUMP),
@@ -195,7 +196,14 @@ def collapse_run(std, b):
     ],
 )
 def test_alpha_study_judges_collapse_only_after_b_has_converged(runs, holds):
-    assert study("alpha")._judge_collapse([collapse_run(*run) for run in runs]).holds is holds
+    verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
+    assert verdicts["shrinks"].holds is holds
+
+
+@pytest.mark.parametrize(("knn", "holds"), [((10.0, 11.0), True), ((89.0, 90.0), False)])
+def test_alpha_study_judges_the_papers_collapse_by_the_knn(knn, holds):
+    runs = [collapse_run(0.1, 0.97)._replace(metrics={KNN: value}) for value in knn]
+    assert study("alpha")._judge_collapse(runs)["collapse"].holds is holds
 
 
 def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
