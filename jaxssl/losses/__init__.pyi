@@ -100,11 +100,7 @@ def barlow_twins(
     axis_name: str | None = None,
 ) -> Array: ...
 def byol(
-    z1: Array,
-    z2: Array,
-    *,
-    labels: Array | None = None,
-    axis_name: str | None = None,
+    z1: Array, z2: Array, *, labels: Array | None = None, axis_name: str | None = None
 ) -> Array: ...
 def clip(
     z1: Array,
@@ -283,11 +279,7 @@ def siglip(
     axis_name: str | None = None,
 ) -> Array: ...
 def simsiam(
-    z1: Array,
-    z2: Array,
-    *,
-    labels: Array | None = None,
-    axis_name: str | None = None,
+    z1: Array, z2: Array, *, labels: Array | None = None, axis_name: str | None = None
 ) -> Array: ...
 def sogclr(
     z1: Array,

@@ -43,22 +43,20 @@ def text() -> str:
     return subprocess.run(ruff, input=source, text=True, capture_output=True, check=True).stdout
 
 
+class Source(str):
+    """An annotation that a signature prints as it is."""
+
+    __repr__ = str.__str__
+
+
 def definition(name: str, signature: inspect.Signature) -> str:
     """Return the definition of a function without its body."""
-    lines, kind = [], None
-    for p in signature.parameters.values():
-        if p.kind is p.KEYWORD_ONLY and kind is not p.kind:
-            lines.append("    *,\n")
-        stars = "**" if p.kind is p.VAR_KEYWORD else ""
-        default = "" if p.default is p.empty else f" = {p.default!r}"
-        lines.append(f"    {stars}{p.name}: {annotation(p.annotation)}{default},\n")
-        if p.kind is p.POSITIONAL_ONLY:
-            lines.append("    /,\n")
-        kind = p.kind
-    if kind is inspect.Parameter.VAR_KEYWORD:
-        lines = ["".join(lines).replace("    ", "").replace(",\n", ", ").removesuffix(", ")]
-    returned = annotation(signature.return_annotation)
-    return f"def {name}(\n{''.join(lines)}) -> {returned}: ...\n"
+    parameters = [
+        p.replace(annotation=Source(annotation(p.annotation)))
+        for p in signature.parameters.values()
+    ]
+    returned = Source(annotation(signature.return_annotation))
+    return f"def {name}{inspect.Signature(parameters, return_annotation=returned)}: ...\n"
 
 
 def annotation(value: object) -> str:
