@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax import Array, lax
+from jax import lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue, enqueue
@@ -154,26 +154,21 @@ def method(
         # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
         return [(q, 0) for q in range(num_queries) if has_target or q != 1]
 
-    functions = {}
-    if has_target:
-        functions["after"] = partial(_update_target, momentum)
-    if evaluate == "target":
-        functions["backbone"] = _target_backbone
+    def update_target(params, carried, step):
+        m, target = at_step({"m": momentum}, step)["m"], carried.target
+        mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
+        return carried._replace(target={**target, "params": mean})
+
+    def target_backbone(params, carried):
+        return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
+
     per_example = base.Carried(False, False, {"objective": objective.per_example, "queue": False})
-    functions |= {"check_views": check_views, "per_example": per_example}
+    functions = {"check_views": check_views, "per_example": per_example}
+    if has_target:
+        functions["after"] = update_target
+    if evaluate == "target":
+        functions["backbone"] = target_backbone
     return base.Method(encoder, init, loss, **functions)
-
-
-def _update_target(
-    momentum: Number, params: Any, carried: base.Carried, step: Array
-) -> base.Carried:
-    m, target = at_step({"m": momentum}, step)["m"], carried.target
-    mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
-    return carried._replace(target={**target, "params": mean})
-
-
-def _target_backbone(params: Any, carried: base.Carried) -> tuple[Any, Any]:
-    return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
 
 
 def _select(tree: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The two-tower method: image and text networks (CLIP), or two views of a graph (GraphCL)."""
 
-from functools import partial
-
 import jax
 from jax import numpy as jnp
 
@@ -40,7 +38,14 @@ def method(
     if encoder.predictor is not None:
         raise ValueError('method "two_tower" does not use a predictor; set predictor.name=none')
     text = encoder.text
-    check_views = partial(_check_views, 1 if text is not None else 2)
+    expected = 1 if text is not None else 2
+
+    def check_views(num_views, num_crops):
+        if num_crops or num_views != expected:
+            raise ValueError(
+                f'method "two_tower" needs views={expected} and crops.number=0, '
+                f"got views={num_views} and crops.number={num_crops}"
+            )
 
     def init(key, batch, num_examples):
         if text is None:
@@ -79,11 +84,3 @@ def method(
 
     per_example = base.Carried(False, False, objective.per_example)
     return base.Method(encoder, init, loss, check_views=check_views, per_example=per_example)
-
-
-def _check_views(expected: int, num_views: int, num_crops: int) -> None:
-    if num_crops or num_views != expected:
-        raise ValueError(
-            f'method "two_tower" needs views={expected} and crops.number=0, '
-            f"got views={num_views} and crops.number={num_crops}"
-        )
