@@ -38,14 +38,12 @@ class Layout(NamedTuple):
     channels: int = 3
 
 
-class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class Builder(user_files.Builder, skip_registration=True):
     """TFDS builder of examples with class and file name, which skips unreadable files."""
 
-    VERSION = tfds.core.Version("1.0.0")
     noun = "pictures"
     title = "Pictures"
     feature = "image"  # name of the TFDS feature that holds the example
-    builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @abstractmethod
     def _feature(self) -> tfds.features.FeatureConnector:
@@ -59,17 +57,12 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         """Return the shape that the metadata record, from the sizes of all examples."""
 
-    def _make_info(self, metadata: dict[str, Any]) -> tfds.core.DatasetInfo:
+    def _describe(self, metadata: dict[str, Any]) -> tfds.core.DatasetInfo:
         classes = self.builder_config.contents.classes
         features = {self.feature: self._feature(), "file": tfds.features.Text()}
         if classes:
             features["label"] = tfds.features.ClassLabel(names=list(classes))
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=f"{self.title} of {self.builder_config.root}",
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict(metadata),
-        )
+        return self._make_info(self.title, features, metadata)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager

@@ -23,12 +23,10 @@ IMAGE_COLUMNS = ("image", "file", "filename", "image_name")
 CAPTION_COLUMNS = ("caption", "text", "comment")
 
 
-class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class Builder(user_files.Builder, skip_registration=True):
     """TFDS builder of pictures with their captions, sorted by file name."""
 
     name = "captions"
-    VERSION = tfds.core.Version("1.0.0")
-    builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
@@ -36,13 +34,8 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             "captions": tfds.features.Sequence(tfds.features.Text()),
             "file": tfds.features.Text(),
         }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=f"Pictures and captions of {self.builder_config.root}",
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict({"shape": None, "skipped": [], "upright": True}),
-            disable_shuffling=True,
-        )
+        metadata = {"shape": None, "skipped": [], "upright": True}
+        return self._make_info("Pictures and captions", features, metadata, disable_shuffling=True)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager
@@ -84,11 +77,17 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     if data["labels"]:
         table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
     content = *source.content, table
-    config, prepared = user_files.find_prepared(
-        Builder, source, content, data_dir, default="captions"
-    )
-    if prepared:
-        return prepared
+
+    def fields() -> dict[str, Any]:
+        text, pictures = _read_files(source, table)
+        captions = parse_captions(text, data["labels"] or path)
+        return {"contents": _match(captions, pictures, path)}
+
+    return user_files.find_builder(Builder, source, content, data_dir, fields, default="captions")
+
+
+def _read_files(source: user_files.UserFiles, table: str | None) -> tuple[str, list[str]]:
+    """Return the table of captions, read from the user's files if it is None, and the pictures."""
     pictures = []
     for file, read in files.read_files(source.root, source.inside):
         if file.lower().endswith(decoding.SUFFIXES):
@@ -97,12 +96,10 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
             table = _read_text(read, file)
     if table is None:
         raise UserError(
-            f"data.path={path} has no table of captions ({', '.join(TABLES)}); name one with "
-            "data.labels"
+            f"data.path={source.path} has no table of captions ({', '.join(TABLES)}); name one "
+            "with data.labels"
         )
-    captions = parse_captions(table, data["labels"] or path)
-    config.contents = _match(captions, pictures, path)
-    return Builder(data_dir=data_dir, config=config)
+    return table, pictures
 
 
 def parse_captions(table: str, path: str) -> dict[str, list[str]]:

@@ -10,7 +10,6 @@ Folders around all pictures, such as the top folder of an archive, are skipped.
 """
 
 import csv
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +23,6 @@ from jaxssl.data.formats._layout import Layout
 from jaxssl.data.formats.user_files import CHANNELS, abbreviate
 from jaxssl.errors import UserError
 
-log = logging.getLogger("jaxssl")
-
 
 class Builder(_layout.Builder, skip_registration=True):
     """TFDS builder of pictures with class and file name.
@@ -37,7 +34,7 @@ class Builder(_layout.Builder, skip_registration=True):
 
     def _info(self) -> tfds.core.DatasetInfo:
         channels = {"channels": self.builder_config.channels}
-        return self._make_info({"shape": None, "skipped": [], "upright": True, **channels})
+        return self._describe({"shape": None, "skipped": [], "upright": True, **channels})
 
     def _feature(self) -> tfds.features.FeatureConnector:
         return tfds.features.Image(shape=(None, None, self.builder_config.channels))
@@ -75,18 +72,14 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     content = (*source.content, *split.values()), labels
     # Sets that were prepared before there were other numbers of channels keep their names.
     content = content if channels == CHANNELS else (*content, channels)
-    config, prepared = user_files.find_prepared(
-        Builder, source, content, data_dir, default="folder"
-    )
-    if prepared:
-        return prepared
-    names = user_files.list_names(source)
-    layout = arrange(names, source.path, suffixes=suffixes, labels=labels, **split)
-    if layout.other:
-        files_left_out = len(layout.other), abbreviate(layout.other)
-        log.info("data       %d files are not pictures and are left out: %s", *files_left_out)
-    config.contents, config.channels = layout, channels
-    return Builder(data_dir=data_dir, config=config)
+
+    def fields() -> dict[str, Any]:
+        names = user_files.list_names(source)
+        layout = arrange(names, source.path, suffixes=suffixes, labels=labels, **split)
+        user_files.log_left_out(layout.other, "are not pictures")
+        return {"contents": layout, "channels": channels}
+
+    return user_files.find_builder(Builder, source, content, data_dir, fields, default="folder")
 
 
 def arrange(

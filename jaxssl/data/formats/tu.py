@@ -46,12 +46,10 @@ class Graphs(NamedTuple):
     num_tags: int
 
 
-class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class Builder(user_files.Builder, skip_registration=True):
     """TFDS builder of graphs in a fixed random order, so that slices are random samples."""
 
     name = "tu"
-    VERSION = tfds.core.Version("1.0.0")
-    builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _info(self) -> tfds.core.DatasetInfo:
         classes = sorted(set(self._set.labels))
@@ -61,12 +59,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             "label": tfds.features.ClassLabel(names=[str(label) for label in classes]),
         }
         metadata = {"kind": "graph", "num_tags": self._set.num_tags}
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=f"Graphs of {self.builder_config.root}",
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict(metadata),
-        )
+        return self._make_info("Graphs", features, metadata)
 
     @functools.cached_property
     def _set(self) -> Graphs:
@@ -94,10 +87,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         UserError: if the path does not hold one set, or its files are damaged.
     """
     source = user_files.locate(data, f"the files of a set, such as {URL}", (".txt",))
-    config, prepared = user_files.find_prepared(
-        Builder, source, source.content, data_dir, default="set"
-    )
-    return prepared or Builder(data_dir=data_dir, config=config)
+    return user_files.find_builder(Builder, source, source.content, data_dir, dict, default="set")
 
 
 def read_tu_graphs(root: Path, inside: str = "") -> Graphs:

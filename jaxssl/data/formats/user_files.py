@@ -11,7 +11,7 @@ import io
 import logging
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,24 @@ class Config(tfds.core.BuilderConfig):
     channels: int = 3
 
 
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """TFDS builder of a user's files."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    builder_config: Config  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def _make_info(
+        self, title: str, features: dict[str, Any], metadata: dict[str, Any], **options: Any
+    ) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=f"{title} of {self.builder_config.root}",
+            features=tfds.features.FeaturesDict(features),
+            metadata=tfds.core.MetadataDict(metadata),
+            **options,
+        )
+
+
 def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) -> UserFiles:
     """Find the files that `data.path` names, and compute their fingerprint.
 
@@ -107,36 +125,44 @@ def list_names(source: UserFiles) -> list[str]:
     return names
 
 
-def find_prepared(
-    builder: type[tfds.core.DatasetBuilder],
+def find_builder(
+    builder: type[Builder],
     source: UserFiles,
     content: Any,
     data_dir: str | None,
+    arrange: Callable[[], dict[str, Any]],
     *,
     default: str,
-) -> tuple[Config, tfds.core.DatasetBuilder | None]:
-    """Return the configuration of a user's data set, and its builder if it is prepared.
+) -> tfds.core.DatasetBuilder:
+    """Return the builder of a user's data set, prepared or not.
 
-    The name consists of the path's last part and a fingerprint. If the set is prepared, the user's
-    files are not read again.
+    The name of the set consists of the path's last part and a fingerprint. If the set is prepared,
+    the user's files are not read again.
 
     Args:
         builder: class of the format.
         source: the user's files.
         content: identifies files and settings by its `repr`.
         data_dir: folder of prepared sets. None is TFDS' default.
+        arrange: returns further fields of the `Config` of a set that is not prepared.
         default: replaces the path's last part if it has no letters or digits.
     """
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(source.path).name.partition(".")[0])[:64] or default
-    config = Config(f"{stem}-{digest}", root=source.root, inside=source.inside)
-    config.on_error = source.on_error
-    root = Path(data_dir or constants.DATA_DIR).expanduser()
-    folder = root / builder.name / config.name / str(builder.VERSION)
-    if not folder.exists():
-        return config, None
-    with integrity.guard(folder):
-        return config, tfds.builder_from_directory(folder)
+    name, root = f"{stem}-{digest}", Path(data_dir or constants.DATA_DIR).expanduser()
+    folder = root / builder.name / name / str(builder.VERSION)
+    if folder.exists():
+        with integrity.guard(folder):
+            return tfds.builder_from_directory(folder)
+    fields = {"root": source.root, "inside": source.inside, "on_error": source.on_error}
+    return builder(data_dir=data_dir, config=Config(name, **fields, **arrange()))
+
+
+def log_left_out(names: Sequence[str], problem: str) -> None:
+    """Log the files that do not belong to a data set, if there are any."""
+    if names:
+        text = "data       %d files %s and are left out: %s"
+        log.info(text, len(names), problem, abbreviate(names))
 
 
 def read_checked(

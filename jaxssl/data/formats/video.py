@@ -14,7 +14,6 @@ stored without loss. A frame of 128 pixels a side takes 49 kB.
 """
 
 import importlib.util
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,7 +27,6 @@ from jaxssl.data.formats._layout import Layout
 from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError
 
-log = logging.getLogger("jaxssl")
 # This suffix is appended to a clip's name before the hash that selects the test split. Earlier
 # versions split prepared data sets this way.
 HASH_SUFFIX = ".ppm"
@@ -48,7 +46,7 @@ class Builder(_layout.Builder, skip_registration=True):
     feature = "clip"
 
     def _info(self) -> tfds.core.DatasetInfo:
-        return self._make_info({"kind": "video", "shape": None, "skipped": []})
+        return self._describe({"kind": "video", "shape": None, "skipped": []})
 
     def _feature(self) -> tfds.features.FeatureConnector:
         shape = (None, None, None, self.builder_config.contents.channels)
@@ -93,22 +91,18 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         raise UserError(f"data.frame_size must be in [1, {integrity.MAX_SIDE}], got {size}")
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values(), size)
-    config, prepared = user_files.find_prepared(Builder, source, content, data_dir, default="video")
-    if prepared:
-        return prepared
-    layout = arrange(user_files.list_names(source), source.path, **split)
-    if any(map(_frames.is_video, layout.files)) and importlib.util.find_spec("av") is None:
-        raise UserError(
-            f"data.path={source.path} holds videos, which need PyAV: pip install 'jaxssl[video]', "
-            "or extract the frames of each video into a folder of pictures"
-        )
-    if layout.other:
-        files_left_out = len(layout.other), abbreviate(layout.other)
-        log.info(
-            "data       %d files do not belong to a clip and are left out: %s", *files_left_out
-        )
-    config.contents, config.frame_size = layout, size
-    return Builder(data_dir=data_dir, config=config)
+
+    def fields() -> dict[str, Any]:
+        layout = arrange(user_files.list_names(source), source.path, **split)
+        if any(map(_frames.is_video, layout.files)) and importlib.util.find_spec("av") is None:
+            raise UserError(
+                f"data.path={source.path} holds videos, which need PyAV: pip install "
+                "'jaxssl[video]', or extract the frames of each video into a folder of pictures"
+            )
+        user_files.log_left_out(layout.other, "do not belong to a clip")
+        return {"contents": layout, "frame_size": size}
+
+    return user_files.find_builder(Builder, source, content, data_dir, fields, default="video")
 
 
 def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
