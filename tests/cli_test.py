@@ -1,5 +1,6 @@
 """`train.py` and `eval.py` as a user calls them, in subprocesses."""
 
+import inspect
 import json
 import os
 import re
@@ -155,16 +156,18 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_names_all_flags_and_the_example_is_a_valid_command_line(command, capsys, monkeypatch):
     module, calls = cli.load(command), []
+    main = module.main
     with pytest.raises(SystemExit) as stop:
         cli.run(command, ["--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0 and f"usage: jaxssl {command}" in text
     for flag in module.FLAGS:
         assert re.search(rf"--(\[no\])?{flag}:", text)
-    monkeypatch.setattr(module, "main", calls.append)
+    monkeypatch.setattr(module, "main", lambda *given: calls.append(given))
     with pytest.raises(SystemExit) as stop:
         cli.run(command, cli.COMMANDS[command].example.split())
     assert stop.value.code == 0 and len(calls) == 1
+    assert len(inspect.signature(main).parameters) == len(calls[0])
 
 
 def test_list_of_commands_survives_a_full_disk():

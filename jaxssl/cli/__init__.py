@@ -4,7 +4,8 @@ Each subcommand is a file of this folder with
 
 * a docstring, which `jaxssl COMMAND --help` prints,
 * `FLAGS`, the subcommand's flags,
-* ``main(overrides)``, called with the --config.KEY=VALUE overrides after the flags are parsed,
+* ``main()``, called after the flags are parsed, or ``main(overrides)`` if the subcommand takes
+  config keys as --config.KEY=VALUE,
 * optionally `POSITIONAL`, the name of the flag that takes the arguments without dashes.
 """
 
@@ -164,6 +165,7 @@ def run(command: str, arguments: Sequence[str]) -> None:
 
 
 def _run(command: str, arguments: list[str]) -> int:
+    """Run a subcommand and return the exit status. Errors of the user are printed as one line."""
     # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # every repeated request is a warning
@@ -176,25 +178,7 @@ def _run(command: str, arguments: list[str]) -> int:
         return 0
     outlive_terminal()
     try:
-        # A second command in the same process must start from the default flags.
-        for name in module.FLAGS:
-            module.FLAGS[name].unparse()
-        rest, overrides = split_overrides(arguments)
-        if overrides and COMMANDS[command].keys is None:
-            key = overrides[0][0]
-            raise UserError(f"jaxssl {command} takes no config keys; leave {PREFIX}{key} out")
-        module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
-        rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
-        positional = getattr(module, "POSITIONAL", None)
-        if rest and positional:
-            flag = module.FLAGS[positional]
-            if isinstance(flag.value, list):
-                flag.value, rest = [*flag.value, *rest], []
-            else:
-                flag.parse(rest.pop(0))
-        if rest:
-            raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
-        module.main(overrides)
+        _call(command, module, arguments)
     except flags.UnrecognizedFlagError as error:
         return _fail(UserError(_unknown_flag(command, error.flagname, module.FLAGS)))
     except (flags.Error, UserError) as error:
@@ -213,6 +197,35 @@ def _run(command: str, arguments: list[str]) -> int:
         _tell_peers(error)
         raise
     return 0
+
+
+def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
+    """Parse the arguments of a subcommand and call its function ``main``.
+
+    Raises:
+        UserError: for an argument that the subcommand does not take.
+        flags.Error: for an unknown flag or a wrong value.
+    """
+    # A second command in the same process must start from the default flags.
+    for name in module.FLAGS:
+        module.FLAGS[name].unparse()
+    rest, overrides = split_overrides(arguments)
+    takes_keys = COMMANDS[command].keys is not None
+    if overrides and not takes_keys:
+        key = overrides[0][0]
+        raise UserError(f"jaxssl {command} takes no config keys; leave {PREFIX}{key} out")
+    module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
+    rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
+    positional = getattr(module, "POSITIONAL", None)
+    if rest and positional:
+        flag = module.FLAGS[positional]
+        if isinstance(flag.value, list):
+            flag.value, rest = [*flag.value, *rest], []
+        else:
+            flag.parse(rest.pop(0))
+    if rest:
+        raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
+    module.main(*([overrides] if takes_keys else []))
 
 
 def _tell_peers(error: Exception) -> None:

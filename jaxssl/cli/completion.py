@@ -73,7 +73,7 @@ POSITIONAL = "shell"
 SHELL = flags.DEFINE_enum("shell", None, list(SCRIPTS), "Same as bash, zsh or fish.", FLAGS)
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Print the script of a shell."""
     if SHELL.value is None:
         raise UserError(f"name the shell: jaxssl completion {'|'.join(SCRIPTS)}")

@@ -30,7 +30,7 @@ KINDS = {
 }
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Print the names and the first lines of the docstrings."""
     kinds = (*FILES, *KINDS)
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]

@@ -17,7 +17,7 @@ POSITIONAL = "folder"
 FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Convert the data set that the flags name with `jaxssl.data.opening.convert.convert`."""
     from jaxssl.data.opening.convert import convert
     from jaxssl.training.output.console import show

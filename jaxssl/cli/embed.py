@@ -17,7 +17,7 @@ OUT = flags.DEFINE_string("out", "embeddings.npy", "File to write, .npy or .parq
 cli.define_pictures(FLAGS)
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Call `jaxssl.embed` with the flags."""
     encoder, images = cli.encoder_and_pictures(FLAGS, "embed")
     from jaxssl import api

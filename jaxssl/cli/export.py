@@ -31,7 +31,7 @@ PUSH = flags.DEFINE_string(
 TRUST = cli.define_trust(FLAGS)
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Export a run's encoder with `jaxssl.pretrained.export.export`."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl import distributed

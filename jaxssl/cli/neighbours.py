@@ -33,7 +33,7 @@ ROWS = flags.DEFINE_integer(
 cli.define_pictures(FLAGS)
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Write the page with `jaxssl.evaluation.picture_neighbours.write`."""
     encoder, images = cli.encoder_and_pictures(FLAGS, "neighbours")
     options = cli.encoder_options(FLAGS)

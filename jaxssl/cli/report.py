@@ -18,7 +18,7 @@ OUT = flags.DEFINE_string(
 )
 
 
-def main(overrides: list[tuple[str, str]]) -> None:
+def main() -> None:
     """Write the report page with `jaxssl.report.comparison.write_page`."""
     # The report code is imported after the flags are checked, so that wrong flags fail at once.
     from jaxssl.report.comparison import write_page

@@ -10,9 +10,9 @@ from rich.table import Table as PrintedTable
 
 from jaxssl.errors import UserError
 from jaxssl.report import page
-from jaxssl.report.images import embed_png, figure_png
+from jaxssl.report.images import Image, embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
-from jaxssl.studies.study import Claim, Findings, Setting, Verdict
+from jaxssl.studies.study import Claim, Findings, Setting, Table, Verdict
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
@@ -59,18 +59,44 @@ def write_study(
         file_io.write_bytes(setting.out / f"{name}_{picture.name}.png", png)
         images.append(embed_png(png, picture.alt, caption=picture.caption))
     facts = {"scale": setting.scale, "on": findings.where, **about}
-    html = page.render(
-        "study.html",
-        title=title,
-        command=about.get("command", ""),
+    path = setting.out / f"{name}.html"
+    write_page(
+        path,
+        title,
+        about.get("command", ""),
+        findings.tables,
         facts=[f"{key} {value}" for key, value in facts.items() if key != "command"],
-        claims=page.Table("claims", CLAIM_HEADING, list(map(claim_cells, entries.values()))),
-        tables=findings.tables,
+        claims=list(map(claim_cells, entries.values())),
         pictures=images,
     )
-    path = setting.out / f"{name}.html"
-    file_io.write_text(path, html)
     return path
+
+
+def write_page(
+    path: Path,
+    title: str,
+    command: str,
+    tables: Sequence[Table],
+    *,
+    facts: Sequence[str] = (),
+    claims: Sequence[Sequence[str]] = (),
+    pictures: Sequence[Image] = (),
+) -> None:
+    """Write an HTML page of tables.
+
+    Args:
+        path: the page.
+        title: of the page.
+        command: the command line that makes the page.
+        tables: in this order.
+        facts: about the measurement, shown below the title.
+        claims: the `claim_cells` of each claim, which stand above the tables.
+        pictures: which stand below the tables.
+    """
+    values = {"title": title, "command": command, "facts": facts, "tables": tables}
+    of_claims = page.Table("claims", CLAIM_HEADING, claims)
+    html = page.render("study.html", **values, claims=of_claims, pictures=pictures)
+    file_io.write_text(path, html)
 
 
 def write_markdown(path: Path, document: Path) -> None:
@@ -101,17 +127,22 @@ def write_markdown(path: Path, document: Path) -> None:
 def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
     """Print the tables and the verdicts of a study."""
     for table in findings.tables:
-        printed = PrintedTable(title=table.title, title_justify="left")
-        for i, heading in enumerate(table.heading):
-            printed.add_column(heading, justify="right" if i else "left")
-        for row in table.rows:
-            printed.add_row(*row)
-        show_table(printed)
-        if table.note:
-            show(table.note)
+        print_table(table)
     for key, verdict in findings.verdicts.items():
         claim = claims[key]
         show(f"{verdict.word}: {claim.text} ({claim.source}): {verdict.measured}")
+
+
+def print_table(table: Table) -> None:
+    """Print a table with its title and its note."""
+    printed = PrintedTable(title=table.title, title_justify="left")
+    for i, heading in enumerate(table.heading):
+        printed.add_column(heading, justify="right" if i else "left")
+    for row in table.rows:
+        printed.add_row(*row)
+    show_table(printed)
+    if table.note:
+        show(table.note)
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -17,13 +17,12 @@ from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run
 from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
-from jaxssl.report import page
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies import documents
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell
 from jaxssl.studies.run_results import RunResult
-from jaxssl.studies.study import Findings, Setting, Table
+from jaxssl.studies.study import Setting, Table
 from jaxssl.studies.verdicts import spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.build import build
@@ -114,8 +113,11 @@ def train(
         figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no figures"
         console.show(f"[{number}/{runs}] {values}: {figures} ({state})")
     table = make_table(grid, cells, results, base)
-    documents.print_findings({}, Findings([table], [], {}, {}, ""))
-    _write(table, folder, command)
+    documents.print_table(table)
+    text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
+    file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
+    documents.write_page(folder / "grid.html", table.title, command, [table])
+    console.show(f"table: {folder / 'grid.html'} and {folder / 'grid.md'}")
 
 
 def make_table(
@@ -245,22 +247,6 @@ def _test_split(grid: Grid, base: ConfigDict) -> str:
 
 def _describe(cell: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in cell.items())
-
-
-def _write(table: Table, folder: Path, command: str) -> None:
-    text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
-    file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
-    html = page.render(
-        "study.html",
-        title=table.title,
-        command=command,
-        facts=[],
-        claims=page.Table("claims", (), []),
-        tables=[table],
-        pictures=[],
-    )
-    file_io.write_text(folder / "grid.html", html)
-    console.show(f"table: {folder / 'grid.html'} and {folder / 'grid.md'}")
 
 
 def _split(text: str) -> list[str]:
