@@ -56,7 +56,7 @@ def environment(tmp_path):
         ("jaxssl train x", ""),
         ("jaxssl eval --protocols=knn,svm:k", "--protocols=knn,svm:kernel"),
         ("jaxssl eval --config.", "--config.data."),
-        ("jaxssl eval --suite el", "elevater"),
+        ("jaxssl eval --suite ele", "elevater elevater_19"),
         ("jaxssl embed --on_error=", "--on_error=skip --on_error=stop"),
         ("jaxssl embed --layer b", "backbone"),
         ("jaxssl report --config.", ""),

@@ -62,6 +62,7 @@ CHOICES = {
     "step": ("best", "last"),
     "to": ("safetensors", "torch", "stablehlo", "timm"),
 }
+NOTHING = ast.Dict(keys=[], values=[])
 # Arguments that a factory has beside those of the loss that it is made from.
 FURTHER: dict[str, dict[str, Any]] = {
     "stateless": {"learn": ()},
@@ -196,11 +197,15 @@ def _arguments_of(group: str, name: str) -> dict[str, Any]:
     definitions = _definitions(group, name)
     factory, further = definitions[components.GROUPS[group].factory], {}
     if isinstance(factory, ast.Call):  # made from a loss: objective = stateless(foo_loss, ...)
-        further = FURTHER[ast.unparse(factory.func)]
+        made_by, given = ast.unparse(factory.func), {str(k.arg): k.value for k in factory.keywords}
+        if made_by == "factory":
+            further = {key: getattr(value, "value", None) for key, value in given.items()}
+        else:
+            further = FURTHER[made_by] | ast.literal_eval(given.get("extra", NOTHING))
         factory = definitions[ast.unparse(factory.args[0])]
         for decorator in factory.decorator_list:  # @wraps(foo_loss)
             factory = definitions[ast.unparse(decorator.args[0])]
-        positional = [arg.arg for arg in factory.args.args[1:] if arg.arg != "center"]
+        positional = [a.arg for a in factory.args.args[1:] if "Array" not in ast.unparse(a)]
         further = dict.fromkeys(positional) | further
     pairs = zip(factory.args.kwonlyargs, factory.args.kw_defaults, strict=True)
     return {arg.arg: getattr(default, "value", None) for arg, default in pairs} | further
