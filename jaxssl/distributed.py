@@ -254,18 +254,19 @@ def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
 
 def gather_process_rows(x: np.ndarray) -> np.ndarray:
     """Concatenate rows [n, ...] of all processes. n may differ between processes."""
-    if process_count() == 1:
-        return np.asarray(x)
-    sizes = gather_processes(np.asarray(len(x), np.int32))
-    padded = gather_processes(pad_rows(x, sizes.max()))
-    return np.concatenate([rows[:size] for rows, size in zip(padded, sizes, strict=True)])
+    return np.asarray(x) if process_count() == 1 else np.concatenate(_gather_unequal(x))
 
 
 def gather_process_texts(text: bytes) -> list[bytes]:
     """Return the texts of all processes, which may differ in length."""
-    sizes = gather_processes(np.asarray(len(text), np.int32))
-    padded = gather_processes(pad_rows(np.frombuffer(text, np.uint8), sizes.max()))
-    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
+    return [row.tobytes() for row in _gather_unequal(np.frombuffer(text, np.uint8))]
+
+
+def _gather_unequal(x: np.ndarray) -> list[np.ndarray]:
+    """Return the arrays [n, ...] of all processes. n may differ between processes."""
+    sizes = gather_processes(np.asarray(len(x), np.int32))
+    padded = gather_processes(pad_rows(x, sizes.max()))
+    return [rows[:size] for rows, size in zip(padded, sizes, strict=True)]
 
 
 def mean_over_processes(x: np.ndarray) -> float:

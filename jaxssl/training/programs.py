@@ -15,6 +15,7 @@ from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method, init_variables
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.online_probe import (
+    OnlineProbe,
     ProbedState,
     make_online_probe,
     with_probe,
@@ -105,17 +106,21 @@ def make_programs(
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     steps = partial(shared_steps, numbers=numbers)
+    programs = Programs(init, next_batches, steps, encode, capacity if resident else 1)
     if not probed_classes:
-        most_steps = capacity if resident else 1
-        return Programs(init, next_batches, steps, encode, most_steps)
-
+        return programs
     components = setup.method, setup.augment, batches.example, probed_classes
     probe = make_online_probe(*components, setup.batch_size, mesh, resident=resident)
+    return _add_probe(programs, probe)
 
-    def probed_steps(
+
+def _add_probe(programs: Programs, probe: OnlineProbe) -> Programs:
+    """Let programs train a probe after each step, which is then the only step of a call."""
+
+    def steps(
         state: ProbedState, data: Batch, indices: Array, n: int
     ) -> tuple[ProbedState, dict[str, Array], Array, Array]:
-        new, metrics, embeddings, losses = steps(without_probe(state), data, indices, n)
+        new, metrics, embeddings, losses = programs.steps(without_probe(state), data, indices, n)
         trained = probe.update(state.probe, new, data, indices)
         if jax.default_backend() == "cpu":
             # The devices of a CPU share their threads. Two programs at once could wait for each
@@ -123,10 +128,10 @@ def make_programs(
             jax.block_until_ready(trained)
         return with_probe(new, trained), metrics, embeddings, losses
 
-    def probed_init(seed: int) -> ProbedState:
-        return probe.init(init(seed))
+    def init(seed: int) -> ProbedState:
+        return probe.init(programs.init(seed))
 
-    return Programs(probed_init, next_batches, probed_steps, encode, 1)
+    return programs._replace(init=init, steps=steps, most_steps=1)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
