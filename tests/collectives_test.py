@@ -168,8 +168,7 @@ def test_every_row_of_the_communication_tables_in_docs_is_tested():
 
 WIDTHS, HIDDEN, PREDICTED = (5, 6), 10, 9
 ENCODER = Encoder(
-    convnet.net(widths=WIDTHS, strides=(1, 2)),
-    heads.mlp(proj_hidden_dim=HIDDEN, proj_output_dim=D),
+    convnet.net(widths=WIDTHS, strides=(1, 2)), heads.mlp(proj_hidden_dim=HIDDEN, proj_output_dim=D)
 )
 PREDICTING = ENCODER._replace(predictor=heads.predictor(pred_hidden_dim=PREDICTED))
 

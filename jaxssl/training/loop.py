@@ -208,10 +208,7 @@ def train(
 
 
 def _set_up(
-    config: ConfigDict,
-    workdir: Path,
-    evaluation: Evaluation,
-    splits: Splits | None,
+    config: ConfigDict, workdir: Path, evaluation: Evaluation, splits: Splits | None
 ) -> _Run:
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())

@@ -21,13 +21,7 @@ from jaxssl.training.online_probe import (
     with_probe,
     without_probe,
 )
-from jaxssl.training.state import (
-    Step,
-    Steps,
-    TrainState,
-    make_train_step,
-    make_train_steps,
-)
+from jaxssl.training.state import Step, Steps, TrainState, make_train_step, make_train_steps
 
 MOST_STEPS = 100  # largest number of training steps in one call
 

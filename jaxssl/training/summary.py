@@ -14,11 +14,7 @@ from jaxssl.training.state import TrainState
 
 
 def lines(
-    config: ConfigDict,
-    setup: Setup,
-    state: TrainState,
-    batch: Mapping[str, Any],
-    num_devices: int,
+    config: ConfigDict, setup: Setup, state: TrainState, batch: Mapping[str, Any], num_devices: int
 ) -> list[str]:
     """Return the lines that a run logs when it starts.
 

@@ -398,8 +398,7 @@ def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "written",
-    [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 8))],
+    "written", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 8))]
 )
 def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
     """With a replicated queue, and sharded per-example buffers and optimiser state."""

@@ -131,12 +131,7 @@ def values(schedule, num_steps):
 @pytest.mark.parametrize("name", RATES)
 def test_learning_rate_warms_up_to_the_peak_and_decays_to_the_end(name, warmup, low, end_factor):
     rate = learning_rate(
-        name,
-        0.8,
-        warmup_steps=warmup,
-        total_steps=45,
-        end_factor=end_factor,
-        warmup_start=low,
+        name, 0.8, warmup_steps=warmup, total_steps=45, end_factor=end_factor, warmup_start=low
     )
     expected = [
         0.8 * (low + (1 - low) * step / warmup)
