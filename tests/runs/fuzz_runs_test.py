@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from file_cases import zipped
 from fuzz_cases import (
     REFUSED,
     VALUES,
@@ -28,15 +29,13 @@ from fuzz_cases import (
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
-from file_cases import zipped
 from weights_cases import GOLDEN, draw_weights
 
-from jaxssl.report import run_report
-from jaxssl.report import results
 from jaxssl.pretrained import weights
-from jaxssl.training.workdir import checkpoint
+from jaxssl.report import results, run_report
 from jaxssl.training import config
 from jaxssl.training.build import build
+from jaxssl.training.workdir import checkpoint
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
 

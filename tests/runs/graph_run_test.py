@@ -1,7 +1,5 @@
 """Runs on graphs: train, stop, resume, evaluate and load, on any number of devices."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -10,22 +8,18 @@ from graph_cases import packed, random_graphs, text
 from shared_folders import shared_folder, shared_run
 from workdir_cases import assert_resumes
 
-from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.evaluation import features
+from jaxssl.evaluation import features, pretrain, run
+from jaxssl.evaluation.protocols import svm
 from jaxssl.kinds import graph
 from jaxssl.report import results
-from jaxssl.evaluation import run
-from jaxssl.evaluation.protocols import svm
-from jaxssl.training.workdir import checkpoint
 from jaxssl.training import config
-from jaxssl.training import loop
-from jaxssl.training.output import metrics_writer
 from jaxssl.training.build import build, make_init
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import make_train_step
 
 CONFIG = "graphs/tu:graphcl"

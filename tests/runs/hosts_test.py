@@ -12,23 +12,20 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from xla_flags import DEVICES
 from graph_cases import random_graphs
-from tiny import SAVED, SETTINGS
-from tiny import DIGITS
-from workdir_cases import acting
+from tiny import DIGITS, SAVED, SETTINGS
+from workdir_cases import acting, metric_lines
+from xla_flags import DEVICES
 
-from jaxssl.evaluation import pretrain
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
 from jaxssl.report import results
+from jaxssl.training import config, loop
 from jaxssl.training.workdir import checkpoint, digests
-from jaxssl.training import config
-from jaxssl.training import loop
-from jaxssl.training.output import metrics_writer
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
@@ -46,7 +43,8 @@ def batches(way: str, devices: int):
         return make_batches(source, 8, seed=0, crops=Crops((), (), 0), mesh=mesh)
     images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
     records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
-    source = Source("made", "train", ((PreparedSplit(records), np.arange(50)),), tuple("abc"), (8, 8, 3))
+    part = PreparedSplit(records)
+    source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (8, 8, 3))
     crops = Crops((Crop(4, (0.2, 1.0), (1.0, 1.0)),) * 2, (), 4)
     return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=way)
 
@@ -157,7 +155,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max(initial=1))
 
     jax.tree.map(close, actual, expected)
-    for mine, other in zip(*(metrics_writer.read_metrics(p / "metrics.jsonl") for p in (two, one)), strict=True):
+    for mine, other in zip(*map(metric_lines, (two, one)), strict=True):
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
     scores = [

@@ -12,16 +12,14 @@ from shared_folders import shared_run
 from tiny import DIGITS
 from workdir_cases import assert_resumes
 
-from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl.data import source
-from jaxssl.report import results
-from jaxssl.evaluation import run
+from jaxssl.evaluation import pretrain, run
 from jaxssl.pretrained import load
-from jaxssl.training.workdir import checkpoint
+from jaxssl.report import results
 from jaxssl.training import config
-from jaxssl.training import loop
 from jaxssl.training.output import metrics_writer
+from jaxssl.training.workdir import checkpoint
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 

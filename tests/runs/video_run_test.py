@@ -1,11 +1,8 @@
 """Runs on videos: train, stop, resume, evaluate and report."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -14,7 +11,6 @@ from workdir_cases import assert_resumes
 
 import jaxssl
 from jaxssl import distributed
-from jaxssl.kinds.video import VideoInputs
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
@@ -22,10 +18,9 @@ from jaxssl.evaluation import pretrain
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.context import _raw_features
 from jaxssl.kinds import video
+from jaxssl.kinds.video import VideoInputs
 from jaxssl.models import s3d
-from jaxssl.training.workdir import checkpoint
 from jaxssl.training import config
-from jaxssl.training import loop
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "video" / "moving_digits.py"

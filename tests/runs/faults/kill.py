@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from tiny import TINY  # noqa: E402
 from workdir_cases import assert_same_arrays, metric_lines  # noqa: E402
 
-from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir import checkpoint  # noqa: E402
 
 STEPS = 60
 TMP = "*.orbax-checkpoint-tmp*"
