@@ -1,6 +1,7 @@
 """Runs on videos: train, stop, resume, evaluate and report."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,8 +100,6 @@ def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run
 
     def with_shape(shape):
         def changed(*args):
-            from dataclasses import replace
-
             splits = load(*args)
             return splits._replace(test=replace(splits.test, shape=shape))
 
