@@ -360,15 +360,6 @@ def test_resuming_with_another_number_of_images_is_rejected(make, some):
         fewer.set_state(state)
 
 
-def test_each_process_reads_its_share_of_a_batch():
-    """As far as one process shows it: it has all devices, so its rows are all."""
-    mesh = distributed.make_mesh(jax.devices()[:4])
-    np.testing.assert_array_equal(distributed.local_rows(8, mesh), np.arange(8))
-    rows = distributed.shard_rows({"x": np.arange(8)}, mesh)["x"]
-    assert rows.sharding == distributed.data_sharding(mesh)
-    np.testing.assert_array_equal(rows, np.arange(8))
-
-
 def test_undecodable_image_raises_an_error_with_its_index(make):
     records = [{"image": b"no picture", "label": 0}] * BATCH
     broken = of_records(records)

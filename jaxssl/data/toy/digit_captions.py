@@ -32,17 +32,8 @@ class Builder(digits.Builder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First version."}
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        info = super()._info()
-        features: Any = info.features
-        features = {**features, "captions": tfds.features.Sequence(tfds.features.Text())}
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=self.__class__.__doc__,
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("image", "label"),
-            homepage=info.homepage,
-        )
+    def _features(self) -> dict[str, Any]:
+        return {**super()._features(), "captions": tfds.features.Sequence(tfds.features.Text())}
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray

@@ -22,18 +22,18 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First version."}
 
+    def _features(self) -> dict[str, Any]:
+        return {
+            "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),
+            "id": np.int64,
+        }
+
     def _info(self) -> tfds.core.DatasetInfo:
-        features = tfds.features.FeaturesDict(
-            {
-                "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
-                "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),
-                "id": np.int64,
-            }
-        )
         return tfds.core.DatasetInfo(
             builder=self,
             description=self.__class__.__doc__,
-            features=features,
+            features=tfds.features.FeaturesDict(self._features()),
             supervised_keys=("image", "label"),
             homepage="https://archive.ics.uci.edu/dataset/80",
         )
