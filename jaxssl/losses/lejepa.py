@@ -1,13 +1,13 @@
 """LeJEPA: views close to their mean, and embeddings that are normally distributed (SIGReg)."""
 
-from typing import Any
+from functools import partial
 
 import jax
 from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Objective, Scalar, Terms, factory, make_objective
+from jaxssl.losses.objective import Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
 RANGES = {"weight": "in [0, 1]", "num_slices": "> 0", "num_knots": "> 1", "t_max": "> 0"}
@@ -91,8 +91,5 @@ def _draw_and_compute(pairs, params, memory, hyper, key):
     return Terms(lejepa_loss(pairs, directions, **hyper), memory)
 
 
-def _build(hyper: dict[str, Any]) -> Objective:
-    return make_objective(_draw_and_compute, hyper, takes_labels=False, takes_queue=False)
-
-
+_build = partial(make_objective, _draw_and_compute, takes_labels=False, takes_queue=False)
 objective = factory(lejepa_loss, RANGES, _build)

@@ -1,14 +1,13 @@
 """MoCHi: InfoNCE with further negatives, mixtures of each anchor's hardest ones."""
 
 from functools import partial
-from typing import Any
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.decl import anchor_keys
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import (
     Pairs,
     count_positives,
@@ -104,23 +103,12 @@ def mochi_loss(
     return jnp.where(count_positives(pairs) > 0, total - positive, 0)
 
 
-def objective(
-    *,
-    temperature: Number = 0.2,
-    weight: Number = 1.0,
-    hardest: int = 1024,
-    mixed: int = 512,
-    mixed_with_anchor: int = 256,
-) -> Objective:
-    """Return MoCHi with new draws for every anchor and step, equal for any number of devices."""
-    sizes = {"hardest": hardest, "mixed": mixed, "mixed_with_anchor": mixed_with_anchor}
-    numbers = {"temperature": temperature, "weight": weight}
-    check(RANGES, **sizes, **numbers)
+def _draw_and_compute(pairs, params, memory, hyper, key):
+    """Compute MoCHi's loss with new draws for every anchor and step."""
+    shape = (3 * hyper["mixed"] + 2 * hyper["mixed_with_anchor"],)
+    draw = partial(jax.random.uniform, shape=shape, dtype=jnp.float32)
+    draws = jax.vmap(draw)(anchor_keys(key, pairs))
+    return Terms(mochi_loss(pairs, draws, **hyper), memory)
 
-    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
-        shape = (3 * mixed + 2 * mixed_with_anchor,)
-        draw = partial(jax.random.uniform, shape=shape, dtype=jnp.float32)
-        draws = jax.vmap(draw)(anchor_keys(key, pairs))
-        return Terms(mochi_loss(pairs, draws, **sizes, **hyper), memory)
 
-    return make_objective(compute, numbers)
+objective = factory(mochi_loss, RANGES, partial(make_objective, _draw_and_compute))
