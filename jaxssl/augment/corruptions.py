@@ -1,4 +1,4 @@
-"""The fifteen common corruptions of ImageNet-C and CIFAR-10-C.
+"""Our form of the fifteen common corruptions of ImageNet-C and CIFAR-10-C.
 
 `corrupt` applies one of `CORRUPTIONS` to uint8 images. All but JPEG are JAX functions ``(u, image,
 severity) -> image`` of one image [h, w, c] in [0, 1]. Their uniform numbers ``u`` come from `draw`,

@@ -1,12 +1,13 @@
-"""Write the tables of all claims, measured or not, from the documents of the studies."""
+"""Write the pages of measured claims and of the papers' tables from the studies' documents."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import components
-from jaxssl.report.markdown import markdown_table
+from jaxssl.report.markdown import markdown_table, wrap_text
 from jaxssl.report.page import render
 from jaxssl.studies import documents
 from jaxssl.studies.study import (
@@ -21,6 +22,7 @@ from jaxssl.studies.study import (
     read_claims,
 )
 from jaxssl.studies.verdicts import Summary, judge_summaries
+from jaxssl.training import config as config_lib
 from jaxssl.training.output import file_io
 
 PAPERS = {
@@ -60,7 +62,9 @@ def read_unstudied_claims() -> list[UnstudiedClaim]:
 
 
 def write_claims(folder: Path, page: Path) -> Path:
-    """Write a Markdown page of all claims from the study documents below a folder.
+    """Write a Markdown page of the measured claims from the study documents below a folder.
+
+    The page papers.md beside it lists all claims with the commands that measure them.
 
     Args:
         folder: searched recursively.
@@ -78,17 +82,44 @@ def write_claims(folder: Path, page: Path) -> Path:
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
     }
     tested = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
-    parts = [_count_verdicts(papers)]
+    parts, items = [_count_verdicts(papers)], []
     for title, claims in papers.items():
-        by_text = {}
-        for claim in sorted(claims, key=lambda claim: claim["verdict"] is None):
+        by_text: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for claim in claims:
             by_text.setdefault((claim["text"], claim["source"]), []).append(claim)
-        if by_text:
-            sections = [documents.markdown_claim(results) for results in by_text.values()]
-            parts.append("\n".join([f"\n## {title}\n", *sections]))
+        measured = [results for results in by_text.values() if results[0]["verdict"]]
+        if measured:
+            parts.append("\n".join([f"\n## {title}\n", *map(documents.markdown_claim, measured)]))
+        items += [f"\n## {title}\n", *(_item(by_text[key]) for key in sorted(by_text, key=_place))]
     counts = {"num_claims": len(set(tested)), "num_verdicts": len(tested)}
     file_io.write_text(page, render("claims.md", **counts, body="".join(parts)))
+    file_io.write_text(page.with_name("papers.md"), render("papers.md", body="\n".join(items)))
     return page
+
+
+def _place(key: tuple[str, str]) -> list[tuple[str, int]]:
+    """Return the sorting key of a claim's place, with numbers in their order."""
+    return [(text, int(n or 0)) for text, n in re.findall(r"(\D+)(\d*)", key[1])]
+
+
+def _item(results: Sequence[dict[str, Any]]) -> str:
+    """Return a claim with its figures, verdicts, command and protocol as an item of a list."""
+    claim = results[0]
+    place = claim["source"].partition(", ")[2]
+    words = Counter(result["verdict"] or documents.NOT_RUN for result in results)
+    ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
+    published = f" {claim['published']}" if claim["published"] else ""
+    command = f" `{claim['command']}`{_setting(claim['command'])}" if claim["command"] else ""
+    return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
+
+
+def _setting(command: str) -> str:
+    """Return the data and the protocol of a command that trains a recipe, in words."""
+    recipe = re.match(r"jaxssl train --config (\S+)", command)
+    if not recipe:
+        return ""
+    config = config_lib.load(recipe[1])
+    return f", {config.data.name}, `{config.eval.protocols[0]}`"
 
 
 def _measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
