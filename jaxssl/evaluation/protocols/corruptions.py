@@ -1,8 +1,9 @@
 """Robustness to common corruptions: accuracy of a linear probe on corrupted test images.
 
 The corruptions are in `jaxssl.augment.corruptions`. Seven of the fifteen differ from the published
-sets ImageNet-C and CIFAR-10-C, so the figures are not comparable with published ones. The classifier is the linear probe with the
-preset `fast`, so that most of the time goes into the features of the 75 corrupted test sets.
+sets ImageNet-C and CIFAR-10-C, so the figures are not comparable with published ones. The
+classifier is the linear probe with the preset `fast`, so that most of the time goes into the
+features of the 75 corrupted test sets.
 """
 
 from collections.abc import Callable, Sequence
