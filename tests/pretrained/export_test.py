@@ -260,8 +260,9 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
         (1.0, "the central square of 1 of the short side, to 64 x 64"),
     ],
 )
-def test_model_card_says_whether_images_are_cropped(crop, rule):
-    assert model_card._images(Inputs(64, 3, crop=crop))["resized"] == rule
+def test_model_card_says_whether_images_are_cropped(crop, rule, runs):
+    pretrained = load.load_pretrained(runs("convnet"))._replace(inputs=Inputs(64, 3, crop=crop))
+    assert f"| resized | {rule} |" in model_card.write(pretrained, 8, [], [])
 
 
 @pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])
