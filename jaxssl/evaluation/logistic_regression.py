@@ -5,7 +5,7 @@ Unlike scikit-learn's solvers, it runs on all devices and shares the work betwee
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -138,18 +138,11 @@ def fit_probe(
     used = np.zeros(len(subset.x), np.float32)
     used[np.delete(indices, held_out)] = 1
     test = np.asarray(distributed.replicate_global(subset.x[indices[held_out]], mesh))
-    chosen_c, start = _choose(
-        subset,
-        used,
-        (test, subset_labels[held_out]),
-        sorted(C),
-        tolerance=COARSE * tolerance,
-        max_iter=max_iter,
-    )
-    fit = regression(
-        examples, is_real, C=chosen_c, tolerance=tolerance, max_iter=max_iter, start=start
-    )
-    return Probe(fit, np.asarray(mean), np.asarray(scale), chosen_c)
+    options = {"tolerance": COARSE * tolerance, "max_iter": max_iter}
+    best, start = _choose(subset, used, (test, subset_labels[held_out]), sorted(C), **options)
+    options["tolerance"] = tolerance
+    fit = regression(examples, is_real, C=best, **options, start=start)
+    return Probe(fit, np.asarray(mean), np.asarray(scale), best)
 
 
 def _choose(
@@ -157,17 +150,18 @@ def _choose(
     used: np.ndarray,
     held_out: tuple[np.ndarray, np.ndarray],
     strengths: Sequence[float],
-    *,
-    tolerance: float,
-    max_iter: int,
+    **options: Any,
 ) -> tuple[float, Fit]:
-    """Choose the L2 strength C, smallest first, by the accuracy on held-out examples."""
+    """Choose the L2 strength C, smallest first, by the accuracy on held-out examples.
+
+    The options are ``tolerance`` and ``max_iter`` of `regression`.
+    """
     x, labels = held_out
     fits: list[Fit] = []
     hits: list[np.ndarray] = []
     for c in strengths:
         start = fits[-1] if fits else None
-        fit = regression(examples, used, C=c, tolerance=tolerance, max_iter=max_iter, start=start)
+        fit = regression(examples, used, C=c, **options, start=start)
         fits.append(fit)
         hits.append(np.argmax(x @ fit.weights + fit.bias, axis=1) == labels)
         if any(_is_worse(hits[-1], earlier) for earlier in hits):
@@ -188,12 +182,8 @@ def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array,
     mesh = distributed.make_mesh(devices)
     largest = int(distributed.gather_processes(np.array(len(labels), np.int32)).max())
     size = distributed.round_up(largest, jax.local_device_count())
-    arrays = (
-        np.asarray(features, np.float32),
-        np.asarray(labels, np.int32),
-        np.ones(len(labels), np.float32),
-    )
-    padded = tuple(distributed.pad_rows(array, size) for array in arrays)
+    columns = (features, np.float32), (labels, np.int32), (np.ones(len(labels)), np.float32)
+    padded = tuple(distributed.pad_rows(np.asarray(x, dtype), size) for x, dtype in columns)
     return *distributed.shard_rows(padded, mesh), mesh
 
 
