@@ -291,16 +291,17 @@ def num_correct(
     def train_one(lr: Array, decay: Array) -> Array:
         def step(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[Any, None]:
             (w, v), (batch, rate) = state, now
-            real = (batch >= 0).astype(x.dtype)[:, None]
-            z = _normalise(x[batch], *_moments(x[batch], real))
-            error = (jax.nn.softmax(dot(z, w)) - targets[batch]) * real / jnp.sum(real)
+            real = (batch >= 0)[:, None]
+            z = _normalise(x[batch], x[batch], real)
+            share = real.astype(x.dtype) / jnp.sum(real, dtype=x.dtype)
+            error = (jax.nn.softmax(dot(z, w)) - targets[batch]) * share
             v = momentum * v + dot(z.T, error) + decay * w
             return (w - rate * lr * v, v), None
 
         (w, _), _ = lax.scan(step, (start, jnp.zeros_like(start)), (batches, rates))
         return w
 
-    z = _normalise(test[0], *_moments(x, jnp.ones_like(x[:, :1])))
+    z = _normalise(test[0], x)
 
     def count(w: Array) -> Array:
         logits = dot(z, w)
@@ -373,15 +374,9 @@ def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
 
 
-def _moments(x: Array, real: Array) -> tuple[Array, Array]:
-    """Return mean and variance [1, f] of the unmasked rows of x [n, f]."""
-    count = jnp.sum(real)
-    mean = jnp.sum(real * x, axis=0, keepdims=True) / count
-    return mean, jnp.sum(real * (x - mean) ** 2, axis=0, keepdims=True) / count
-
-
-def _normalise(x: Array, mean: Array, variance: Array) -> Array:
-    """Apply BatchNorm to x [n, f], and append a 1 for the bias."""
+def _normalise(x: Array, rows: Array, real: Array | None = None) -> Array:
+    """Apply BatchNorm to x [n, f] with the statistics of real rows, and append a 1 for the bias."""
+    mean, variance = (f(rows, axis=0, keepdims=True, where=real) for f in (jnp.mean, jnp.var))
     z = (x - mean) * lax.rsqrt(variance + EPSILON)
     return jnp.concatenate([z, jnp.ones_like(z[:, :1])], axis=1)
 
