@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxssl
-from jaxssl import cli, components
+from jaxssl import cli, components, losses
 from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation_run
@@ -480,6 +480,13 @@ def test_equinox_module_is_refused_with_advice(of_class):
     module = type("Mine", (base,), {})
     with pytest.raises(UserError, match="Equinox module; pass a pair of functions"):
         custom.make_factory("net", "Mine", module if of_class else module())
+
+
+@pytest.mark.fast
+def test_loss_that_returns_nothing_is_refused():
+    objective = custom.make_factory("loss", "mine", lambda pairs: None)()
+    with pytest.raises(UserError, match="loss.name='mine' must return an array .n., got NoneType"):
+        objective.loss(losses.pair_views(jnp.eye(4).reshape(2, 2, 4)), {}, {}, step=0, key=None)
 
 
 @pytest.mark.fast

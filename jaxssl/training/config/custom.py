@@ -54,7 +54,7 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
     ]
     if group == "loss":
         if given == ["pairs"]:
-            return stateless(_with_signature(value, signature))
+            return stateless(_with_signature(_require_array(name, value), signature))
         if given:
             raise UserError(
                 f"loss.name={name!r} takes ({', '.join(given)}); expected one argument, pairs, and "
@@ -69,6 +69,20 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
                 "with a default"
             )
     return _with_signature(value, _hyper_parameters(signature, len(given)))
+
+
+def _require_array(name: str, loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loss that raises UserError if it returns no array, such as None."""
+
+    @functools.wraps(loss)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        value = loss(*args, **kwargs)
+        if not hasattr(value, "dtype"):
+            kind = type(value).__name__
+            raise UserError(f"loss.name={name!r} must return an array [n], got {kind}")
+        return value
+
+    return checked
 
 
 def record(config: Any) -> None:
