@@ -125,7 +125,7 @@ def train(
     description, probe = evaluation.online(config, run.splits, setup, run.inputs, programs.encode)
 
     # A resumed run does not need the weights that it started from.
-    if config.get("init") and not checkpoint.steps(workdir):
+    if config.init and not checkpoint.steps(workdir):
         params, carried, report = evaluation.start(config, state.params, state.carried, run.inputs)
         state = state.replace(params=params, carried=carried)
         run_record.require_equal({"init": report["sha256"]})

@@ -66,7 +66,7 @@ def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
         )
     missing = KEYS[name] - OPTIONAL - set(spec)
     if missing:
-        raise ValueError(f"schedule {name!r} lacks the key {sorted(missing)[0]!r}")
+        raise ValueError(f"schedule {name!r} lacks the key {min(missing)!r}")
     scale = steps_per_epoch if unit == "epochs" else 1
     if name == "steps":
         return _float32(_piecewise_constant(_values(spec["values"], scale)))
