@@ -3,10 +3,13 @@
 import errno
 import logging
 import os
+import warnings
 from contextlib import closing
 
 import jax
 import pytest
+from jax import lax
+from jax.experimental.compilation_cache import compilation_cache
 from tiny import DIGITS, TINY
 
 from jaxssl import distributed
@@ -115,7 +118,9 @@ def folder(tmp_path):
     before = {name: getattr(jax.config, name) for name in names}
     jax.config.update(FOLDER, str(tmp_path / "programs"))
     jax.config.update(ENABLED, True)
+    jax.config.update(compile_cache.MIN_COMPILE_SECONDS, 0.0)
     yield tmp_path / "programs"
+    compilation_cache.reset_cache()
     for name, value in before.items():
         jax.config.update(name, value)
 
@@ -127,6 +132,29 @@ def test_folder_of_compiled_programs_is_the_users_own(folder):
     assert folder.stat().st_mode & 0o777 == 0o700 and not list(folder.iterdir())
     folder.chmod(0o777)
     assert "where every user can write, and thus run code as you" in compile_cache.describe()
+
+
+@pytest.mark.fast
+def test_damaged_programs_are_made_again_with_one_line(folder, caplog, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+    def run():
+        compilation_cache.reset_cache()
+        jax.clear_caches()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            compile_cache.enable()
+            return [int(jax.jit(f)(3)) for f in (lax.neg, lax.sign)]
+
+    assert run() == [-3, 1]
+    programs = sorted(folder.glob("*-cache"))
+    assert len(programs) == 2
+    for path in programs:
+        path.write_bytes(path.read_bytes()[:50])
+    assert run() == [-3, 1]
+    assert all(path.stat().st_size > 1000 for path in programs)
+    [line] = caplog.messages
+    assert line.startswith(f"some compiled programs in {folder} cannot be read or written, and are")
 
 
 @pytest.mark.fast

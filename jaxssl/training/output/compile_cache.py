@@ -3,18 +3,26 @@
 import hashlib
 import os
 import platform
+import re
 import stat
 import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from jaxssl.errors import printable
 from jaxssl.training.output.logs import log
 
 OPTIMISATION = "xla_backend_optimization_level"
 MIN_COMPILE_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 ROOM = 2**22  # bytes that must be free for compiled programs
+# JAX's warning for each program that it cannot read or write: the program's name and the reason.
+UNUSABLE = re.compile(r"Error \w+ persistent compilation cache entry for '(\w+)': (.*)", re.DOTALL)
 
 
 def enable() -> None:
@@ -40,6 +48,34 @@ def enable() -> None:
         except OSError as error:
             log.warning("compiled programs are not kept in %s: %s", folder, error.strerror)
             jax.config.update("jax_enable_compilation_cache", False)
+            return
+        if getattr(warnings.showwarning, "func", None) is not _show_warning:
+            warnings.showwarning = partial(_show_warning, warnings.showwarning, Path(folder), [])
+
+
+def _show_warning(
+    show: Callable[..., None],
+    folder: Path,
+    reasons: list[str],
+    message: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Show a warning, but only one of those about programs that JAX cannot read or write.
+
+    JAX does not replace a program that it cannot read. It is deleted here, so that JAX writes it
+    again.
+    """
+    match = UNUSABLE.match(str(message))
+    if not match:
+        return show(message, *args, **kwargs)
+    for path in folder.glob(f"{match[1]}-*"):
+        with suppress(OSError):
+            path.unlink()
+    if not reasons:
+        text = "some compiled programs in %s cannot be read or written, and are made again (%s)"
+        log.warning(text, folder, printable(match[2][:200]))
+    reasons.append(match[2])
 
 
 def fast_compile_options(level: int = 1) -> dict[str, int]:
