@@ -5,6 +5,7 @@ from functools import partial
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.core import min_dim
 
 from jaxssl.losses.decl import anchor_keys
 from jaxssl.losses.objective import Scalar, Terms, factory, make_objective
@@ -72,7 +73,7 @@ def mochi_loss(
     anchor, candidate = unit(pairs.anchor), unit(pairs.candidate)
     s, neg = dot(anchor, candidate), negatives(pairs)
     empty = log_zero(s.dtype)
-    top = min(hardest, candidate.shape[0])
+    top = min_dim(hardest, candidate.shape[0])  # The batch size may be symbolic.
     _, order = lax.top_k(lax.stop_gradient(jnp.where(neg, s, empty)), top)
     available = jnp.minimum(jnp.sum(neg, axis=1, keepdims=True, dtype=jnp.int32), top)
     draws = jnp.broadcast_to(draws.astype(s.dtype), (s.shape[0], number))
