@@ -28,7 +28,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training import config as configs
 from jaxssl.training.config import files
-from jaxssl.training.output import compile_cache
+from jaxssl.training.output import compile_cache, logs
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
@@ -107,7 +107,8 @@ def train(
         changed.init = os.fspath(init)
     overrides, splits = list(settings.items()), None
     if data is not None:
-        changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
+        with logs.quiet():  # The config is completed again, with the data.
+            changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
     return _train(complete, Path(workdir), splits, trust)

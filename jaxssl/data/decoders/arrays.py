@@ -89,7 +89,8 @@ def load_or_compute(
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
         pass  # The cache file is missing or unreadable.
-    log.info("data       reading %s once, for %s", path.parent, path.name)
+    if len(shape) > 1:  # Labels take no time.
+        log.info("data       decoding the images of %s once, to %s", path.parent, path.name)
     array = compute()
     temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:

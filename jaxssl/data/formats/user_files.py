@@ -49,6 +49,11 @@ class UserFiles(NamedTuple):
     content: tuple[Any, ...]
 
 
+# TFDS warns of every configuration that the class of a builder does not list.
+CUSTOM = "Using custom data configuration"
+logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswith(CUSTOM))
+
+
 @dataclasses.dataclass
 class Config(tfds.core.BuilderConfig):
     """TFDS configuration of a user's data set. Its name holds the fingerprint of the files.
