@@ -157,6 +157,9 @@ def test_evaluate_takes_runs_encoders_and_other_data(run):
     assert len(run.results) > len(jaxssl.Run(run.workdir).results) - len(by_run)
     with pytest.raises(UserError, match="protocol 'knm' is unknown; did you mean 'knn'"):
         jaxssl.evaluate(run, "knm", data=data)
+    for call in (jaxssl.evaluate, jaxssl.embed):
+        with pytest.raises(UserError, match="a workdir or a weights file, got NoneType"):
+            call(None, "knn")
 
 
 @pytest.mark.parametrize("form", [str, Path])

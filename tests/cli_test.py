@@ -216,7 +216,7 @@ def test_process_ends_after_an_error_although_a_thread_waits():
         (("list", "los"), "kind 'los' is unknown; did you mean 'losses'?"),
         (("train", "--batch_size=3"), "is unknown; did you mean '--config.batch_size'?"),
         (("list", "losses", "nt_xen"), "'nt_xen' is unknown; did you mean 'nt_xent'?"),
-        (("train", "digits"), "argument 'digits' is not understood"),
+        (("train", "digits"), "not understood; flags begin with --, such as '--config digits'"),
         (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),
         (("train", "--dry_run", "--profile=0:1"), "--dry_run takes no steps to trace"),
         (("train", "--grid=seed=1", "--dry_run"), "--dry_run is for one run; leave it or --grid"),

@@ -183,7 +183,7 @@ def evaluate(
     """
     compile_cache.enable()
     names = [protocols] if isinstance(protocols, str) else list(protocols)
-    target = encoder if isinstance(encoder, PretrainedEncoder) else Path(encoder)
+    target = _encoder_or_path(encoder)
     if data is not None:
         settings = configs.load("base")
         settings.data.update(_split_settings(target))
@@ -223,10 +223,21 @@ def embed(
         UserError: if an argument is invalid.
     """
     compile_cache.enable()
-    if not isinstance(encoder, PretrainedEncoder):
-        encoder = load_pretrained(Path(encoder), step, trust=trust)
+    found = _encoder_or_path(encoder)
+    if isinstance(found, Path):
+        found = load_pretrained(found, step, trust=trust)
     options = {"layer": layer, "out": Path(out) if out else None, "on_error": on_error}
-    return embedding.embed(encoder, images, **options)
+    return embedding.embed(found, images, **options)
+
+
+def _encoder_or_path(encoder: Any) -> PretrainedEncoder | Path:
+    """Return an encoder as it is, and a run or a path as a path."""
+    if isinstance(encoder, PretrainedEncoder):
+        return encoder
+    if not isinstance(encoder, str | os.PathLike):
+        kind = type(encoder).__name__
+        raise UserError(f"the encoder must be a run, a workdir or a weights file, got {kind}")
+    return Path(encoder)
 
 
 def _component(group: str, value: Any) -> dict[str, Any]:

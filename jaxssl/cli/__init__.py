@@ -224,7 +224,8 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
         else:
             flag.parse(rest.pop(0))
     if rest:
-        raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
+        flag = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
+        raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --{flag}")
     module.main(*([overrides] if takes_keys else []))
 
 
@@ -296,11 +297,14 @@ def define_pictures(values: flags.FlagValues) -> None:
 
 
 def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, str]:
-    """Return the encoder and the pictures that --paths names.
+    """Return the encoder and the pictures that --paths names, and show the log.
 
     Raises:
         UserError: if it does not name two paths.
     """
+    from jaxssl.training.output import logs
+
+    logs.log_to_screen()
     if len(values.paths) != 2:
         raise UserError(f"name the encoder and the images: jaxssl {command} ENCODER IMAGES")
     encoder, images = values.paths

@@ -52,4 +52,4 @@ def main() -> None:
         layer=options["layer"],
         on_error=FLAGS.on_error,
     )
-    console.show(f"{OUT.value}: {number} pictures, {pairs} pairs of likely duplicates")
+    console.show(f"{OUT.value}: {number} pictures; pairs of likely duplicates: {pairs}")

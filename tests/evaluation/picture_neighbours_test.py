@@ -40,7 +40,7 @@ def test_exact_copy_and_changed_copy_are_likely_duplicates(folder, tmp_path, mon
     with pytest.raises(SystemExit) as stop:
         cli.run("neighbours", ["runs/mine", str(folder), f"--out={page}"])
     assert stop.value.code == 0
-    assert f"{page}: 14 pictures, 2 pairs of likely duplicates" in capsys.readouterr().out
+    assert f"{page}: 14 pictures; pairs of likely duplicates: 2" in capsys.readouterr().out
     duplicates = [row for row in read(page) if row["duplicate"] == "1"]
     assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {
         (a, b, "1") for n in "47" for a, b in _both_ways(f"{n}.png", f"copies/{n}.png")
