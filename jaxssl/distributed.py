@@ -206,7 +206,7 @@ def process_index() -> int:
 
 
 def is_first_process() -> bool:
-    """Return whether this is the first process, which writes all files."""
+    """Return True in process 0, which writes the logs and results."""
     return process_index() == 0
 
 

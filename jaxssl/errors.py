@@ -62,7 +62,8 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
 
 def write_error(path: Path, error: Exception) -> WriteError:
     """Return the WriteError for a path and the exception of a library that writes it."""
-    code = re.search(r"os_error_code='(\d+)'", str(error))  # in the messages of TensorStore
+    # TensorStore gives the code of the operating system only in the text of its message.
+    code = re.search(r"os_error_code='(\d+)'", str(error))
     reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
     reason = reason or one_line(error)
     return WriteError(f"cannot write {path}: {reason}; mend this, or choose another path")

@@ -258,7 +258,7 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, Any]:
 
 
 def _use_data(config: ConfigDict, data: Any) -> Splits | None:
-    """Set `config.data` to a data set, and return the splits of one given as Python objects."""
+    """Set `config.data` to a data set. Return its splits, or None for a name, folder or archive."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None
         if path and path.exists() and not (isinstance(data, str) and prepare.is_known(data)):

@@ -264,7 +264,7 @@ def define_processes(values: flags.FlagValues) -> None:
 
 
 def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
-    """Define the flag --trust of a command that reads runs."""
+    """Define the flag --trust, which permits the code and data that the config of a run names."""
     return flags.DEFINE_bool(
         "trust",
         False,

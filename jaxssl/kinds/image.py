@@ -250,7 +250,7 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
 
 
 def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> Inputs:
-    """Return the inputs of a run's network, which sees images of ``shape`` [h, w, c]."""
+    """Return the input format of a run's network for images of ``shape`` [h, w, c]."""
     scale = measured_scale(config.data)
     return Inputs(config.augment.size, shape[-1], **(scale._asdict() if scale else {}))
 

@@ -83,7 +83,7 @@ class Dict(dict):
     state: Any = None
 
     def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
-        """Create the dict. Pickles of Python 2 give the items here."""
+        """Create the dict. Pickles of Python 2 pass its items as a constructor argument."""
         super().__init__()
         for key, value in items:
             self[key] = value

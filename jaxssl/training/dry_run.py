@@ -19,7 +19,7 @@ from jaxssl.training.output import compile_cache
 from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
 
-HEADROOM = 0.9  # share of the available memory that a step may take
+HEADROOM = 0.9  # A step that needs more than this share of the memory is called too large.
 # Limits of the small step that is compiled and taken: operations, and bytes of the training state.
 MOST_OPERATIONS, MOST_BYTES = 28_000, 2**30
 

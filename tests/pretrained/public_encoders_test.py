@@ -60,7 +60,7 @@ def assert_features_equal(path, case):
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=pytest.mark.long if c in LONG else ()) for c in CASES]
 )
-def test_features_of_public_encoders_equal_those_of_their_libraries(case, tmp_path):
+def test_features_of_public_architectures_match_those_of_their_libraries(case, tmp_path):
     assert_features_equal(write_folder(tmp_path / "x", case), case)
 
 

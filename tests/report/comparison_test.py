@@ -375,7 +375,7 @@ def test_report_option_out_sets_the_output_file(two):
 
 
 @pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
-def test_report_command_error_names_a_damaged_file(two, name):
+def test_comparison_of_a_damaged_run_names_the_file_and_writes_no_page(two, name):
     a, b, out = two
     broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
     (b / name).write_text(broken.get(name, "[1,"))

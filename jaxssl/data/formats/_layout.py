@@ -51,7 +51,10 @@ class Builder(user_files.Builder, skip_registration=True):
 
     @abstractmethod
     def _read(self, classes: Mapping[str, str]) -> Iterator[tuple[str, Any, tuple[int, int] | str]]:
-        """Read examples by name: name, content, and two sizes or the reason of a failure."""
+        """Yield name, content and size of each example, or the reason why it cannot be read.
+
+        The size is (height, width) of an image, and (frames, side) of a video.
+        """
 
     @abstractmethod
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:

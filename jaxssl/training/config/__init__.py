@@ -53,7 +53,8 @@ def load(
     named = {key.removeprefix("data.") for key, _ in overrides}
     trusted.require_data({k: v for k, v in config.data.items() if k not in named}, file, trust)
     with config.unlocked():
-        for name in ("mean", "std"):  # A run measures its own images.
+        # Remove the statistics of the old run's images. The new run measures its own.
+        for name in ("mean", "std"):
             if name in config.data:
                 del config.data[name]
     return complete(config, overrides)

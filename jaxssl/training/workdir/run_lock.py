@@ -138,5 +138,5 @@ def _in_use(workdir: Path, lease: SoftFileLease) -> UserError:
 
 
 def _name(owner: OwnerRecord) -> str:
-    # filelock appends the process namespace of a container to the host's name.
+    # Drop the process namespace that filelock appends to the host's name in a container.
     return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"
