@@ -382,4 +382,4 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     with pytest.raises(UserError, match="--batch_sizes must be between 2 and 24, .* got 1"):
         module.run(setting(tmp_path, batch_sizes=(1,)))
     with pytest.raises(UserError, match="'nt_xnt' is unknown; did you mean 'nt_xent'"):
-        module.run(setting(tmp_path, methods=("nt_xnt",)))
+        module.run(setting(tmp_path, methods=("nt_xnt",), batch_sizes=(3,)))
