@@ -184,8 +184,9 @@ def auto_augment(u: Array, image: Array, table: str) -> Array:
     """
     rows = sub_policies(table)
     row = choose(u[0], len(rows))
-    names, probabilities, strengths = zip(*(zip(*pair, strict=True) for pair in rows), strict=True)
-    operations = [[OPERATIONS.index(name) for name in pair] for pair in names]
+    operations = [[OPERATIONS.index(name) for name, _, _ in pair] for pair in rows]
+    probabilities = [[probability for _, probability, _ in pair] for pair in rows]
+    strengths = [[strength for _, _, strength in pair] for pair in rows]
     draws, signs = u[1:].reshape(2, 2).T
     active = draws < jnp.array(probabilities, jnp.float32)[row]
     operation = jnp.where(active, jnp.array(operations, jnp.int32)[row], 0)

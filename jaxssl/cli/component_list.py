@@ -42,11 +42,12 @@ def main() -> None:
         print(*_settings(KINDS[chosen], names[0]), sep="\n")
         return
     for kind in [chosen] if chosen else kinds:
+        if not chosen:
+            print(kind)
         entries = _entries(kind)
         width = max(map(len, entries))
-        heading = "" if chosen else kind
-        for line in filter(None, (heading, *(f"  {k:{width}}  {v}" for k, v in entries.items()))):
-            print(line)
+        for name, summary in entries.items():
+            print(f"  {name:{width}}  {summary}")
 
 
 def _settings(group: str, name: str) -> list[str]:

@@ -105,7 +105,10 @@ def open_clips(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) 
     del info, data
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
-    if not valid or not all(map(integrity.is_side, shape[shape[0] is None : 3])):
+    if valid:
+        t, h, w, _ = shape
+        valid = all(map(integrity.is_side, (h, w))) and (t is None or integrity.is_side(t))
+    if not valid:
         raise integrity.damaged(folder, f"its clips have shape {shape!r:.80}")
     return Opened(tuple(shape), {"decode": partial(_decode, side=shape[1])})
 

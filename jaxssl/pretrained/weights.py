@@ -48,7 +48,8 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 NET_OPTIONS = ("num_heads", "layers", "stem", "pool", "activation")
 INPUT_OPTIONS = ("mean", "std", "crop", "size", "interpolation")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
-LFS, LFS_SIZE = b"version https://git-lfs", 1024  # what a pointer begins with, and its most bytes
+LFS_POINTER = b"version https://git-lfs"  # first bytes of a pointer of Git LFS
+MAX_LFS_POINTER = 1024  # bytes
 VERSION = 2  # Version 1 had no digest of the arrays.
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
@@ -112,10 +113,9 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
         if name not in (*NET_OPTIONS, *INPUT_OPTIONS):
             hint = suggest(name, (*NET_OPTIONS, *INPUT_OPTIONS))
             raise UserError(f"{name!r} is no option of a weights file{hint}")
-    net, inputs = (
-        {name: options[name] for name in names if options.get(name) is not None}
-        for names in (NET_OPTIONS, INPUT_OPTIONS)
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    net = {name: given[name] for name in NET_OPTIONS if name in given}
+    inputs = {name: given[name] for name in INPUT_OPTIONS if name in given}
     try:
         files = folders.weights_files(path) if folder else [path]
         # A file with the usual name has its settings beside it.
@@ -124,7 +124,7 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
         for file in files:
             if not file.stat().st_size:
                 raise UserError(f"{file} is empty")
-            if file.stat().st_size < LFS_SIZE and file.read_bytes().startswith(LFS):
+            if file.stat().st_size < MAX_LFS_POINTER and file.read_bytes().startswith(LFS_POINTER):
                 raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
@@ -255,7 +255,9 @@ def _load(
         variables = net.init(key, jnp.zeros(image.shape, image.dtype), train=False)
         return {"net": {name: variables.get(name, {}) for name in ("params", "batch_stats")}}
 
-    untrained = lambda seed: init(jax.random.key(seed))  # noqa: E731
+    def untrained(seed: int) -> dict[str, Any]:
+        return init(jax.random.key(seed))
+
     return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
 
 

@@ -36,7 +36,9 @@ def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, A
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
     """Return a class name, "unlabelled" for label -1, or "" for a data set without classes."""
-    return str(names[label]) if label >= 0 else "unlabelled" if len(names) else ""
+    if label >= 0:
+        return str(names[label])
+    return "unlabelled" if len(names) else ""
 
 
 def _views(gallery: Gallery) -> list[list[Image]]:
@@ -95,20 +97,21 @@ def _confusion(gallery: Gallery) -> dict[str, Any]:
     sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)
     least, most = int(sizes[sizes > 0].min()), int(sizes.max())
     is_matrix = len(classes) <= MAX_MATRIX
-    own = np.bincount(*counts[counts[:, 0] == counts[:, 1]].T[[0, 2]], minlength=len(sizes))
+    same_class = counts[counts[:, 0] == counts[:, 1]]
+    correct = np.bincount(same_class[:, 0], same_class[:, 2], minlength=len(sizes))
     tested = np.flatnonzero(sizes)
-    shares = own[tested] / sizes[tested]
-    order = np.argsort(shares, kind="stable")
-    worst = [(class_name(names, int(tested[i])), float(shares[i])) for i in order]
+    shares = correct[tested] / sizes[tested]
+    lowest = np.argsort(shares, kind="stable")[:NUM_WORST]
+    worst = [(class_name(names, int(tested[i])), float(shares[i])) for i in lowest if shares[i] < 1]
     return {
-        "worst": [w for w in worst[:NUM_WORST] if w[1] < 1],
+        "worst": worst,
         "pair": _most_confused(gallery, counts, sizes),
         "is_matrix": is_matrix,
         "table": _matrix(classes, counts, names) if is_matrix else _pairs(counts, sizes, names),
         "num_classes": len(classes),
         "class_size": f"{least}" if least == most else f"{least} to {most}",
         "num_images": int(counts[:, 2].sum()),
-        "num_correct": int(counts[counts[:, 0] == counts[:, 1], 2].sum()),
+        "num_correct": int(same_class[:, 2].sum()),
     }
 
 
@@ -170,7 +173,7 @@ def _anchor(gallery: Gallery, query: int, number: int) -> Cell:
 def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -> Cell:
     anchor_label, label = gallery["block_label"][query], gallery["block_label"][other]
     same = bool(anchor_label == label >= 0)
-    name = SAME_CLASS * same + class_name(gallery["class_names"], label)
+    name = (SAME_CLASS if same else "") + class_name(gallery["class_names"], label)
     return image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
 
 

@@ -110,6 +110,13 @@ def test_damaged_record_is_reported_in_one_line(tmp_path, text):
         run_record.read(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "cut"])
+def test_damaged_report_of_the_start_is_named(tmp_path, text):
+    (tmp_path / "init.json").write_text(text)
+    with pytest.raises(UserError, match="init.json is damaged .*; delete it"):
+        run_record.read_init(tmp_path)
+
+
 def test_changes_of_the_environment_are_named_with_both_values(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     before = run_record.environment()

@@ -215,8 +215,7 @@ def _read_from_folder(path: Path, max_bytes: int) -> bytes:
     # A symbolic link may lead to a device or a pipe, and reading that may never end.
     if not stat.S_ISREG(status.st_mode):
         raise OSError("is not a regular file (a device, a pipe or a folder)")
-    if status.st_size > max_bytes:
-        raise OSError(_too_large(max_bytes))
+    _check_size(status.st_size, max_bytes)
     return path.read_bytes()
 
 
@@ -262,8 +261,7 @@ class _TarEntry(tarfile.TarInfo):
 
 
 def _read_tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: int) -> bytes:
-    if member.size > max_bytes:
-        raise OSError(_too_large(max_bytes))
+    _check_size(member.size, max_bytes)
     try:
         file = archive.extractfile(member)
         return decompression.read_all(file) if file else b""
@@ -277,8 +275,7 @@ def _read_zip_entry(
     budget: decompression.Budget,
     max_bytes: int,
 ) -> bytes:
-    if member.file_size > max_bytes:
-        raise OSError(_too_large(max_bytes))
+    _check_size(member.file_size, max_bytes)
     budget.spend(member.file_size)  # zipfile reads no more than this
     try:
         with archive.open(member) as file:
@@ -287,8 +284,9 @@ def _read_zip_entry(
         raise OSError(str(error)) from error
 
 
-def _too_large(max_bytes: int) -> str:
-    return f"larger than {max_bytes >> 20} MiB"
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise OSError(f"larger than {max_bytes >> 20} MiB")
 
 
 def _safe_name(name: str, root: Path) -> str:

@@ -67,7 +67,8 @@ def read(workdir: Path) -> str | None:
     Raises:
         UserError: if the file is damaged.
     """
-    return _read(workdir / NAME, "run")
+    document = _read(workdir / NAME, "run")
+    return document["run"] if document else None
 
 
 def read_init(workdir: Path) -> dict[str, Any] | None:
@@ -76,18 +77,18 @@ def read_init(workdir: Path) -> dict[str, Any] | None:
     Raises:
         UserError: if the file is damaged.
     """
-    return _read(workdir / INIT)
+    return _read(workdir / INIT, "sha256")
 
 
-def _read(path: Path, key: str = "") -> Any:
-    """Return a JSON document, or a text in it, or None without the file."""
+def _read(path: Path, key: str) -> dict[str, Any] | None:
+    """Return a JSON object that has a text under ``key``, or None without the file."""
     if not path.exists():
         return None
     try:
         document = file_io.read_json(path)
-        if key and not isinstance(document[key], str):
+        if not isinstance(document[key], str):
             raise TypeError(f"{key!r} must be a text")
-        return document[key] if key else document
+        return document
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
