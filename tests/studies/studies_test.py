@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from study_cases import EPOCHS, NAMES, setting, study
+from study_cases import EPOCHS, NAMES, setting, study, with_accuracy
 
 from jaxssl.errors import UserError
 from jaxssl.studies import claims, documents, grid
@@ -96,6 +96,19 @@ def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
     assert {cell["batch_size"] for cell in trained_cells} == {8}
     with pytest.raises(UserError, match="'auc' is not in this study; did you mean 'auc_cl'"):
         study("batch_size").run(setting(tmp_path, methods=("auc",)))
+
+
+@pytest.mark.parametrize(("sizes", "holds"), [((8,), None), ((8, 16), True)])
+def test_claim_about_every_batch_size_cannot_hold_after_one(
+    sizes, holds, trained_cells, monkeypatch, tmp_path
+):
+    def run_grid(setting, cells):
+        best = {"auc_cl": 80.0, "dcl": 70.0}
+        return {name: [with_accuracy(best[name[0]], s) for s in range(3)] for name in cells}
+
+    monkeypatch.setattr(grid, "run_grid", run_grid)
+    only = setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=sizes)
+    assert study("batch_size").run(only).verdicts["auc_cl_above_dcl"].holds is holds
 
 
 @pytest.mark.parametrize("name", ["batch_size", "convergence"])
