@@ -92,12 +92,14 @@ def draw(accuracies: Accuracies, untrained: float, dark: bool) -> None:
 
 def main(document: Path) -> None:
     """Write both pictures, and the table into README.md."""
-    found = read(document)
+    accuracies, untrained = read(document)
     for dark in (False, True):
-        draw(*found, dark)
+        draw(accuracies, untrained, dark)
     page = DOCS.parent / "README.md"
     text = page.read_text(encoding="utf-8")
-    page.write_text(TABLE.sub(lambda m: m[1] + table(*found) + m[2], text), encoding="utf-8")
+    page.write_text(
+        TABLE.sub(lambda m: m[1] + table(accuracies, untrained) + m[2], text), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -223,11 +223,11 @@ def embed(
         UserError: if an argument is invalid.
     """
     compile_cache.enable()
-    found = _encoder_or_path(encoder)
-    if isinstance(found, Path):
-        found = load_pretrained(found, step, trust=trust)
+    target = _encoder_or_path(encoder)
+    if isinstance(target, Path):
+        target = load_pretrained(target, step, trust=trust)
     options = {"layer": layer, "out": Path(out) if out else None, "on_error": on_error}
-    return embedding.embed(found, images, **options)
+    return embedding.embed(target, images, **options)
 
 
 def _encoder_or_path(encoder: Any) -> PretrainedEncoder | Path:
