@@ -91,7 +91,7 @@ class ReadClips(NamedTuple):
         views = []
         for index, example in zip(indices, examples, strict=True):
             rng = np.random.default_rng((self.seed, step, int(index)))
-            windows = [window(example.input, n, 1, rng) for n in self.crops.frames]
+            windows = [read_window(example.input, n, 1, rng) for n in self.crops.frames]
             views.append(np.stack(windows))
         return assemble({"views": np.stack(views)}, examples, indices)
 
@@ -140,7 +140,7 @@ def array(source: Source, inputs: VideoInputs) -> LazyArray:
     """Return the middle frames of all clips of a split, [n, frames, h, w, c]."""
 
     def decode(indices: np.ndarray) -> Any:
-        return (window(example.input, inputs.span, 1) for example in source.read(indices))
+        return (read_window(example.input, inputs.span, 1) for example in source.read(indices))
 
     return LazyArray(decode, (len(source), inputs.span, *source.shape[1:]))
 
@@ -227,7 +227,7 @@ def resize_clip(clip: np.ndarray, side: int) -> np.ndarray:
     return out
 
 
-def window(
+def read_window(
     clip: np.ndarray, frames: int, stride: int, rng: np.random.Generator | None = None
 ) -> np.ndarray:
     """Take every ``stride``-th frame of a random part of a clip. A short clip is repeated.

@@ -98,7 +98,7 @@ def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, resu
     files = [name for name in names if (out / name).exists()]
     label = pretrained.metadata["step"], "pretrained"
     rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
-    return model_card.write(pretrained, json.loads(header)["features"], files, rows)
+    return model_card.render(pretrained, json.loads(header)["features"], files, rows)
 
 
 def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:

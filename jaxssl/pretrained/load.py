@@ -18,13 +18,19 @@ from jaxssl.methods.base import Method, init_variables
 from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_valid
-from jaxssl.training.config import complete_stored, conflicts, custom, label, read_config
+from jaxssl.training.config import (
+    complete_stored,
+    conflicts,
+    custom,
+    join_differences,
+    label,
+    read_config,
+)
 from jaxssl.training.config.method import make_method, make_networks, run_length
 from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.config.values import require as require_type
 from jaxssl.training.output import compile_cache
 from jaxssl.training.workdir import checkpoint
-from jaxssl.training.workdir.run_record import shorten
 
 Apply = Callable[[Any, Array], Array]
 
@@ -181,7 +187,7 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
     if changed := conflicts(config, restored.facts.config):
         raise UserError(
             f"{path} was written under another config than {workdir / 'config.json'} "
-            f"({shorten(changed)}); move the checkpoint away"
+            f"({join_differences(changed)}); move the checkpoint away"
         )
     require_trust(custom.names(config.to_dict()).values(), workdir, trust)
     try:

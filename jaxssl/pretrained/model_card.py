@@ -16,7 +16,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.results import format_value
 
 
-def write(
+def render(
     pretrained: PretrainedEncoder,
     num_features: int,
     files: Sequence[str],

@@ -119,8 +119,8 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
     try:
         files = folders.weights_files(path) if folder else [path]
         # A file with the usual name has its settings beside it.
-        described = folder or path.name in folders.FILES
-        theirs = folders.read_settings(path if folder else path.parent) if described else ({}, {})
+        beside = folder or path.name in folders.FILES
+        described = folders.read_settings(path if folder else path.parent) if beside else ({}, {})
         for file in files:
             if not file.stat().st_size:
                 raise UserError(f"{file} is empty")
@@ -129,7 +129,7 @@ def load(path: str | Path, **options: Any) -> PretrainedEncoder:
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
             arrays = {name: array for one in contents for name, array in one.arrays.items()}
-            return _load(path, Content(arrays, contents[0].header), net, inputs, theirs)
+            return _load(path, Content(arrays, contents[0].header), net, inputs, described)
     except UserError:
         raise
     except ValueError as error:
@@ -219,22 +219,22 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 def _load(
     path: Path,
     content: Content,
-    options: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    theirs: tuple[Mapping[str, Any], Mapping[str, Any]],
+    net_options: Mapping[str, Any],
+    input_options: Mapping[str, Any],
+    described: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> PretrainedEncoder:
     entries: dict[str, Any] = {}
     if content.header is None:
         arrays = architecture.find_encoder(content.arrays)
-        config, inputs = architecture.infer(arrays, {**theirs[0], **options})
-        inputs = inputs._replace(**theirs[1])
+        config, inputs = architecture.infer(arrays, {**described[0], **net_options})
+        inputs = inputs._replace(**described[1])
     else:
         entries, config, inputs = _parse_header(content.header, len(content.arrays))
-        config |= options
+        config |= net_options
         stored = {names.translate(str(config.get("name")), k): v for k, v in content.arrays.items()}
         arrays = EncoderArrays(names.combine(stored), "", [], names.DIALECTS["timm's ViT"])
     net = parameter_names.make_net(config)
-    inputs = input_settings.override(inputs, net, **settings)
+    inputs = input_settings.override(inputs, net, **input_options)
     input_settings.check_limits(net, inputs.size)
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
         arrays = position_tables.fit(arrays, net, inputs.size)

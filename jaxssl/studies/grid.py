@@ -32,7 +32,7 @@ from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.config import trust
 from jaxssl.training.output import console, file_io, git, logs, metrics_writer
-from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir import checkpoint
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -334,7 +334,7 @@ def _read_earlier(
         label = run_label(name, result.seed)
         settings = cell_config(setting, {**cells[name], "seed": result.seed})
         if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
-            differences = run_record.shorten(changed)
+            differences = config.join_differences(changed)
             raise UserError(f"{refused}: {label} has another config ({differences})")
         key = settings.data.to_json()
         if key not in digests:

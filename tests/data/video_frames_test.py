@@ -272,18 +272,18 @@ def numbered(count):
     ],
 )
 def test_evaluation_window_is_centred_and_repeats_short_clips(t, count, stride, expected):
-    actual = clips.window(numbered(t), count, stride)
+    actual = clips.read_window(numbered(t), count, stride)
     assert actual.shape == (count, 2, 2, 3) and actual.dtype == np.uint8
     np.testing.assert_array_equal(actual, numbered(t)[expected])
     if t < (count - 1) * stride + 2:  # there is nothing to draw
-        drawn = clips.window(numbered(t), count, stride, np.random.default_rng(0))
+        drawn = clips.read_window(numbered(t), count, stride, np.random.default_rng(0))
         np.testing.assert_array_equal(drawn, actual)
 
 
 def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
     def starts(seed):
         rng = np.random.default_rng(seed)
-        actual = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
+        actual = [clips.read_window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
         for window in actual:
             np.testing.assert_array_equal(np.diff(window), 3)
         return [int(window[0]) for window in actual]

@@ -173,7 +173,7 @@ def test_every_result_is_in_its_cell_of_the_model_card(runs, tmp_path):
     pretrained = load.load_pretrained(runs("convnet"))
     inputs = pretrained.inputs._replace(mean=(0.25,), std=(0.75,))
     row = ROW | {"bank": "train[:5%]", "std": 1.5, "step": 9}
-    card_text = model_card.write(pretrained._replace(inputs=inputs), 8, [], [row])
+    card_text = model_card.render(pretrained._replace(inputs=inputs), 8, [], [row])
     cells = [c.strip() for c in re.search(r"\| knn_top1.*", card_text)[0].split("|")[1:-1]]
     assert cells == [
         *("knn_top1 (%)", "71.25 ± 1.50", "knn:moco_v3", "digits", "train[:5%]", "test"),
@@ -262,7 +262,7 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
 )
 def test_model_card_says_whether_images_are_cropped(crop, rule, runs):
     pretrained = load.load_pretrained(runs("convnet"))._replace(inputs=Inputs(64, 3, crop=crop))
-    assert f"| resized | {rule} |" in model_card.write(pretrained, 8, [], [])
+    assert f"| resized | {rule} |" in model_card.render(pretrained, 8, [], [])
 
 
 @pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])
@@ -270,7 +270,7 @@ def test_pytorch_example_has_the_padding_of_the_stem(stem, padding, runs):
     pretrained = load.load_pretrained(runs("convnet"))
     encoder = pretrained.encoder._replace(net=resnet.net(depth=18, stem=stem))
     pretrained = pretrained._replace(encoder=encoder, inputs=Inputs(32, 1))
-    card = model_card.write(pretrained, 8, ["x.pth"], [])
+    card = model_card.render(pretrained, 8, ["x.pth"], [])
     assert '    "resnet18", num_classes=0, in_chans=1,\n' in card
     assert f"Conv2d(1, 64, 3, padding={padding}, bias=False)" in card
 

@@ -137,6 +137,12 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
     return lines
 
 
+def join_differences(lines: list[str]) -> str:
+    """Join the first three lines of a list of differences, and say how many more there are."""
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more
+
+
 def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
     """List the config differences that prevent a run from resuming.
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from jaxssl.errors import escape
 
-losses: list[str] = []  # why a stream was lost, for the log file of the run
+stream_errors: list[str] = []  # why a stream was lost, for the log file of the run
 
 
 class _PlainConsole(Console):
@@ -60,7 +60,7 @@ class _Stream(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            losses.append(error.strerror or str(error))
+            stream_errors.append(error.strerror or str(error))
             _discard(self.fileno())
             return len(data)
 

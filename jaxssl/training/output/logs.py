@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jaxssl.errors import escape, explain_write_errors
-from jaxssl.training.output.console import losses, screen, show
+from jaxssl.training.output.console import screen, show, stream_errors
 
 log = logging.getLogger("jaxssl")
 SCREEN = "screen"  # name of the handler that writes to the screen
@@ -56,9 +56,9 @@ class _LogFile(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         with explain_write_errors(Path(self.baseFilename)):
             super().emit(record)
-            while losses:
+            while stream_errors:
                 loss = "the output cannot be shown any more (%s); the run goes on"
-                fields = log.name, logging.WARNING, __file__, 0, loss, (losses.pop(),), None
+                fields = log.name, logging.WARNING, __file__, 0, loss, (stream_errors.pop(),), None
                 super().emit(log.makeRecord(*fields))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802

@@ -14,11 +14,10 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, WriteError, explain_write_errors
-from jaxssl.training.config import conflicts, load, read_config, validate
+from jaxssl.training.config import conflicts, join_differences, load, read_config, validate
 from jaxssl.training.output import file_io, logs
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_lock import lock
-from jaxssl.training.workdir.run_record import shorten
 
 # A shared file system may take some seconds to show a new file on another host.
 PATIENCE = 10.0
@@ -114,7 +113,7 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
         is_longer = len(changed) == 1 and config.epochs > theirs.epochs and not config.total_steps
         longer = f" --extend_to {config.epochs:g}" if is_longer else ""
         raise UserError(
-            f"{workdir} holds a run of another config ({shorten(changed)}); choose "
+            f"{workdir} holds a run of another config ({join_differences(changed)}); choose "
             f"another --workdir, or go on with that run: jaxssl train --resume {workdir}{longer}"
         )
 

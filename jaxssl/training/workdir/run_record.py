@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
-from jaxssl.training.config import conflicts, differences
+from jaxssl.training.config import conflicts, differences, join_differences
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import checkpoint
@@ -31,7 +31,6 @@ OPTIONS = (
 )
 # Keys of a config that the processes of a run may set differently.
 LOCAL_KEYS = ("data.dir", "data.workers")
-MOST = 3  # differences that a message lists
 
 
 class RunRecord(NamedTuple):
@@ -115,7 +114,8 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
             raise UserError(f"checkpoint {path} was written at step {facts.step}; {advice}")
         if changed := conflicts(config, facts.config):
             raise UserError(
-                f"checkpoint {path} was written under another config ({shorten(changed)}); {advice}"
+                f"checkpoint {path} was written under another config "
+                f"({join_differences(changed)}); {advice}"
             )
         run = run or facts.run
         if facts.run not in (None, run):
@@ -183,8 +183,8 @@ def require_equal(values: Mapping[str, Any]) -> None:
     for process, other in enumerate(texts):
         if changed := differences(json.loads(other), first):
             raise UserError(
-                f"process {process} differs from process 0 ({shorten(changed)}); start all "
-                "processes with the same command, data and packages"
+                f"process {process} differs from process 0 ({join_differences(changed)}); start "
+                "all processes with the same command, data and packages"
             )
 
 
@@ -197,9 +197,3 @@ def process_values(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     versions = environment()
     del versions["device"]
     return {**values, **versions, "checkpoints": checkpoint.steps(workdir)}
-
-
-def shorten(changed: list[str]) -> str:
-    """Join the first lines of a list of differences."""
-    more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
-    return "; ".join(changed[:MOST]) + more
