@@ -6,17 +6,21 @@ so that one compiled random generator serves all of them. The severity, 1 to 5, 
 so that each corruption is compiled once. JPEG runs on the host, with Pillow.
 
 The constants are those of the authors' code for CIFAR-10-C, in pixels of a 32 x 32 image. Lengths
-are scaled up for larger images, and used as they are for smaller ones. Differences from that code,
-besides the random generator:
+are scaled up for larger images, and used as they are for smaller ones. ImageNet-C has other
+constants for all fifteen corruptions. Seven corruptions differ from the code for CIFAR-10-C:
 
 * shot_noise: Poisson counts come from a second-order expansion of the quantile function (Cornish
   and Fisher).
 * glass_blur, elastic_transform: Gaussian filters reflect at the borders.
-* glass_blur: all pixels move at once, instead of being swapped one after the other.
+* glass_blur: all pixels move at once, to any neighbour, instead of being swapped one after the
+  other, and only up and to the left.
 * zoom_blur, snow: zooms are about the exact centre. Larger images get larger flakes.
 * fog: the fractal is a sum of interpolated noise, as strong as that of diamond-square.
-* frost: ice is a ridged fractal instead of a crop of six photographs.
+* frost: ice is a ridged fractal instead of a crop of one of five photographs.
 * elastic_transform: the affine and the elastic displacement are added, and interpolated once.
+
+The other eight are equal but for the random generator and for values that are rounded, where the
+authors' code truncates them.
 
 References:
     Hendrycks and Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and

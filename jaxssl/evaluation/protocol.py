@@ -165,6 +165,7 @@ class EvalContext(NamedTuple):
             texts. None without a text network.
         embed_texts: ``(tokens [n, text_length] int32) -> [n, d]``. None without a text network.
         text_length: tokens of a text.
+        data: the config group `data` of the data set.
     """
 
     features: Features
@@ -178,6 +179,7 @@ class EvalContext(NamedTuple):
     embed_images: Callable[[], np.ndarray] | None = None
     embed_texts: Callable[[np.ndarray], np.ndarray] | None = None
     text_length: int = 0
+    data: Mapping[str, Any] = {}
 
 
 class Images(NamedTuple):

@@ -99,6 +99,7 @@ def evaluate(
     options = {"layer": layer, "features": use_features, "seed": run_seed}
     mesh, rows, features = distributed.local_mesh(), [], None
     for kind, context in make_contexts(encoder, config, splits, kinds, mesh, **options):
+        context = context._replace(data=request.data)
         if kind == "pretrained" and use_features:
             features = context.features
         for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):

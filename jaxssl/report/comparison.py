@@ -23,7 +23,13 @@ from jaxssl.training.output import file_io
 MAX_LOSSES = 3  # largest number of losses named in the page title
 ABSENT = "(absent)"  # text in place of a setting that a run lacks
 # For these percentages less is better. Metrics in other units are not ranked.
-LOWER_IS_BETTER = ("corruption_drop", "dead_dimensions", "most_confused_pair")
+LOWER_IS_BETTER = (
+    "corruption_drop",
+    "corruption_mce",
+    "corruption_mean_error",
+    "dead_dimensions",
+    "most_confused_pair",
+)
 BEST = "★"
 # Results are comparable if these fields agree. Each entry is (label, field of a row of
 # results.json).

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from data_cases import data_config
+from file_cases import refused
 from ml_collections import ConfigDict
 from shared_folders import shared_run
 from tiny import DIGITS, TINY
@@ -140,6 +141,12 @@ def test_fine_tuning_starts_from_the_evaluated_encoder(run, data_dir):
     means = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (before.variables, moved))
     assert not np.array_equal(*means)
     jax.tree.map(np.testing.assert_array_equal, moved["params"], before.variables["params"])
+
+
+def test_published_corruptions_are_read_from_the_data_folder(run, out, data_dir):
+    with refused(f"protocol 'corruptions:imagenet_c': {data_dir / 'ImageNet-C'} lacks gaussian"):
+        evaluate.evaluate(run, ["corruptions:imagenet_c"], out=out)
+    assert not out.exists()
 
 
 def test_protocols_that_train_do_not_modify_the_encoder(run, out, monkeypatch):

@@ -1,0 +1,148 @@
+"""Read the published sets of corrupted test images, CIFAR-10-C and ImageNet-C.
+
+A set is a folder of `data.dir`, either as its authors publish it or as TFDS prepares it:
+
+    CIFAR-10-C/fog.npy, labels.npy              the test images at severity 1, then 2, ..., 5
+    ImageNet-C/fog/3/n01440764/PICTURE.JPEG     a folder for each corruption, severity and class
+    cifar10_corrupted/fog_3/                    TFDS' copy of CIFAR-10-C
+    imagenet2012_corrupted/fog_3/               TFDS' own run of the authors' code, not their files
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorflow_datasets.core import constants
+
+from jaxssl.augment.corruptions import CORRUPTIONS, SEVERITIES
+from jaxssl.data import source
+from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders.arrays import LazyArray
+
+CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+# TFDS' names of corruptions and the split, by set.
+TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
+TFDS = {
+    "cifar10_corrupted": ({name: TFDS_NAMES.get(name, name) for name in CORRUPTIONS}, "test"),
+    "imagenet2012_corrupted": ({name: name for name in CORRUPTIONS}, "validation"),
+}
+
+# Images [n, h, w, c] uint8 and labels [n] of a corruption at a severity.
+Read = Callable[[], tuple[Any, np.ndarray]]
+
+
+def open_set(
+    name: str, data: Mapping[str, Any], class_names: Sequence[str], size: int
+) -> dict[tuple[str, int], Read]:
+    """Find the files of a published set. They are read when a function of the result is called.
+
+    Args:
+        name: folder of the set, see above.
+        data: the group `config.data`, whose "dir" holds the folder.
+        class_names: the classes. Labels of the result are indices of them.
+        size: side in pixels to which pictures of files are resized.
+
+    Returns:
+        Functions that read images and labels, by corruption and severity.
+
+    Raises:
+        ValueError: if the set is not there or lacks a corruption at a severity, or the classes are
+            not those of the set.
+    """
+    root = Path(data.get("dir") or constants.DATA_DIR).expanduser() / name
+    if name.startswith(("CIFAR", "cifar")) and tuple(class_names) != CIFAR10:
+        raise ValueError(
+            f"{name} has the classes {', '.join(CIFAR10)}, got {', '.join(class_names[:10])}; "
+            "evaluate on --dataset cifar10"
+        )
+    if name == "CIFAR-10-C":
+        found = _find_arrays(root)
+    elif name == "ImageNet-C":
+        found = _find_pictures(root, class_names, size)
+    else:
+        found = _find_prepared(root, data, class_names, size)
+    wanted = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
+    if lacking := [key for key in wanted if key not in found]:
+        raise ValueError(
+            f"{root} lacks {_describe(lacking)}; it holds {_describe(list(found)) or 'nothing'}; "
+            "put the whole set there, or name its folder with --config.data.dir"
+        )
+    return found
+
+
+def _describe(keys: Sequence[tuple[str, int]]) -> str:
+    """Describe corruptions with their severities, such as "fog 1 2 3 4, snow 5"."""
+    names = dict.fromkeys(name for name, _ in keys)
+    return ", ".join(f"{n} {' '.join(str(s) for name, s in keys if name == n)}" for n in names)
+
+
+def _find_arrays(root: Path) -> dict[tuple[str, int], Read]:
+    """Find the severities in the arrays of CIFAR-10-C."""
+    if not (root / "labels.npy").is_file():
+        raise ValueError(f"{root} lacks labels.npy; put the files of CIFAR-10-C there")
+    labels = np.load(root / "labels.npy").astype(np.int64)
+    n, found = len(labels) // len(SEVERITIES), {}
+
+    def read(images: np.ndarray, severity: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice((severity - 1) * n, severity * n)
+        return images[rows], labels[rows]
+
+    for path in (root / f"{name}.npy" for name in CORRUPTIONS):
+        images = np.load(path, mmap_mode="r") if path.is_file() else labels[:0]
+        for severity in SEVERITIES[: len(images) // n]:
+            found[path.stem, severity] = partial(read, images, severity)
+    return found
+
+
+def _find_pictures(
+    root: Path, class_names: Sequence[str], size: int
+) -> dict[tuple[str, int], Read]:
+    """Find the folders of severities of ImageNet-C."""
+
+    def read(folder: Path) -> tuple[LazyArray, np.ndarray]:
+        classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        _check_classes(classes, class_names, folder)
+        pictures = [path for name in class_names for path in sorted((folder / name).iterdir())]
+        labels = np.array([class_names.index(path.parent.name) for path in pictures])
+
+        def decode(indices: np.ndarray) -> Any:
+            opened = (decoding.open_picture(pictures[i].read_bytes(), 3) for i in indices)
+            return (decoding.centre(picture, size, 1.0) for picture in opened)
+
+        return LazyArray(decode, (len(pictures), size, size, 3), files.cpu_count()), labels
+
+    folders = {(name, s): root / name / str(s) for name in CORRUPTIONS for s in SEVERITIES}
+    return {key: partial(read, folder) for key, folder in folders.items() if folder.is_dir()}
+
+
+def _find_prepared(
+    root: Path, data: Mapping[str, Any], class_names: Sequence[str], size: int
+) -> dict[tuple[str, int], Read]:
+    """Find the prepared configurations of a TFDS set."""
+    names, split = TFDS[root.name]
+
+    def read(config: str) -> tuple[Any, np.ndarray]:
+        changes = {"name": f"{root.name}/{config}", "path": "", "labels": "", "classes": ""}
+        opened = source.load({**data, **changes}, split)
+        labels = opened.labels
+        if root.name != "cifar10_corrupted":  # TFDS gives it no class names.
+            _check_classes(opened.class_names, class_names, root / config)
+            labels = np.array([class_names.index(name) for name in opened.class_names])[labels]
+        return opened.lazy_images(size), labels
+
+    configs = {(name, s): f"{theirs}_{s}" for name, theirs in names.items() for s in SEVERITIES}
+    prepared = {path.parents[1].name for path in root.glob("*/*/dataset_info.json")}
+    return {key: partial(read, config) for key, config in configs.items() if config in prepared}
+
+
+def _check_classes(theirs: Sequence[str], class_names: Sequence[str], place: Path) -> None:
+    if different := sorted(set(theirs) ^ set(class_names)):
+        raise ValueError(
+            f"{place} must have the {len(class_names)} classes of the test set, got "
+            f"{len(theirs)}; {different[0]!r} is in one of them only"
+        )
