@@ -64,8 +64,8 @@ def objective(name: str, /, **hyper: Any) -> Objective:
 
     Args:
         name: name of the loss, such as "sogclr".
-        **hyper: arguments of the ``objective`` of the loss's file, which docs/losses.md lists. A
-            number may be a schedule, a function of the step.
+        **hyper: arguments of the ``objective`` of the loss's file. A number may be a schedule, a
+            function of the step.
 
     Raises:
         ValueError: if there is no such loss, or a value is out of range.

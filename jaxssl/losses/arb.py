@@ -40,6 +40,8 @@ def arb_loss(pairs: Pairs, *, groups: int = 1, epsilon: Scalar = 1e-5) -> Array:
 
     Differs from the released code: features are not shuffled before they are grouped. The code for
     CIFAR divides by the number of features instead of B.
+
+    Checked against: Sherrylone/Align_Representation_with_Base.
     """
     z = promote(stack_views(pairs, "arb"))
     num_views, b, dim = z.shape

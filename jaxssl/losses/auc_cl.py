@@ -123,6 +123,8 @@ def auc_cl_loss(
 
     Differs from the released code: its CIFAR loss has the constant -2B in place of
     2 alpha - alpha^2, which changes the value (preset "released_cifar") but no gradient.
+
+    Checked against: the CIFAR code of AUC-CL (rohan1561/AUC-CL), with the gradient to b.
     """
     if form == "moments" and pairs.labelled:
         raise ValueError('form="moments" cannot be used with labels; set form="matrix" or "auto"')

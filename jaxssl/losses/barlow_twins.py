@@ -9,6 +9,7 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
+# The authors' code has 0.0051, the paper 0.005.
 PRESETS = {
     "released": {"off_diagonal_weight": 0.0051},
     "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},
@@ -45,6 +46,8 @@ def barlow_twins_loss(
 
     References:
         Zbontar et al., Barlow Twins, 2021, eq. 1 and 2.
+
+    Checked against: facebookresearch/barlowtwins, lightly, solo-learn.
     """
     z = promote(stack_views(pairs, "barlow_twins"))
     centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)

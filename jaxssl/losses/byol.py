@@ -24,6 +24,8 @@ def byol_loss(pairs: Pairs) -> Array:
 
     References:
         Grill et al., Bootstrap Your Own Latent, 2020, eq. 2.
+
+    Checked against: solo-learn.
     """
     return 2 + 2 * negative_cosine(pairs, "byol")
 

@@ -29,6 +29,8 @@ def dcl_loss(
 
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 6.
+
+    Checked against: lightly (``DCLLoss``), raminnakhli/Decoupled-Contrastive-Learning.
     """
     sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
     loss = zero_if_empty(sums.negative) - sums.mean_positive

@@ -26,7 +26,7 @@ def dclw_loss(
               w_i &= 2 - B \, \mathrm{softmax}_i(p_i / \sigma)
 
     where p is the mean similarity of an anchor's positives, and the softmax is over the B anchors
-    of its view on all devices.
+    of its view on all devices. A weight may be negative.
 
     Args:
         pairs: n anchors, m candidates, with cosine similarities s.
@@ -42,6 +42,8 @@ def dclw_loss(
 
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 7 and section 3.2.
+
+    Checked against: lightly (``DCLWLoss``), raminnakhli/Decoupled-Contrastive-Learning.
     """
     sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
     positive = sums.mean_positive

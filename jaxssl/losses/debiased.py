@@ -30,6 +30,8 @@ def debiased_loss(
 
     References:
         Chuang et al., Debiased Contrastive Learning, 2020, eq. 7 and 8.
+
+    Checked against: chingyaoc/DCL.
     """
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     log_negatives = log_sum_exp(logits, neg)

@@ -32,6 +32,8 @@ from jaxssl.losses.pairs import (
     zero_if_empty,
 )
 
+# No code was released. The paper gives neither a temperature (these are those of the code that it
+# builds on: SimCLR, MoCo-v3, CLIP) nor lambda for SimCLR, for which it recommends 1 / t.
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},

@@ -26,6 +26,8 @@ def graphcl_loss(
 
     References:
         You et al., Graph Contrastive Learning with Augmentations, 2020, eq. 3.
+
+    Checked against: Shen-Lab/GraphCL, whose anchors are graphs without augmentation.
     """
     return dcl_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
 

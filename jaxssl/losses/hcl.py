@@ -31,6 +31,8 @@ def hcl_loss(
 
     References:
         Robinson et al., Contrastive Learning with Hard Negative Samples, 2021, eq. 4.
+
+    Checked against: joshr17/HCL.
     """
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=logits.dtype)

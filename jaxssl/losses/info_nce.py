@@ -41,6 +41,9 @@ def info_nce_loss(
     References:
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021,
         eq. 1 and algorithm 1. He et al., Momentum Contrast, 2020, eq. 1.
+
+    Checked against: facebookresearch/moco-v3 in both directions; solo-learn (MoCo-v3, and
+    MoCo-v2+ with a queue).
     """
     loss = nt_xent_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
     return loss * (2 * temperature) if scale_by_temperature else loss

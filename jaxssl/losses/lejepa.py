@@ -51,6 +51,8 @@ def lejepa_loss(
         Balestriero and LeCun, LeJEPA, 2025, eq. 6, eq. 7 and algorithm 1.
 
     Differs from the paper: t_m is 3, as in the authors' code. In the paper it is 5.
+
+    Checked against: rbalestr-lab/lejepa.
     """
     z = promote(stack_views(pairs, "lejepa"))
     num_views, b, d = z.shape

@@ -39,6 +39,8 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
 
     References:
         Dwibedi et al., With a Little Help from My Friends, 2021, eq. 3 and 4.
+
+    Checked against: solo-learn, with given neighbours.
     """
     neighbour = lax.stop_gradient(unit(pairs.anchor))
     if support is not None:

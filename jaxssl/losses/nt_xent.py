@@ -31,6 +31,8 @@ def nt_xent_loss(
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         eq. 1.
+
+    Checked against: lightly (``NTXentLoss``), leftthomas/SimCLR, SupContrast without labels.
     """
     sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
     return jnp.where(sums.has_positive, sums.all - sums.mean_positive, 0)

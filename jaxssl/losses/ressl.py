@@ -33,6 +33,8 @@ def ressl_loss(
     References:
         Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, 2021,
         eq. 3 to 5.
+
+    Checked against: solo-learn.
     """
     neg, candidates = negatives(pairs), unit(pairs.candidate)
 

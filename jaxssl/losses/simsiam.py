@@ -25,6 +25,8 @@ def simsiam_loss(pairs: Pairs) -> Array:
     References:
         Chen and He, Exploring Simple Siamese Representation Learning, 2021, eq. 1 to 3. The paper
         averages both directions.
+
+    Checked against: solo-learn.
     """
     return negative_cosine(pairs, "simsiam")
 

@@ -9,6 +9,7 @@ from jaxssl.losses.memory import log_average, read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
+# The defaults of LibAUC.
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
 RANGES = {
     "temperature": "> 0",
@@ -48,6 +49,8 @@ def sogclr_loss(
 
     Differs from the released code: the average of an example starts when it is first seen. In the
     released code either all examples of a batch start or none.
+
+    Checked against: LibAUC (``GCLoss``), three steps of SogCLR and iSogCLR.
     """
     return _terms(pairs, log_u, temperature, gamma)[0]
 

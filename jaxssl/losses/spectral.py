@@ -37,6 +37,8 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
     References:
         HaoChen et al., Provable Guarantees for Self-Supervised Deep Learning with Spectral
         Contrastive Loss, 2021, eq. 6.
+
+    Checked against: jhaochenz96/spectral_contrastive_learning.
     """
     s = dot(_project_to_ball(pairs.anchor, mu), _project_to_ball(pairs.candidate, mu))
     positive = mean_where(s, positives(pairs))

@@ -38,6 +38,8 @@ def sup_con_loss(
 
     Differs from the released code: anchors without a positive are left out of the mean. The
     released code counts them in the denominator. Its base temperature is 0.07 by default.
+
+    Checked against: SupContrast (``SupConLoss``) and the SupCon of TCL's repository.
     """
     loss = nt_xent_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
     return loss if base_temperature is None else loss * (temperature / base_temperature)

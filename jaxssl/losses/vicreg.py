@@ -9,6 +9,7 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
+# solo-learn does not halve the variance term.
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
 RANGES = {
     "invariance_weight": ">= 0",
@@ -52,6 +53,8 @@ def vicreg_loss(
         Bardes, Ponce and LeCun, VICReg, 2022, eq. 1 to 6.
 
     Differs from the paper: the variance term of the two views is halved, as in the authors' code.
+
+    Checked against: facebookresearch/vicreg, lightly, solo-learn.
     """
     z = promote(stack_views(pairs, "vicreg"))
     num_views, b, d = z.shape
