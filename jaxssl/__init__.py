@@ -1,7 +1,7 @@
 """Contrastive self-supervised learning at small batch sizes, in JAX and Flax."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxssl import losses, solvers
@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, str] = dict.fromkeys(
 FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Modules and load_encoder are imported on first use, so that `import jaxssl` is quick and the
     # losses need only jax.
     if name in MODULES:

@@ -39,7 +39,7 @@ def mean(tree: Any, axis_name: str | None) -> Any:
     return tree if axis_name is None else lax.pmean(tree, axis_name)
 
 
-def sum(tree: Any, axis_name: str | None) -> Any:
+def sum(tree: object, axis_name: str | None) -> Any:
     """Sum a tree of arrays over all devices, leaf by leaf."""
     return tree if axis_name is None else lax.psum(tree, axis_name)
 
@@ -50,7 +50,7 @@ def max(x: Array, axis_name: str | None) -> Array:
     return x if axis_name is None else lax.pmax(x, axis_name)
 
 
-def ring_shift(tree: Any, axis_name: str) -> Any:
+def ring_shift(tree: object, axis_name: str) -> object:
     """Send arrays to the next device of a ring. `device_count` shifts return them to the start."""
     size = lax.axis_size(axis_name)
     return lax.ppermute(tree, axis_name, [(i, (i + 1) % size) for i in range(size)])
@@ -76,7 +76,7 @@ def is_replicated(x: Array, axis_name: str | None) -> bool:
     return _marks_arrays(axis_name) and axis_name not in _varying_axes(x)
 
 
-def vary(tree: Any, axis_name: str | None) -> Any:
+def vary(tree: Any, axis_name: str | None) -> object:
     """Mark equal arrays as varying over devices, where `jax.shard_map` checks this."""
     if axis_name is None:
         return tree
@@ -91,7 +91,7 @@ def align(tree: Any) -> Any:
     """
     axes = frozenset[str]().union(*(_varying_axes(x) for x in jax.tree.leaves(tree)))
 
-    def cast(x: Any) -> Any:
+    def cast(x: object) -> object:
         missing = tuple(sorted(axes - _varying_axes(x)))
         return lax.pcast(x, missing, to="varying") if missing else x
 
@@ -103,5 +103,5 @@ def _marks_arrays(axis_name: str) -> bool:
     return axis_name in _varying_axes(lax.axis_index(axis_name))
 
 
-def _varying_axes(x: Any) -> frozenset[str]:
+def _varying_axes(x: object) -> frozenset[str]:
     return jax.typeof(x).manual_axis_type.varying

@@ -28,7 +28,7 @@ SHUTDOWN = 24 * 3600
 T = TypeVar("T")
 
 
-def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
     """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
@@ -113,7 +113,7 @@ def check_devices() -> None:
             )
 
 
-def key_value_store() -> Any:
+def key_value_store() -> object:
     """Return the client of JAX's key-value store, which the first process of a run serves."""
     return jax_distributed.global_state.client  # not public; Orbax uses it in the same way
 
@@ -292,7 +292,7 @@ def on_first_process(action: Callable[[], T]) -> T | None:
     return raise_together(action if is_first_process() else lambda: None)
 
 
-def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
+def spmd(fn: Callable, mesh: Mesh, in_specs: object, out_specs: object) -> Callable:
     """Map ``fn`` over the devices of ``mesh`` and their shards, with the axis name `DATA_AXIS`."""
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
@@ -302,7 +302,7 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def replicate(tree: Any, mesh: Mesh) -> Any:
+def replicate(tree: object, mesh: Mesh) -> Any:
     """Copy every array of ``tree``, which each process holds in NumPy, to all devices."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
@@ -311,7 +311,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
-def replicate_locally(tree: Any, mesh: Mesh) -> Any:
+def replicate_locally(tree: object, mesh: Mesh) -> object:
     """Copy replicated arrays to ``mesh``, a mesh over the devices of this process."""
     return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
@@ -325,7 +325,7 @@ def _same(x: Array) -> Array:
     return x
 
 
-def copy_to_host(arrays: Sequence[Any]) -> list[np.ndarray]:
+def copy_to_host(arrays: Sequence[object]) -> list[np.ndarray]:
     """Return whole arrays, and the bits of random keys, in every process.
 
     Arrays that are split over the devices of several processes are gathered. All processes must
@@ -337,7 +337,7 @@ def copy_to_host(arrays: Sequence[Any]) -> list[np.ndarray]:
     return [_copy_to_host(x) for x in arrays]
 
 
-def _copy_to_host(x: Any) -> np.ndarray:
+def _copy_to_host(x: object) -> np.ndarray:
     if isinstance(x, Array):
         if not x.is_fully_addressable:
             if not x.is_fully_replicated:
@@ -362,7 +362,7 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
-def shard(tree: Any, mesh: Mesh) -> Any:
+def shard(tree: object, mesh: Mesh) -> Any:
     """Split the leading axis of every array of ``tree`` over the devices."""
     return jax.device_put(tree, data_sharding(mesh))
 
@@ -373,12 +373,12 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
-def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
+def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
     """Build global arrays, split along ``axis``, from the rows that each process holds."""
     sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 
-def take_rows(tree: Any, indices: Array) -> Any:
+def take_rows(tree: object, indices: Array) -> Any:
     """Select rows of every array of a batch by index. Packed arrays may be shorter."""
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)

@@ -54,7 +54,7 @@ def get_config(name: str | Path) -> ConfigDict:
 def train(
     config: str | Path | ConfigDict,
     *,
-    data: Any = None,
+    data: object = None,
     net: Component | None = None,
     loss: Component | None = None,
     method: Component | None = None,
@@ -62,7 +62,7 @@ def train(
     init: "Run | str | Path | None" = None,
     workdir: str | Path | None = None,
     trust: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> Run:
     """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
 
@@ -118,9 +118,9 @@ def resume(
     run: Run | str | Path,
     extend_to: float | None = None,
     *,
-    data: Any = None,
+    data: object = None,
     trust: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> Run:
     """Go on with a run by its own config, or extend it to more epochs.
 
@@ -198,7 +198,7 @@ def evaluate(
 
 def embed(
     encoder: "Run | PretrainedEncoder | str | Path",
-    images: Any,
+    images: object,
     out: str | Path | None = None,
     *,
     layer: str = "backbone",
@@ -230,7 +230,7 @@ def embed(
     return embedding.embed(target, images, **options)
 
 
-def _encoder_or_path(encoder: Any) -> PretrainedEncoder | Path:
+def _encoder_or_path(encoder: object) -> PretrainedEncoder | Path:
     """Return an encoder as it is, and a run or a path as a path."""
     if isinstance(encoder, PretrainedEncoder):
         return encoder
@@ -240,7 +240,7 @@ def _encoder_or_path(encoder: Any) -> PretrainedEncoder | Path:
     return Path(encoder)
 
 
-def _component(group: str, value: Any) -> dict[str, Any]:
+def _component(group: str, value: object) -> dict[str, object]:
     """Return the config group of a component. A Python object gets a name."""
     settings = dict(value) if isinstance(value, Mapping) else {"name": value}
     if not isinstance(settings.get("name", ""), str):
@@ -248,7 +248,7 @@ def _component(group: str, value: Any) -> dict[str, Any]:
     return settings
 
 
-def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, Any]:
+def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
     """Return how a run splits data without a test split, or {} if that is not recorded."""
     if isinstance(encoder, Path):
         data = configs.read_config(encoder).data if is_run(encoder) else {}

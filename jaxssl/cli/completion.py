@@ -185,7 +185,7 @@ def config_keys(words: Sequence[str] = ()) -> dict[str, Iterable[str]]:
     return keys
 
 
-def _choices(value: Any, comment: str) -> Sequence[str]:
+def _choices(value: object, comment: str) -> Sequence[str]:
     """Return the values of a key: True and False, or the words that its comment quotes."""
     if isinstance(value, bool):
         return ("True", "False")
@@ -211,7 +211,7 @@ def _arguments_of(group: str, name: str) -> dict[str, Any]:
     return {arg.arg: getattr(default, "value", None) for arg, default in pairs} | further
 
 
-def _presets(group: str, name: str) -> list[Any]:
+def _presets(group: str, name: str) -> list[object]:
     """Return the names of a component's presets, read from its source."""
     keys = getattr(_definitions(group, name).get("PRESETS"), "keys", ())
     return [key.value for key in keys if isinstance(key, ast.Constant)]

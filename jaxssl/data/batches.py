@@ -316,7 +316,7 @@ def cache_limit() -> float:
     return max(CACHE_BYTES, CACHE_SHARE * min(sizes))
 
 
-def assemble(inputs: Any, examples: Sequence[Example], indices: np.ndarray) -> Batch:
+def assemble(inputs: object, examples: Sequence[Example], indices: np.ndarray) -> Batch:
     """Return a batch of inputs with the labels of their examples."""
     labels = np.array([example.label for example in examples], np.int32)
     return {"input": inputs, "label": labels, "index": indices}

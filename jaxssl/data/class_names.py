@@ -49,7 +49,7 @@ def finish(source: Source, data: Mapping[str, Any]) -> Source:
     return source
 
 
-def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
+def _select_classes(source: Source, names: Sequence[str], path: object) -> Source:
     """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
     if not source.class_names:
         raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")

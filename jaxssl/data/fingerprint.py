@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def _record_content(part: PreparedSplit, record: Record) -> bytes:
     return _content(record)
 
 
-def _content(value: Any) -> bytes:
+def _content(value: object) -> bytes:
     """Return bytes that tell values of different contents apart."""
     if isinstance(value, Mapping):
         value = [item for name in sorted(value) for item in (name, value[name])]

@@ -69,12 +69,12 @@ def damaged(folder: Path, reason: str) -> UserError:
     )
 
 
-def is_side(value: Any) -> bool:
+def is_side(value: object) -> bool:
     """Return True for a number of pixels that the side of an image may have."""
     return type(value) is int and 0 < value <= MAX_SIDE
 
 
-def _check_features(tree: Any) -> None:
+def _check_features(tree: object) -> None:
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -79,9 +79,9 @@ class Kind(NamedTuple):
     raw_features: Callable[..., Any]
     show: Callable[..., Any] | None = None
     draw: Callable[..., Any] = lambda examples: examples
-    is_drawn: Callable[[Any], bool] = lambda inputs: True
+    is_drawn: Callable[[object], bool] = lambda inputs: True
     statistics: Callable[..., dict[str, Any]] | None = None
-    batch_shapes: Callable[..., dict[str, Any]] | None = None
+    batch_shapes: Callable[..., dict[str, object]] | None = None
     batch_of: Callable[..., Any] | None = None
     left_out: Callable[..., list[str]] = lambda settings, channels: []
     check: Callable[[], None] = lambda: None

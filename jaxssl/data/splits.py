@@ -165,7 +165,7 @@ class Source:
 
         return LazyArray(decode, (len(self), *shape), threads)
 
-    def images(self, size: int, *settings: Any) -> np.ndarray | LazyArray:
+    def images(self, size: int, *settings: object) -> np.ndarray | LazyArray:
         """Return all images as uint8 [n, h, w, c], as a `LazyArray` if they need too much memory.
 
         Size and settings are those of `decoding.centre`, for images of different sizes.
@@ -246,7 +246,7 @@ def labels_of(part: PreparedSplit) -> np.ndarray:
     return _cached(part, "labels", (), np.int32, read)
 
 
-def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[Any]:
+def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[object]:
     """Apply a function to the records of a prepared split, read in blocks."""
     blocks = (indices[start : start + BLOCK] for start in range(0, len(indices), BLOCK))
     return [function(record) for block in blocks for record in part.read_records(block)]

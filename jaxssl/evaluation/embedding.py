@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Embedded(NamedTuple):
 
 def embed(
     encoder: PretrainedEncoder,
-    images: Any,
+    images: object,
     *,
     layer: str = "backbone",
     out: Path | None = None,
@@ -69,7 +69,7 @@ def embed(
 
 
 def embed_pictures(
-    encoder: PretrainedEncoder, images: Any, *, layer: str = "backbone", on_error: str = "stop"
+    encoder: PretrainedEncoder, images: object, *, layer: str = "backbone", on_error: str = "stop"
 ) -> Embedded:
     """Embed images in evaluation mode. They are decoded block by block.
 
@@ -103,7 +103,7 @@ def embed_pictures(
     return Embedded(extract(pixels, encode, variables, mesh), names, pixels)
 
 
-def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file. Quotes keep a name with a line break in one row."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)

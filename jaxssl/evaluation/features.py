@@ -21,7 +21,7 @@ IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary fi
 def extract(
     images: Any,
     apply: Callable[[Any, Array], Array],
-    variables: Any,
+    variables: object,
     mesh: jax.sharding.Mesh,
     part: slice | None = None,
 ) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
@@ -128,7 +127,7 @@ def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarra
     return similarity, index
 
 
-def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> Any:
+def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> object:
     """Merge a part of the bank into the nearest neighbours and wait, to bound the memory."""
     return jax.block_until_ready(_update(*best, queries, bank, first))
 

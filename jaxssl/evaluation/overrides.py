@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -18,7 +17,7 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
 
 
 # A weights file does not record these details. Each name has the function that parses its value.
-WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
+WEIGHTS_OPTIONS: dict[str, Callable[[str], object]] = {
     "net.num_heads": int,
     "net.layers": int,
     "net.stem": str,
@@ -34,7 +33,7 @@ WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
 
 def split_overrides(
     overrides: Sequence[tuple[str, str]],
-) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+) -> tuple[list[tuple[str, str]], dict[str, object]]:
     """Separate overrides of the data set from options of a weights file.
 
     Args:

@@ -21,7 +21,7 @@ Neighbours = dict[int, list[tuple[int, float]]]  # picture: other pictures and t
 
 def write(
     encoder: PretrainedEncoder,
-    images: Any,
+    images: object,
     out: Path,
     *,
     k: int,

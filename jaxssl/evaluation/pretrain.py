@@ -68,7 +68,7 @@ def _check(settings: ConfigDict) -> None:
 
 
 def _online(
-    config: ConfigDict, splits: Splits, setup: Setup, inputs: Any, encode: Any
+    config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: object
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the metrics that training logs, and its description."""
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
@@ -86,7 +86,7 @@ def _online(
 
 
 def _accuracy(
-    settings: ConfigDict, splits: Splits, inputs: Any, encode: Any
+    settings: ConfigDict, splits: Splits, inputs: object, encode: Any
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the accuracies on the test split, and its description.
 

@@ -75,7 +75,10 @@ def check_features(
 
 
 def choose_settings(
-    presets: Mapping[str, Mapping[str, Any]], preset: str, default: str, changes: Mapping[str, Any]
+    presets: Mapping[str, Mapping[str, Any]],
+    preset: str,
+    default: str,
+    changes: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the settings of a preset with some values changed.
 

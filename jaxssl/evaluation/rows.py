@@ -44,7 +44,7 @@ def online_rows(
     ]
 
 
-def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:
+def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, object]:
     """Return the fields of a results row that identify the encoder and its features."""
     facts = encoder.metadata
     lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
@@ -63,7 +63,7 @@ def data_fields(
     encoder: PretrainedEncoder,
     path: Path | None,
     seed: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the fields of a results row that identify the data set and the random draws.
 
     The hash "data" distinguishes data sets, networks and files (``path``) of the same name.

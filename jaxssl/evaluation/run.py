@@ -159,7 +159,7 @@ def _resolve(
     splits: Splits | None,
     step: int | str | None,
     out: Path | None,
-    weights_options: Mapping[str, Any],
+    weights_options: Mapping[str, object],
     trust: bool,
 ) -> _Request:
     """Load what is evaluated, with defaults from the config of a run. See `evaluate`."""
@@ -223,13 +223,13 @@ def _run_protocol(
     return new
 
 
-def _write(out: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write(out: Path | None, rows: Sequence[Mapping[str, object]]) -> None:
     if out is not None and distributed.is_first_process():
         results.add_results(out, rows)
 
 
 def _require_results(
-    selected: Sequence[Selected], rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]
+    selected: Sequence[Selected], rows: Sequence[Mapping[str, object]], kinds: Sequence[str]
 ) -> None:
     """Raise UserError if a protocol ran on none of the kinds of features."""
     for one in selected:

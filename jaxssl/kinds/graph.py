@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import tensorflow_datasets as tfds
 from flax.typing import VariableDict
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from jaxssl.augment.graph import Row, as_float, make_graph_views
@@ -70,7 +72,7 @@ class GraphInputs(NamedTuple):
         return as_float(graphs)
 
 
-def _decode(record: Mapping[str, Any]) -> Graph:
+def _decode(record: Mapping[str, object]) -> Graph:
     """Convert a record of a prepared data set to a graph."""
     return Graph(np.asarray(record["tag"], np.int32), np.asarray(record["edge"], np.int32))
 
@@ -178,7 +180,9 @@ def _round_up(counts: np.ndarray) -> Room:
     return Room(nodes, edges)
 
 
-def open_graphs(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
+def open_graphs(
+    folder: Path, info: tfds.core.DatasetInfo, metadata: Mapping[str, object], data: object
+) -> Opened:
     """Find the number of node tags of a prepared data set.
 
     Raises:
@@ -249,7 +253,7 @@ def views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     return make_graph_views(recipes)
 
 
-def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
+def find_crops(size: int, views: Sequence[object], small: Sequence[object]) -> Crops:
     """Return no crops."""
     del views, small
     return Crops((), (), size)
@@ -258,7 +262,7 @@ def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
 def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
     """Return the views of a small packed batch as `jax.ShapeDtypeStruct`."""
 
-    def shape(dtype: Any, *axes: int) -> jax.ShapeDtypeStruct:
+    def shape(dtype: DTypeLike, *axes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((config.views, 1, *axes), dtype)
 
     row = {
@@ -276,7 +280,7 @@ def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> GraphInputs:
     return GraphInputs(shape[0])
 
 
-def infer_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> GraphInputs:
+def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> GraphInputs:
     """Return the inputs of a trained network, whose first layer tells the number of node tags.
 
     Raises:
@@ -308,7 +312,7 @@ def fit_inputs(inputs: GraphInputs, test: Source) -> GraphInputs:
 
 
 def histograms(
-    examples: GraphArray, part: slice | None = None, extract: Callable[..., Any] | None = None
+    examples: GraphArray, part: slice | None = None, extract: Callable[..., object] | None = None
 ) -> np.ndarray:
     """Count the degrees and tags of each graph's nodes as features.
 

@@ -222,7 +222,7 @@ def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[flo
 
 def batch_shapes(
     batch_size: int, shape: tuple[int, int, int], crops: Crops | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the shapes of a batch of images [h, w, c], or of crops if the host cuts them."""
 
     def pixels(*sides: int) -> jax.ShapeDtypeStruct:

@@ -74,7 +74,7 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
     return {**image.view_shapes(config, inputs), "texts": texts}
 
 
-def with_empty_captions(images: Any) -> dict[str, Any]:
+def with_empty_captions(images: Any) -> dict[str, object]:
     """Return the input of the views, where the view of the caption is not used."""
     return {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import tensorflow_datasets as tfds
 from flax.typing import VariableDict
 from jax import Array
 from jax import numpy as jnp
@@ -96,7 +97,9 @@ class ReadClips(NamedTuple):
         return assemble({"views": np.stack(views)}, examples, indices)
 
 
-def open_clips(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
+def open_clips(
+    folder: Path, info: tfds.core.DatasetInfo, metadata: Mapping[str, object], data: object
+) -> Opened:
     """Find the shape [t, h, w, c] of the clips of a prepared data set, where t may be None.
 
     Raises:
@@ -113,7 +116,7 @@ def open_clips(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) 
     return Opened(tuple(shape), {"decode": partial(_decode, side=shape[1])})
 
 
-def _decode(record: Mapping[str, Any], side: int) -> np.ndarray:
+def _decode(record: Mapping[str, object], side: int) -> np.ndarray:
     return resize_clip(np.asarray(record["clip"], np.uint8), side)
 
 
@@ -152,7 +155,7 @@ def views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     return make_views(recipes)
 
 
-def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
+def find_crops(size: int, views: Sequence[Any], small: Sequence[object]) -> Crops:
     """Return the number of consecutive frames of each view, which the host can cut."""
     del small
     return Crops((), (), size, tuple(span(v["frames"], v["stride"]) for v in views))

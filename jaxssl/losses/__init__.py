@@ -19,7 +19,6 @@ Type checkers and editors read the signatures from `__init__.pyi`, which
 
 import inspect
 from importlib import import_module
-from typing import Any
 
 from jaxssl.errors import suggest
 from jaxssl.losses._forms import bind, on_arrays, on_pairs
@@ -59,7 +58,7 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
         globals()[_name] = on_arrays(*_arguments, pair_views if _name in VIEWS else pair_towers)
 
 
-def objective(name: str, /, **hyper: Any) -> Objective:
+def objective(name: str, /, **hyper: object) -> Objective:
     """Return the objective of a loss: its functions for a trainer, with parameters and memory.
 
     Args:

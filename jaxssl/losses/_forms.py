@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import jax
 from jax import Array
@@ -17,7 +17,7 @@ MODULE = "jaxssl.losses"  # where `pickle` finds the functions
 
 
 def bind(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> inspect.BoundArguments:
     """Bind arguments to the parameters of a function.
 
@@ -43,7 +43,7 @@ def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Arr
     signature, name = inspect.signature(loss_fn), loss_fn.__name__
 
     @functools.wraps(loss_fn)
-    def checked(*args: Any, **kwargs: Any) -> Array:
+    def checked(*args: object, **kwargs: object) -> Array:
         pairs = args[0] if args else kwargs.get("pairs")
         if (args or "pairs" in kwargs) and not isinstance(pairs, Pairs):
             raise TypeError(
@@ -72,14 +72,14 @@ def on_arrays(
     name = loss_fn.__name__.removesuffix("_loss")
     signature = _two_array_signature(loss_fn)
 
-    def compute(arguments: dict[str, Any]) -> Array:
+    def compute(arguments: Mapping[str, object]) -> Array:
         arguments = dict(arguments)
         z1, z2 = arguments.pop("z1"), arguments.pop("z2")
         options = {key: arguments.pop(key, None) for key in ("labels", "axis_name")}
         pairs = pair([z1, z2], **options) if both else pair(z1, z2, **options)
         return mean_over_anchors(loss_fn(pairs, **arguments), pairs)[0]
 
-    def on_two_arrays(*args: Any, **kwargs: Any) -> Array:
+    def on_two_arrays(*args: object, **kwargs: object) -> Array:
         arguments = bind(f"{name}()", signature, args, kwargs).arguments
         check(ranges, **arguments)
         return _in_auto_mode(compute, arguments)
@@ -114,7 +114,9 @@ def _two_array_signature(loss_fn: Callable[..., Array]) -> inspect.Signature:
     return inspect.Signature([*arrays, *hyper, labels, axis_name], return_annotation=Array)
 
 
-def _in_auto_mode(fn: Callable[[dict[str, Any]], Array], arguments: dict[str, Any]) -> Array:
+def _in_auto_mode(
+    fn: Callable[[Mapping[str, object]], Array], arguments: Mapping[str, object]
+) -> Array:
     """Call ``fn``, and let XLA choose the sharding of its intermediate arrays.
 
     Arrays of a mesh with explicit axes have their sharding in their type. A loss mixes all rows of

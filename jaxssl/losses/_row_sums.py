@@ -179,7 +179,7 @@ def row_sums(
     )
 
 
-def takes_queue(hyper: Mapping[str, Any]) -> bool:
+def takes_queue(hyper: Mapping[str, object]) -> bool:
     """Return True if a `row_sums` loss with these settings accepts a queue of past keys (MoCo)."""
     return not hyper["ring"]
 
@@ -330,7 +330,7 @@ def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Arra
 
 
 def _scan_blocks(
-    config: Config, fn: Callable[[Any, Any], tuple[Any, Any]], carry: Any, rows: Any
+    config: Config, fn: Callable[[Any, Any], tuple[Any, Any]], carry: object, rows: object
 ) -> tuple[Any, Any]:
     """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0.
 

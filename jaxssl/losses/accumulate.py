@@ -8,7 +8,10 @@ from jax import Array, lax
 
 
 def accumulate(
-    encode: Callable[[Any], Any], loss: Callable[[Any], Array], batch: Any, num_chunks: int
+    encode: Callable[[object], object],
+    loss: Callable[[object], Array],
+    batch: object,
+    num_chunks: int,
 ) -> Array:
     """Compute the loss of a whole batch while only one chunk's activations are in memory.
 

@@ -1,7 +1,6 @@
 """DINO: match the student's softmax to the teacher's, which is centred and sharpened."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax import Array, lax
@@ -80,7 +79,7 @@ def with_center(
         per_anchor = loss_fn(pairs, memory, **hyper)
         return Terms(per_anchor, momentum * memory + (1 - momentum) * batch)
 
-    def build(hyper: dict[str, Any]) -> Objective:
+    def build(hyper: dict[str, object]) -> Objective:
         return make_objective(compute, hyper, init, **flags)
 
     return factory(loss_fn, ranges, build, center_momentum=0.9)

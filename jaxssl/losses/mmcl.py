@@ -1,5 +1,6 @@
 """MMCL (max-margin contrastive learning): solve an SVM for every anchor against its negatives."""
 
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -257,7 +258,7 @@ def _with_metrics(pairs: Pairs, **hyper: Any) -> tuple[Array, Metrics]:
     return loss, {name: jnp.mean(getattr(info, name)) for name in names}
 
 
-def _takes_masks(hyper: dict[str, Any]) -> bool:
+def _takes_masks(hyper: Mapping[str, object]) -> bool:
     return hyper["solver"] == "pgd" and not isinstance(hyper["alpha_init"], str)
 
 

@@ -29,14 +29,14 @@ PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
-def mean_memory(memories: Sequence[Any]) -> Any:
+def mean_memory(memories: Sequence[object]) -> object:
     """Average the loss memories of several view pairings, leaf by leaf."""
     if len(memories) == 1:  # Averaging would turn integer leaves into floats.
         return memories[0]
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
 
 
-def last_memory(memories: Sequence[Any]) -> Any:
+def last_memory(memories: Sequence[object]) -> object:
     """Keep the last view pairing's memory, for losses whose memory is a queue of keys."""
     return memories[-1]
 
@@ -94,8 +94,8 @@ def no_state(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array],
 
 def make_objective(
     compute: Callable[..., Terms],
-    hyper: Mapping[str, Any],
-    init: Callable[[Array, int, int], tuple[Any, Any]] = no_state,
+    hyper: Mapping[str, object],
+    init: Callable[[Array, int, int], tuple[object, object]] = no_state,
     **flags: Any,
 ) -> Objective:
     """Return the objective of a loss with trained parameters or memory.
@@ -157,10 +157,10 @@ def stateless(
 
 
 def factory(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., object],
     ranges: Ranges,
-    build: Callable[[dict[str, Any]], Objective],
-    **defaults: Any,
+    build: Callable[[dict[str, object]], Objective],
+    **defaults: object,
 ) -> Callable[..., Objective]:
     """Return ``(**hyper) -> build(hyper)`` with the hyper-parameters of a loss, which it checks.
 
@@ -184,7 +184,7 @@ def factory(
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
 
-    def objective(**hyper: Any) -> Objective:
+    def objective(**hyper: object) -> Objective:
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         check(ranges, **bound.arguments)
@@ -195,7 +195,7 @@ def factory(
     return objective
 
 
-def at_step(hyper: Mapping[str, Any], step: Array) -> dict[str, Any]:
+def at_step(hyper: Mapping[str, object], step: Array) -> dict[str, Any]:
     """Replace every schedule in ``hyper`` by its value at ``step``, and keep all other values."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
 
@@ -217,7 +217,7 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     return value, 1 - jnp.mean(has_positive)
 
 
-def check(ranges: Ranges, **hyper: Any) -> None:
+def check(ranges: Ranges, **hyper: object) -> None:
     """Raise ValueError for a hyper-parameter out of its range; traced values are not checked.
 
     Args:
@@ -244,7 +244,7 @@ def check(ranges: Ranges, **hyper: Any) -> None:
                 raise ValueError(f"{name} must be {predicate}, got {value}")
 
 
-def _or_schedule(annotation: Any) -> Any:
+def _or_schedule(annotation: Any) -> object:
     """Allow a `Schedule` wherever a type annotation allows a `Scalar`."""
     return annotation | Schedule if {float, Array} <= set(get_args(annotation)) else annotation
 

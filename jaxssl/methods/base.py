@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 
@@ -89,7 +90,7 @@ def image_groups(batch: Batch) -> list[Any]:
     return [batch[name] for name in ("views", "crops") if name in batch]
 
 
-def count_views(group: Any) -> int:
+def count_views(group: object) -> int:
     """Return the number of views in an array [V, b, ...] or in a dict of such arrays."""
     return jax.tree.leaves(group)[0].shape[0]
 
@@ -97,8 +98,8 @@ def count_views(group: Any) -> int:
 def weighted_loss(
     objective: Objective,
     terms: Sequence[tuple[float, Pairs]],
-    params: Any,
-    memory: Any,
+    params: Collection,
+    memory: object,
     *,
     step: Array,
     key: Array,

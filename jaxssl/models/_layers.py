@@ -122,7 +122,7 @@ def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Arra
         return norm(x)
 
 
-def keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
+def keep_sums_over_devices(primitive: Any, *_: object, **__: object) -> bool:
     """Rematerialisation policy for `nn.remat` that saves only results of sums over devices.
 
     These are the BatchNorm statistics. Recomputing them would send them a second time.

@@ -17,7 +17,7 @@ OPTIONS = ("train", "axis_name", "keys")
 class Network(Protocol):
     """Interface of a network, which every module of this package has."""
 
-    def init(self, key: Array, x: Any, /, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, /, *, train: bool = False) -> Any:
         """Return the variables {"params", "batch_stats"} for inputs of this shape."""
         ...
 
@@ -64,7 +64,7 @@ class LinenNetwork(NamedTuple):
 
     module: nn.Module
 
-    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> Any:
         """Initialise the parameters and the BatchNorm statistics."""
         variables = self.module.init(key, x, **_accepted(self.module.__call__, train=train))
         name = type(self.module).__name__
@@ -110,10 +110,10 @@ class FunctionNetwork(NamedTuple):
         apply_params: ``(params, x) -> features [n, f]``.
     """
 
-    init_params: Callable[..., Any]
-    apply_params: Callable[..., Any]
+    init_params: Callable[..., object]
+    apply_params: Callable[..., object]
 
-    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> Any:
         """Initialise the parameters."""
         del train
         params = self.init_params(key, x)
@@ -157,7 +157,7 @@ class NnxNetwork:
             raise ValueError(_no_random_layers(name))
         return definition, params, stats
 
-    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> Any:
         """Build the module with this key."""
         del x, train
         _ = self._parts  # checks the kinds of variables
@@ -186,19 +186,19 @@ class NnxNetwork:
         return out, {"batch_stats": _to_dict(nnx.state(module, nnx.BatchStat))}
 
 
-def _options(function: Callable[..., Any]) -> set[str]:
+def _options(function: Callable[..., object]) -> set[str]:
     """Return the arguments among `OPTIONS` that a function takes."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return {name for name in OPTIONS if takes_all or name in parameters}
 
 
-def _accepted(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+def _accepted(function: Callable[..., object], **options: object) -> dict[str, Any]:
     """Select the arguments that a function takes."""
     return {name: value for name, value in options.items() if name in _options(function)}
 
 
-def _require_features(name: str, features: Any, x: Any) -> None:
+def _require_features(name: str, features: object, x: Any) -> None:
     """Raise ValueError unless a network has mapped n examples to features [n, f]."""
     shape = list(getattr(features, "shape", ()))
     count = x.shape[0] if hasattr(x, "shape") else None
@@ -224,7 +224,7 @@ def _to_dict(state: Any) -> dict[str, Any]:
     )
 
 
-def _from_dict(state: Any, values: Any) -> Any:
+def _from_dict(state: Any, values: object) -> Any:
     """Return an NNX state with the arrays of nested dicts from `_to_dict`."""
     arrays = traverse_util.flatten_dict(values)
     return nnx.from_flat_state(

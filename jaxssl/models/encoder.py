@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-from flax.typing import VariableDict
+from flax.typing import Collection, VariableDict
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxssl.losses.accumulate import map_chunks
 
@@ -45,7 +46,7 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-def init(encoder: Encoder, key: Array, groups: list[Any]) -> tuple[dict, dict, int]:
+def init(encoder: Encoder, key: Array, groups: list[object]) -> tuple[dict, dict, int]:
     """Initialise the backbone, projector and predictor on a batch of views.
 
     Args:
@@ -74,9 +75,9 @@ def init(encoder: Encoder, key: Array, groups: list[Any]) -> tuple[dict, dict, i
 
 def embed(
     encoder: Encoder,
-    params: Mapping[str, Any],
-    stats: Mapping[str, Any],
-    views: list[Any],
+    params: Mapping[str, object],
+    stats: Collection,
+    views: list[object],
     index: Array,
     *,
     key: Array | None,
@@ -108,7 +109,7 @@ def embed(
     if key is not None:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
 
-    def run(name: str, x: Any, stats: dict, **keys: Any) -> tuple[Array, dict]:
+    def run(name: str, x: object, stats: dict, **keys: object) -> tuple[Array, dict]:
         x, new = _train(encoder, name, params[name], stats[name], x, axis_name, **keys)
         return x, {**stats, name: new}
 
@@ -149,7 +150,7 @@ def embed(
     return jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new
 
 
-def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
+def features(encoder: Encoder, params: Any, stats: object, images: Any) -> Array:
     """Apply the backbone in evaluation mode and return features [n, f] in float32.
 
     ``params`` and ``stats`` are the variables of the backbone.
@@ -159,9 +160,9 @@ def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
 
 def features_in_training(
     encoder: Encoder,
-    params: Any,
-    stats: Any,
-    images: Any,
+    params: Collection,
+    stats: object,
+    images: object,
     *,
     axis_name: str | None,
     keys: Array | None,
@@ -171,12 +172,14 @@ def features_in_training(
     return h.astype(jnp.float32), new
 
 
-def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
+def project(encoder: Encoder, params: Any, stats: object, h: Array) -> Array:
     """Apply the projector in evaluation mode to features [n, f] and return embeddings [n, d]."""
     return _apply(encoder, "projector", params, stats, h, train=False).astype(jnp.float32)
 
 
-def _apply(encoder: Encoder, name: str, params: Any, stats: Any, x: Any, **options: Any) -> Any:
+def _apply(
+    encoder: Encoder, name: str, params: object, stats: object, x: Any, **options: Any
+) -> Any:
     """Apply one of the networks in the precision of the encoder."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
@@ -184,19 +187,25 @@ def _apply(encoder: Encoder, name: str, params: Any, stats: Any, x: Any, **optio
 
 
 def _train(
-    encoder: Encoder, name: str, params: Any, stats: Any, x: Any, axis_name: str | None, **keys: Any
-) -> tuple[Array, Any]:
+    encoder: Encoder,
+    name: str,
+    params: object,
+    stats: object,
+    x: Any,
+    axis_name: str | None,
+    **keys: Any,
+) -> tuple[Array, object]:
     """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
     options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}
     x, updated = _apply(encoder, name, params, stats, x, **options, **keys)
     return x, updated.get("batch_stats", {})
 
 
-def _first_view(group: Any) -> Any:
+def _first_view(group: object) -> object:
     return jax.tree.map(lambda x: x[0], group)
 
 
-def _cast(tree: Any, dtype: Any) -> Any:
+def _cast(tree: object, dtype: DTypeLike) -> Any:
     """Cast floating-point leaves of a tree. Integer leaves (indices) are left unchanged."""
 
     def cast(x: Array) -> Array:

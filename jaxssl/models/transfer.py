@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+from flax.typing import Collection
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.tree_util import KeyPath
 
 from jaxssl.models.encoder import Encoder
 
@@ -51,7 +53,7 @@ class Transfer(NamedTuple):
         """
         layers, unused = _layers(params.get("net", {})), {*self.freeze}
 
-        def is_frozen(path: tuple[Any, ...], _: Any) -> bool:
+        def is_frozen(path: KeyPath, _: object) -> bool:
             names = _names(path)
             matches = {one for one in self.freeze if names[: one.count("/") + 1] == one.split("/")}
             unused.difference_update(matches)
@@ -72,12 +74,12 @@ class Transfer(NamedTuple):
             )
         return tree
 
-    def rates(self, params: Mapping[str, Any]) -> Any:
+    def rates(self, params: Collection) -> object:
         """Return the factor on the learning rate of each parameter."""
         layers = _layers(params.get("net", {}))
         last = max(layers.values(), default=0)
 
-        def rate(path: tuple[Any, ...], _: Any) -> float:
+        def rate(path: KeyPath, _: object) -> float:
             names = _names(path)
             if names[0] != "net":
                 return 1.0
@@ -85,12 +87,12 @@ class Transfer(NamedTuple):
 
         return jax.tree_util.tree_map_with_path(rate, params)
 
-    def without_gradient(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+    def without_gradient(self, loss: Callable[..., object]) -> Callable[..., object]:
         """Return a loss ``(params, ...) -> ...`` without the gradient of frozen parameters."""
         if not (self.freeze or self.freeze_blocks or self.lora):
             return loss
 
-        def partial_loss(params: Any, *args: Any, **kwargs: Any) -> Any:
+        def partial_loss(params: Collection, *args: object, **kwargs: object) -> object:
             stop = lambda frozen, p: lax.stop_gradient(p) if frozen else p  # noqa: E731
             params = jax.tree.map(stop, self.frozen(params), params)
             return loss(params, *args, **kwargs)
@@ -119,7 +121,7 @@ class FixedNorms(NamedTuple):
     net: Any
     transfer: Transfer
 
-    def init(self, key: Any, x: Any, *, train: bool = False) -> Any:
+    def init(self, key: object, x: object, *, train: bool = False) -> Any:
         """Initialise the variables of the backbone."""
         return self.net.init(key, x, train=train)
 
@@ -129,7 +131,7 @@ class FixedNorms(NamedTuple):
         transfer = self.transfer._replace(freeze=names)
         frozen = transfer.frozen({"net": variables["params"]})["net"]
 
-        def fix(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        def fix(call: Any, args: Any, kwargs: Any, context: Any) -> object:
             module, tree = context.module, frozen
             if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
                 for name in module.path:
@@ -160,7 +162,7 @@ class Adapted(NamedTuple):
     net: Any
     rank: int
 
-    def init(self, key: Array, x: Any, *, train: bool = False) -> dict[str, Any]:
+    def init(self, key: Array, x: object, *, train: bool = False) -> dict[str, Any]:
         """Initialise the variables of the backbone, and its adapters beside their layers.
 
         Raises:
@@ -175,7 +177,7 @@ class Adapted(NamedTuple):
     def apply(self, variables: Mapping[str, Any], x: Any, **options: Any) -> Any:
         """Apply the backbone with its adapters."""
 
-        def adapt(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        def adapt(call: Any, args: Any, kwargs: Any, context: Any) -> object:
             y, module = call(*args, **kwargs), context.module
             if module.name not in ADAPTED or context.method_name != "__call__":
                 return y
@@ -189,7 +191,7 @@ class Adapted(NamedTuple):
             return self.net.apply(variables, x, **options)
 
 
-def merge_adapters(params: Mapping[str, Any]) -> dict[str, Any]:
+def merge_adapters(params: Collection) -> dict[str, object]:
     """Return a backbone's parameters without adapters, with their products A B in the kernels."""
     merged = {}
     for name, value in params.items():
@@ -202,7 +204,7 @@ def merge_adapters(params: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _add_adapters(params: Mapping[str, Any], rank: int, key: Array) -> dict[str, Any]:
+def _add_adapters(params: Collection, rank: int, key: Array) -> dict[str, object]:
     result = dict(params)
     for number, (name, value) in enumerate(sorted(params.items())):
         part = jax.random.fold_in(key, number)
@@ -225,5 +227,5 @@ def _layers(net: Mapping[str, Any]) -> dict[str, int]:
     return {name: blocks.get(name, last if name.startswith(LAST) else 0) for name in net}
 
 
-def _names(path: tuple[Any, ...]) -> list[str]:
+def _names(path: KeyPath) -> list[str]:
     return jax.tree_util.keystr(path, simple=True, separator="/").split("/")

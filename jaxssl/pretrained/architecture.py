@@ -87,7 +87,7 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     return EncoderArrays(names.combine(encoder), prefix, other_names, dialect)
 
 
-def infer(encoder: EncoderArrays, options: Mapping[str, Any] = {}) -> Inferred:
+def infer(encoder: EncoderArrays, options: Mapping[str, object] = {}) -> Inferred:
     """Infer the network (as the config group `net`) and its usual input settings.
 
     Args:
@@ -143,7 +143,7 @@ def flatten(tree: Mapping[str, Any], read: Callable[[Any], np.ndarray]) -> dict[
     return arrays
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield every value of a nested checkpoint with its dotted name."""
     for key, value in tree.items():
         if not isinstance(key, str):
@@ -176,7 +176,7 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
     return shape
 
 
-def _without_defaults(network: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_defaults(network: str, settings: Mapping[str, object]) -> dict[str, object]:
     defaults = inspect.signature(parameter_names.NETS[network]).parameters
     return {key: value for key, value in settings.items() if value != defaults[key].default}
 
@@ -188,7 +188,7 @@ def _count_blocks(arrays: Mapping[str, Stored], pattern: str) -> tuple[int, ...]
     return tuple(stages.count(stage) for stage in sorted({*stages}))
 
 
-def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
+def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
     arrays, deep = encoder.arrays, "conv1.0.weight" in encoder.arrays
     out, channels, side, _ = _kernel_shape(encoder, "conv1.0.weight" if deep else "conv1.weight")
     width = arrays["bn1.weight"].shape[0] if deep and "bn1.weight" in arrays else out
@@ -210,7 +210,7 @@ def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferre
     solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
     stem = "cifar_wide" if stem == "cifar" and solo else stem
     net = {"name": "resnet", "depth": depths[0], "stem": stem, "width": width}
-    extras: dict[str, Any] = {"pooled_shortcut": "layer2.0.downsample.2.weight" in arrays}
+    extras: dict[str, object] = {"pooled_shortcut": "layer2.0.downsample.2.weight" in arrays}
     if bottleneck:
         inner, group = (arrays.get(f"layer1.0.conv{i}.weight", MISSING).shape for i in (1, 2))
         extras["groups"] = max(inner[0] // max(group[1], 1), 1) if len(group) == 4 else 1
@@ -221,7 +221,7 @@ def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferre
     return net, make_inputs(224, channels, encoder.dialect.inputs)
 
 
-def _infer_clip_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
+def _infer_clip_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
     arrays, (_, channels, _, _) = encoder.arrays, _kernel_shape(encoder, "conv1.weight")
     stages = _count_blocks(arrays, r"layer(\d{1,9})\.(\d+)\.")
     sizes = [name for name, (form, *_) in clip_resnet.SIZES.items() if form == stages]
@@ -238,7 +238,7 @@ def _infer_clip_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> In
     return net, make_inputs(32 * math.isqrt(max(table[0] - 1, 1)), channels, CLIP)
 
 
-def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
+def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
     _, channels, _, _ = _kernel_shape(encoder, "stem.0.weight")
     depths = _count_blocks(encoder.arrays, r"stages\.(\d{1,9})\.blocks\.(\d+)\.")
     firsts = [f"stages.{i}.blocks.0.norm.weight" for i in range(len(depths))]
@@ -252,7 +252,7 @@ def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, Any]) -> Infer
     return net, make_inputs(224, channels, encoder.dialect.inputs)
 
 
-def _infer_vit(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
+def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
     arrays, inputs = encoder.arrays, encoder.dialect.inputs
     dim, channels, patch, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
     (layers,) = _count_blocks(arrays, r"(blocks)\.(\d+)\.") or (0,)

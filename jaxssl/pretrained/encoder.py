@@ -36,7 +36,7 @@ class PretrainedEncoder(NamedTuple):
     metadata: dict[str, Any]
 
 
-def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
+def make_apply(pretrained: PretrainedEncoder) -> Callable[[object, Array], Array]:
     """Return the backbone in evaluation mode as a pure function.
 
     It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
@@ -73,7 +73,7 @@ def make_encode(
     return jax.jit(encode)
 
 
-def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any], Array], Array]:
+def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, object], Array], Array]:
     """Return the jitted text function ``(variables, tokens [n, length]) -> [n, d]`` float32.
 
     Raises:
@@ -92,7 +92,7 @@ def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any],
     return jax.jit(encode)
 
 
-def require_valid(variables: Any, source: Any) -> None:
+def require_valid(variables: object, source: object) -> None:
     """Raise UserError if an array is not finite or a variance negative.
 
     Features may be finite all the same.

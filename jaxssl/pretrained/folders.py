@@ -84,7 +84,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return _merge(net), _merge(*inputs)
 
 
-def _merge(*groups: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(*groups: Mapping[str, object]) -> dict[str, object]:
     """Return all settings that are not None. Those of later groups count."""
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
@@ -97,7 +97,7 @@ def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
+def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, object]:
     settings = config.get("preprocess_cfg", {})
     inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
     if "resize_mode" in settings:
@@ -106,7 +106,7 @@ def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, object]:
     """Translate the preprocessor_config.json of transformers."""
     inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):

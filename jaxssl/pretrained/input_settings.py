@@ -17,7 +17,7 @@ MAX_LAYERS = 1000
 MAX_POSITIONS = 1 << 24  # largest number of values in the position embeddings of one image
 
 
-def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
+def override(inputs: Inputs, net: nn.Module, **settings: object) -> Inputs:
     """Replace input settings of a network by the user's.
 
     Args:
@@ -97,7 +97,7 @@ def check_limits(net: nn.Module, size: int) -> None:
         )
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
+def _numbers(value: object) -> tuple[float, ...]:
     """Return one or several numbers as a tuple, or () if one of them is not a finite number."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     try:

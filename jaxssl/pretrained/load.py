@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from flax import traverse_util
+from flax.typing import Collection
 from jax import Array, core
 from jax import numpy as jnp
 from ml_collections import ConfigDict
@@ -40,7 +41,7 @@ def load_encoder(
     step: int | str | None = None,
     *,
     trust: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
     """Load a pretrained backbone as a pure function, for use in any JAX project.
 
@@ -111,7 +112,7 @@ def load_pretrained(
     step: int | str | None = None,
     *,
     trust: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata."""
     path = hub.local(path)
@@ -206,7 +207,7 @@ def _make_init(config: ConfigDict, method: Method, views: Any) -> Callable[[Arra
     return init
 
 
-def _require_shapes(variables: Any, expected: Any) -> None:
+def _require_shapes(variables: object, expected: object) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
     trees: Any = [traverse_util.flatten_dict(tree, sep="/") for tree in (variables, expected)]
     ours, theirs = ({name: leaf.shape for name, leaf in tree.items()} for tree in trees)
@@ -230,7 +231,7 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
     return _by_network(params, stats) | towers
 
 
-def _by_network(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+def _by_network(params: Mapping[str, object], stats: Collection) -> dict[str, Any]:
     # A checkpoint does not store empty trees, so they are added here.
     return {
         name: {"params": params.get(name, {}), "batch_stats": stats.get(name, {})}

@@ -20,7 +20,7 @@ def render(
     pretrained: PretrainedEncoder,
     num_features: int,
     files: Sequence[str],
-    results: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, object]],
 ) -> str:
     """Return the model card of an exported encoder as Markdown.
 

@@ -107,7 +107,7 @@ class Entry(NamedTuple):
         return np.ascontiguousarray(array).reshape(self.shape)
 
 
-def make_net(config: Mapping[str, Any]) -> nn.Module:
+def make_net(config: Mapping[str, object]) -> nn.Module:
     """Build the backbone of the config group `net`.
 
     Raises:

@@ -82,7 +82,7 @@ class Dict(dict):
 
     state: Any = None
 
-    def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
+    def __init__(self, items: Iterable[tuple[object, object]] = ()) -> None:
         """Create the dict. Pickles of Python 2 pass its items as a constructor argument."""
         super().__init__()
         for key, value in items:
@@ -93,7 +93,7 @@ class Dict(dict):
         if type(key) in (str, bytes, int, float):
             super().__setitem__(key, value)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         """Store the attributes in ``state``, so that they cannot replace methods."""
         self.state = state
 
@@ -103,7 +103,7 @@ class _TorchName:
 
     __slots__ = ("call", "dtype")
 
-    def __init__(self, call: Callable[..., Any] | None = None, dtype: Any = None) -> None:
+    def __init__(self, call: Callable[..., object] | None = None, dtype: Any = None) -> None:
         self.call, self.dtype = call, None if dtype is None else np.dtype(dtype)
 
     def __call__(self, *args: Any) -> Any:
@@ -140,7 +140,7 @@ class _Unpickler(_PythonUnpickler):
         super().__init__(file, encoding="latin-1")  # reads the strings of Python 2
         self.storages: dict[str, np.dtype] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return a replacement for a class named in a pickle, without importing anything."""
         if (module, name) == ("collections", "OrderedDict"):
             return Dict
@@ -152,7 +152,7 @@ class _Unpickler(_PythonUnpickler):
             return _TorchName(REBUILD[name])
         return Inert
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: Any) -> object:
         """Return a storage named in a pickle, without reading its numbers."""
         kind, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
@@ -214,7 +214,7 @@ def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: 
     return Tensor(storage, offset, shape, strides)
 
 
-def _rebuild_typed_tensor(storage: object, *args: Any) -> Any:
+def _rebuild_typed_tensor(storage: object, *args: object) -> object:
     """Rebuild a tensor from an untyped storage and a dtype."""
     offset, shape, strides, _, _, dtype, *_ = args
     if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
@@ -228,12 +228,12 @@ def _rebuild_parameter(tensor: object = None, *_: object) -> object:
     return tensor
 
 
-def _rebuild_subclass(rebuild: object, _: object, args: Any, *__: object) -> Any:
+def _rebuild_subclass(rebuild: object, _: object, args: Any, *__: object) -> object:
     """Rebuild a tensor of a subclass, or with attributes."""
     return rebuild(*args) if isinstance(rebuild, _TorchName) else Inert()
 
 
-REBUILD: Mapping[str, Callable[..., Any]] = {
+REBUILD: Mapping[str, Callable[..., object]] = {
     "_rebuild_tensor": _rebuild_tensor,
     "_rebuild_tensor_v2": _rebuild_tensor,
     "_rebuild_tensor_v3": _rebuild_typed_tensor,

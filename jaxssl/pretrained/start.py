@@ -134,7 +134,7 @@ def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
     return array
 
 
-def _replace(params: Any, carried: Carried, variables: Mapping[str, Any]) -> tuple[Any, Carried]:
+def _replace(params: object, carried: Carried, variables: Mapping[str, Any]) -> tuple[Any, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
     def place(new: Any, kind: str, tree: Any) -> Any:
@@ -151,7 +151,7 @@ def _replace(params: Any, carried: Carried, variables: Mapping[str, Any]) -> tup
     return place(variables, "params", params), carried
 
 
-def _differences(theirs: tuple[Any, Any], ours: tuple[Any, Any]) -> list[str]:
+def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> list[str]:
     """List "name: theirs -> ours" for settings of a backbone and its inputs that differ."""
     before, now = _settings(*theirs), _settings(*ours)
     return [
@@ -161,7 +161,7 @@ def _differences(theirs: tuple[Any, Any], ours: tuple[Any, Any]) -> list[str]:
     ]
 
 
-def _settings(net: Any, inputs: Any) -> dict[str, Any]:
+def _settings(net: Any, inputs: object) -> dict[str, Any]:
     settings = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
     if isinstance(net, nn.Module):
         fields = [field.name for field in dataclasses.fields(net)]
@@ -169,7 +169,7 @@ def _settings(net: Any, inputs: Any) -> dict[str, Any]:
     return settings
 
 
-def _by_name(tree: Any) -> dict[str, Any]:
+def _by_name(tree: object) -> dict[str, Any]:
     return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
@@ -179,5 +179,5 @@ def _name(path: Any) -> str:
     return name.replace(FROZEN_PATCHES, PATCHES)
 
 
-def _digest(arrays: Mapping[str, Any]) -> str:
+def _digest(arrays: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(digests.compute(arrays), sort_keys=True).encode()).hexdigest()

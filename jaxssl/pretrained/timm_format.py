@@ -111,7 +111,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, dict[str, Any]]:
     return "deit_base_distilled_patch16_224" if net.distilled else name, arguments
 
 
-def _require(net: Any, **fits: Any) -> None:
+def _require(net: object, **fits: object) -> None:
     """Raise ValueError for the first setting of a network that does not fit."""
     for name, fit in fits.items():
         if not fit:

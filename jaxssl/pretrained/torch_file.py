@@ -42,7 +42,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Read]]:
             yield _open_stream(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
+def _open_zip(archive: zipfile.ZipFile) -> tuple[object, Read]:
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
         raise ValueError("it is a zip archive that torch.save did not write")

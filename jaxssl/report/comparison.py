@@ -166,7 +166,9 @@ def _differences(sources: Sequence[tuple]) -> list[str]:
     return [f"{name} ({' / '.join(v)})" for name, v in values.items() if len(v) > 1]
 
 
-def _result(source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]) -> dict[str, Any]:
+def _result(
+    source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]
+) -> dict[str, object]:
     """Build the table of one data source, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
     heads = []
@@ -239,7 +241,7 @@ def _settings_table(groups: Sequence[Group]) -> Table:
     )
 
 
-def _format_setting(value: Any) -> str:
+def _format_setting(value: object) -> str:
     """Format a setting in full precision, so that small differences show."""
     if value == ABSENT:
         return "–"

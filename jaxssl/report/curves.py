@@ -82,7 +82,7 @@ KNN_SETTINGS = (
 )
 
 
-def run_curves(metrics: Sequence[Mapping[str, Any]]) -> list[Image]:
+def run_curves(metrics: Sequence[Mapping[str, object]]) -> list[Image]:
     """Draw the training curves of one run by step, one figure for each recorded metric."""
     return [image for curve in RUN_CURVES if (image := _run_curve(curve, metrics))]
 
@@ -92,7 +92,7 @@ def comparison_curves(groups: Sequence[Group]) -> list[Image]:
     return [image for curve in COMPARISON_CURVES if (image := _comparison_curve(curve, groups))]
 
 
-def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, Any]]) -> Image | None:
+def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, object]]) -> Image | None:
     """Draw one figure of a run's training curves. Values that are not finite are gaps."""
     series = {key.replace("_", " "): metric_series(metrics, key) for key in curve.keys.split()}
     series = {name: (x, y) for name, (x, y) in series.items() if x}

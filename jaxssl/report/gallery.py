@@ -20,7 +20,7 @@ SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's
 Gallery = Mapping[str, np.ndarray]
 
 
-def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
+def gallery_sections(gallery: Gallery, config: Mapping[str, object]) -> dict[str, object]:
     """Return the template values of all gallery sections, with None for missing ones."""
     return {
         "num_frames": int(gallery.get("frames", 0)),
@@ -65,7 +65,7 @@ def image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) ->
     return Table("neighbours", [first, *numbers], rows, title)
 
 
-def _neighbours(gallery: Gallery) -> dict[str, Any]:
+def _neighbours(gallery: Gallery) -> dict[str, object]:
     """Build the section of test images beside their nearest training images."""
     names, labels = gallery["class_names"], gallery["neighbour_label"]
     query_labels = gallery["query_label"][:, None]
@@ -87,7 +87,7 @@ def _neighbours(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def _confusion(gallery: Gallery) -> dict[str, Any]:
+def _confusion(gallery: Gallery) -> dict[str, object]:
     """Build the section that counts how often nearest neighbours have another class.
 
     `nearest_classes` has rows (class of the test image, class of the neighbour, count).

@@ -1,7 +1,7 @@
 """Render the report templates to HTML pages that need no other file and no network."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -43,7 +43,7 @@ class Table(NamedTuple):
     title: str = ""
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """Render a report template to a page. In HTML pages all values are escaped.
 
     Args:

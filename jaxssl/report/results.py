@@ -42,7 +42,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
-def _is_result(row: Mapping[str, Any]) -> bool:
+def _is_result(row: Mapping[str, object]) -> bool:
     """Return True if a row has all required fields."""
     texts, number = ("protocol", "metric", "features"), (int, float)
     return (
@@ -59,7 +59,7 @@ def _is_result(row: Mapping[str, Any]) -> bool:
     )
 
 
-def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def add_results(folder: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows into results.json, in place of earlier rows with the same key.
 
     Several processes may do this at once.
@@ -87,7 +87,7 @@ def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
         show(f"{row['features']}: {row['details']['verdict']}")
 
 
-def describe_source(row: Mapping[str, Any]) -> dict[str, str]:
+def describe_source(row: Mapping[str, object]) -> dict[str, str]:
     """Describe the evaluated "encoder" of a result and the "data" it was evaluated on."""
     encoder = [str(row.get("source")), row.get("loss")]
     if row.get("checkpoint") == "file":

@@ -207,7 +207,7 @@ def _collapse(metrics: Sequence[Row], rows: Sequence[Row]) -> str:
     return f"{word}: standard deviation of the embeddings {spread[-1]:.2f} of at most 1"
 
 
-def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _results(rows: Sequence[Row]) -> list[dict[str, object]]:
     """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
     groups: dict[tuple, dict[tuple, Kinds]] = {}
@@ -230,7 +230,7 @@ def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_result(list(group.values())) for group in groups.values() if group]
 
 
-def _result(metrics: Sequence[Kinds]) -> dict[str, Any]:
+def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
     """Build the results of one encoder on one data set, with a description of both."""
     groups: dict[tuple[str, str], list[Kinds]] = {}
     for kinds in metrics:

@@ -124,13 +124,13 @@ def metric_series(
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
 
 
-def speed(metrics: Iterable[Mapping[str, Any]]) -> str:
+def speed(metrics: Iterable[Mapping[str, object]]) -> str:
     """Return the median of the examples per second as text, "" if they were not recorded."""
     speeds = [x for x in metric_series(metrics, "images_per_second")[1] if is_finite(x)]
     return f"{median(speeds):,.0f}" if speeds else ""
 
 
-def length(config: Mapping[str, Any]) -> tuple[str, str]:
+def length(config: Mapping[str, object]) -> tuple[str, str]:
     """Return the length of training as text, and its unit: steps or epochs."""
     if steps := config.get("total_steps"):
         return format_setting(steps), "steps"
@@ -142,14 +142,14 @@ def is_finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
-def format_setting(value: Any) -> str:
+def format_setting(value: object) -> str:
     """Format a config value as text for the report."""
     if isinstance(value, list):
         return ", ".join(map(format_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a nested config with their values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:

@@ -1,7 +1,5 @@
 """Linear algebra for the SVM solvers."""
 
-from typing import Any
-
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
@@ -130,12 +128,12 @@ def not_zero(x: Array) -> Array:
     return jnp.where(jnp.abs(x) < tiny(x.dtype), tiny(x.dtype), x)
 
 
-def tiny(dtype: Any) -> float:
+def tiny(dtype: object) -> float:
     """Return the smallest normal number of a dtype, a lower bound for denominators."""
     return float(jnp.finfo(dtype).tiny)
 
 
-def largest(dtype: Any) -> float:
+def largest(dtype: object) -> float:
     """Largest number whose square and fourth power stay finite."""
     return float(jnp.finfo(dtype).max) ** 0.25
 
@@ -146,7 +144,7 @@ def finite(x: Array) -> Array:
     return jnp.nan_to_num(jnp.clip(x, -big, big), nan=0.0)
 
 
-def require_positive(**numbers: Any) -> None:
+def require_positive(**numbers: object) -> None:
     """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
     for name, value in numbers.items():
         if isinstance(value, int | float) and not value > 0:

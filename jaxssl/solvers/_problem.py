@@ -121,7 +121,7 @@ def solve_rows(
     n = problem.positive.shape[0]
     state = align(state)
 
-    def repeat(count: Any, state: Any) -> Any:
+    def repeat(count: object, state: Any) -> object:
         return lax.fori_loop(0, count, lambda _, state: advance(state), state)
 
     if tol is None:

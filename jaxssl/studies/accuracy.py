@@ -78,7 +78,7 @@ def _run_table(results: Results) -> Table:
     return Table("Runs", heading, rows, "Minutes of training and evaluation together.")
 
 
-def _logs(results: Results) -> dict[str, list[list[Any]]]:
+def _logs(results: Results) -> dict[str, list[list[object]]]:
     """Return epoch, loss and online k-NN accuracy at each evaluation of each run."""
     return {
         f"{arm}, batch {size}, seed {run.seed}": [

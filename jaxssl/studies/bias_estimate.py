@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -39,7 +40,7 @@ class BiasEstimate(NamedTuple):
 def estimate_gradient_bias(
     objective: Objective,
     embed: Embed,
-    params: Any,
+    params: object,
     num_examples: int,
     batch_size: int,
     *,
@@ -112,10 +113,10 @@ def estimate_gradient_bias(
 def _draw(
     objective: Objective,
     embed: Embed,
-    params: Any,
+    params: Collection,
     z: Array,
-    learned: Any,
-    memory: Any,
+    learned: object,
+    memory: object,
     batch_size: int,
     visits: Sequence[int],
     key: Array,
@@ -136,15 +137,15 @@ def _draw(
 
 
 def _epoch(
-    objective: Objective, z: Array, learned: Any, batch_size: int, memory: Any, key: Array
-) -> Any:
+    objective: Objective, z: Array, learned: object, batch_size: int, memory: object, key: Array
+) -> object:
     """Return the loss memory after one more epoch, without an incomplete last batch."""
     order_key, loss_key = jax.random.split(key)
     batches = z.shape[1] // batch_size
     examples = jnp.arange(z.shape[1], dtype=jnp.int32)
     order = jax.random.permutation(order_key, examples)[: batches * batch_size]
 
-    def step(memory: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
+    def step(memory: object, item: tuple[Array, Array]) -> tuple[Any, None]:
         index, number = item
         pairs = pair_views(z[:, index], index)
         step_key = jax.random.fold_in(loss_key, number)
@@ -157,15 +158,15 @@ def _epoch(
 def _gradient(
     objective: Objective,
     embed: Embed,
-    params: Any,
-    learned: Any,
-    memory: Any,
+    params: Collection,
+    learned: object,
+    memory: object,
     index: Array,
     key: Array,
 ) -> Array:
     """Return the gradient of a batch, [parameters]."""
 
-    def loss(params: Any) -> Array:
+    def loss(params: Collection) -> Array:
         pairs = pair_views(embed(params, index), index)
         return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=key)[0]
 

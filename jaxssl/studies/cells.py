@@ -57,10 +57,10 @@ def run_name(setting: Setting, cell: Cell) -> str:
     return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
-def portable_config(settings: ConfigDict) -> dict[str, Any]:
+def portable_config(settings: ConfigDict) -> dict[str, object]:
     """Return a config as JSON, with file names in place of absolute paths and of data.path."""
 
-    def shorten(value: Any) -> Any:
+    def shorten(value: object) -> object:
         return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
     document = jax.tree.map(shorten, json.loads(settings.to_json()))
@@ -68,6 +68,6 @@ def portable_config(settings: ConfigDict) -> dict[str, Any]:
     return document
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return a config value as it is written on the command line."""
     return value if isinstance(value, str) else repr(value)

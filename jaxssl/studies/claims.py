@@ -143,12 +143,12 @@ def _not_measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield {**documents.claim_entry(claim), "command": f"jaxssl study {name}"}
 
 
-def _unstudied() -> Iterator[dict[str, Any]]:
+def _unstudied() -> Iterator[dict[str, object]]:
     for row in read_unstudied_claims():
         yield {**documents.claim_entry(row.claim, row.verdict), "command": row.command}
 
 
-def _count_verdicts(papers: dict[str, list[dict[str, Any]]]) -> str:
+def _count_verdicts(papers: dict[str, list[dict[str, object]]]) -> str:
     """Return a table with the number of each verdict for each paper."""
     verdicts = (HOLDS, SMALLER, OPPOSITE, REFUTED, UNDECIDED, documents.NOT_RUN)
     rows = []

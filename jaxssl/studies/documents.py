@@ -163,7 +163,7 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged; move it away and run the study again") from error
 
 
-def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, Any]:
+def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:
     """Return a claim with its measurement and verdict, as a document has it."""
     measured = (verdict.measured, verdict.word) if verdict else (None, None)
     return {**claim._asdict(), "figure": measured[0], "verdict": measured[1]}
@@ -177,7 +177,7 @@ def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
     return claim["text"], paper or "–", claim["source"], *measured
 
 
-def markdown_claim(results: Sequence[Mapping[str, Any]]) -> str:
+def markdown_claim(results: Sequence[Mapping[str, object]]) -> str:
     """Return a claim of a document as a section of Markdown.
 
     Args:
@@ -196,7 +196,7 @@ def markdown_claim(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> object:
     """Convert to JSON types. Keys become strings, and numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {_key(key): to_json(item) for key, item in value.items()}
@@ -207,5 +207,5 @@ def to_json(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)

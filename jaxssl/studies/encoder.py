@@ -1,7 +1,5 @@
 """TCL against SupCon with encoders of several sizes, with labels."""
 
-from typing import Any
-
 from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
@@ -12,7 +10,7 @@ CONVNETS = {
     "32-64-128": {},
     "64-128-256": {"net.widths": (64, 128, 256)},
 }
-RESNETS: dict[str, dict[str, Any]] = {
+RESNETS: dict[str, dict[str, object]] = {
     f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)
 }
 RESNETS["ResNet-101"]["optim.lr"] = 0.09  # from Appendix A.2.1 of the TCL paper

@@ -128,7 +128,7 @@ def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
     return [result.metrics[metric] for result in results]
 
 
-def above(arm: str, other: str, xs: Iterable[Any], metric: str, label: str = "{}") -> Comparison:
+def above(arm: str, other: str, xs: Iterable[object], metric: str, label: str = "{}") -> Comparison:
     """Return the comparison that an arm is more accurate than another at every x."""
     return Comparison(metric, {label.format(x): ((arm, x), (other, x)) for x in xs})
 
@@ -218,7 +218,7 @@ def grid_findings(
     has_baselines: bool = True,
     pictured: Sequence[str] | None = None,
     log: str = "",
-    **data: Any,
+    **data: object,
 ) -> Findings:
     """Return a grid's findings: accuracies as tables and plots, and the verdicts.
 
@@ -263,7 +263,7 @@ def describe_runs(results: Results) -> str:
     return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
 
 
-def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
+def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
     """Return all metrics of a grid, as a list over the seeds."""
     return {
         cell: {metric: seed_values(runs, metric) for metric in (KNN, LINEAR)}
@@ -314,8 +314,8 @@ def run_cell(
 
 
 def _read_earlier(
-    setting: Setting, path: Path, cells: Mapping[Any, Cell]
-) -> dict[tuple[Any, int], RunResult]:
+    setting: Setting, path: Path, cells: Mapping[object, Cell]
+) -> dict[tuple[object, int], RunResult]:
     """Read the runs of a study's document that a grid has too, by cell and seed.
 
     Raises:

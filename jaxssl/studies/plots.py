@@ -12,7 +12,7 @@ from jaxssl.report.images import DASHES, MARKERS, STYLE
 from jaxssl.studies.verdicts import finite, mean
 
 
-def make_axes(**settings: Any) -> tuple[Figure, Axes]:
+def make_axes(**settings: object) -> tuple[Figure, Axes]:
     """Return a matplotlib figure with one set of axes in the style of the studies."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")

@@ -42,7 +42,7 @@ class RunResult(NamedTuple):
         return all(map(math.isfinite, self.metrics.values()))
 
 
-def run_label(name: Any, seed: int) -> str:
+def run_label(name: object, seed: int) -> str:
     """Return the name of a run in messages: its cell and its seed."""
     return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
@@ -71,7 +71,7 @@ def metric_curve(
     return [recorded[0][i]["epoch"] for i in steps], values
 
 
-def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, Any]:
+def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str, object]:
     """Return the runs of a grid for a document: all that `read_runs` reads.
 
     "config" has the keys with the same value in all runs, and each run has the others.
@@ -88,7 +88,7 @@ def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, A
     return {"config": shared, "runs": entries}
 
 
-def read_runs(path: Path) -> tuple[str, list[tuple[Any, RunResult]]]:
+def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
     """Return the scale of a study's document and its runs, with their cells.
 
     Raises:
@@ -124,6 +124,6 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
 
 
-def null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+def null_to_nan(row: Mapping[str, object]) -> dict[str, Any]:
     """Replace null, which stands for a number that is not finite, by NaN."""
     return {key: math.nan if value is None else value for key, value in row.items()}

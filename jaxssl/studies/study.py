@@ -150,7 +150,7 @@ def published_tables(study: str) -> list[Table]:
     return [Table(**published[study])] if study in published else []
 
 
-def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
+def scale_value(setting: Setting, values: Mapping[str, object]) -> Any:
     """Return the value for a scale.
 
     "medium" uses the value of "small" if it has none of its own, and other scales that of "paper".

@@ -178,13 +178,13 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
     return numbers
 
 
-def _constant(value: Any) -> schedules.Schedule:
+def _constant(value: object) -> schedules.Schedule:
     """Return the schedule that has ``value`` at every step."""
     return lambda step: jnp.asarray(value, jnp.float32)
 
 
 def make_init(
-    setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
+    setup: Setup, example: dict[str, object], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
     """Return the function ``seed -> untrained training state``, which is compiled once.
 

@@ -146,7 +146,7 @@ def find_metadata(data: Mapping[str, Any], size: int) -> Metadata:
     return Metadata(train.shape_at(size), len(train), train.num_classes, train.one_size)
 
 
-def _place(tree: Any, layout: Any) -> Any:
+def _place(tree: object, layout: object) -> Any:
     """Return the shapes of arrays, with their shardings."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, layout

@@ -1,9 +1,9 @@
 """The training loss on the test split, without any update."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
+from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from jax.sharding import Mesh
@@ -69,7 +69,7 @@ def make_batch_loss(
     """Return the jitted function ``(state, batch) -> training loss`` with fixed random draws."""
     axis = distributed.DATA_AXIS
 
-    def share(key: Array, step: Array, params: Any, carried: Any, batch: Batch) -> Array:
+    def share(key: Array, step: Array, params: Collection, carried: object, batch: Batch) -> Array:
         augment_key, objective_key = jax.random.split(key)
         views = augment(augment_key, batch["input"], batch["index"])
         value, _ = method.loss(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -283,7 +284,7 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
         log.info(line)
 
 
-def _steps_per_call(metrics: Any, n: int, start: float, most: int) -> int:
+def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
     """Choose the number of steps of the next calls from the time that a call of n steps took.
 
     Several processes must choose the same number, so it does not depend on their clocks. They read
@@ -341,7 +342,7 @@ def _stop_requests() -> Iterator[list[int]]:
         yield received  # only the main thread may handle signals
         return
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         del frame
         if received:
             os._exit(128 + number)

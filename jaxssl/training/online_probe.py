@@ -142,7 +142,7 @@ def without_probe(state: TrainState) -> TrainState:
     return TrainState(**{k: value for k, value in vars(state).items() if k != "probe"})
 
 
-def with_probe(state: TrainState, probe: Any) -> ProbedState:
+def with_probe(state: TrainState, probe: object) -> ProbedState:
     """Return a training state with a probe."""
     return ProbedState(**vars(state), probe=probe)
 

@@ -6,6 +6,7 @@ import jax
 import optax
 from jax import Array
 from jax import numpy as jnp
+from jax.tree_util import KeyPath
 
 from jaxssl.models.transfer import ALL_TRAINED, Transfer
 from jaxssl.training.config.schedules import Schedule
@@ -139,10 +140,10 @@ def _larc(
     return optax.GradientTransformation(init, update)
 
 
-def _decays(params: optax.Params) -> Any:
+def _decays(params: optax.Params) -> object:
     """Mark the parameters that decay: matrices and kernels, but not learned positions."""
 
-    def decays(path: tuple[Any, ...], p: Array) -> bool:
+    def decays(path: KeyPath, p: Array) -> bool:
         return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) != "positions"
 
     return jax.tree_util.tree_map_with_path(decays, params)

@@ -47,7 +47,7 @@ class Programs(NamedTuple):
 
 # The functions that runs share if they differ only in seed and numbers: init, steps and encode of
 # the latest run, and whether a call of steps may take several.
-_cache: dict[Any, tuple[Callable[[int], TrainState], Steps, Callable, bool]] = {}
+_cache: dict[object, tuple[Callable[[int], TrainState], Steps, Callable, bool]] = {}
 
 
 def make_programs(
@@ -140,7 +140,7 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 
 
 def _make_shared(
-    config: ConfigDict, setup: Setup, batches: Batches, inputs: Any, mesh: Mesh
+    config: ConfigDict, setup: Setup, batches: Batches, inputs: object, mesh: Mesh
 ) -> tuple[Callable[[int], TrainState], Steps, Callable, bool]:
     """Return initialiser, steps and encoder of a run, and whether a call may take several steps."""
     # The programs must not keep ``batches`` alive, because that object holds the data set.
@@ -170,7 +170,7 @@ def _make_shared(
 def _has_convolution(setup: Setup, example: Batch) -> bool:
     """Return True if the views or the backbone use a convolution on this platform."""
 
-    def forward(key: Array, images: Any, index: Array) -> Array:
+    def forward(key: Array, images: object, index: Array) -> Array:
         views = setup.augment(key, images, index)
         params, carried = init_variables(setup.method, views, len(index), key)
         first = jax.tree.map(lambda x: x[0], views["views"])
@@ -181,7 +181,7 @@ def _has_convolution(setup: Setup, example: Batch) -> bool:
     return "stablehlo.convolution" in lowered.as_text()
 
 
-def make_encoder(method: Method, inputs: Any) -> Callable[[Any, Any], Array]:
+def make_encoder(method: Method, inputs: Any) -> Callable[[object, object], Array]:
     """Return the jitted ``((params, carried), uint8 images) -> backbone features`` of a run."""
 
     def encode(variables: tuple[Any, Any], images: Any) -> Array:

@@ -105,7 +105,7 @@ def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carri
         real = jnp.arange(len(x), dtype=jnp.int32) < num_examples
         return jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
 
-    def clear_branch(per_example: bool, tree: Any) -> Any:
+    def clear_branch(per_example: bool, tree: object) -> object:
         return jax.tree.map(clear, tree) if per_example else tree
 
     return jax.tree.map(clear_branch, method.per_example, carried)
@@ -124,7 +124,7 @@ def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> T
     """
     replicated = distributed.replicated_sharding(mesh)
 
-    def branch(per_example: bool, tree: Any) -> Any:
+    def branch(per_example: bool, tree: object) -> object:
         sharding = distributed.data_sharding(mesh) if per_example else replicated
         return jax.tree.map(lambda _: sharding, tree)
 
@@ -256,14 +256,14 @@ def make_train_steps(
     )
 
     def steps(
-        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
+        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: object = None
     ) -> tuple[TrainState, dict[str, Array], Array, Array]:
         step = make_step(numbers)
         if not loop:
             state, metrics, embeddings = step(state, gather(data, indices[0]))
             return state, metrics, embeddings, metrics["loss"][None]
 
-        def body(i: Array, carry: Any) -> Any:
+        def body(i: Array, carry: Any) -> object:
             state, _, _, losses = carry
             state, metrics, embeddings = step(state, gather(data, indices[i]))
             return state, metrics, embeddings, losses.at[i].set(metrics["loss"])
@@ -303,7 +303,7 @@ def make_diagnosis(
     return diagnose
 
 
-def _measure(tree: Any) -> dict[str, tuple[Array, Array]]:
+def _measure(tree: object) -> dict[str, tuple[Array, Array]]:
     """Return each module's Euclidean norm and number of values that are not finite."""
     sums: dict[str, tuple[Array, Array]] = {}
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
@@ -315,7 +315,7 @@ def _measure(tree: Any) -> dict[str, tuple[Array, Array]]:
     return {name: (jnp.sqrt(squares), count) for name, (squares, count) in sums.items()}
 
 
-def _in_layout_of_params(grads: Any) -> Any:
+def _in_layout_of_params(grads: object) -> Any:
     """Give gradients the memory layout of the parameters.
 
     A GPU's convolutions return the gradient of a kernel in another layout. XLA would compute the
@@ -328,7 +328,7 @@ def _in_layout_of_params(grads: Any) -> Any:
     return lax.optimization_barrier(jax.tree.map(constrain, grads))
 
 
-def _all_finite(tree: Any) -> Array:
+def _all_finite(tree: object) -> Array:
     """Return True if all numbers of a tree are finite, with one reduction per array shape."""
     by_shape: dict[tuple[int, ...], Array] = {}
     for x in jax.tree.leaves(tree):

@@ -14,7 +14,11 @@ from jaxssl.training.state import TrainState
 
 
 def lines(
-    config: ConfigDict, setup: Setup, state: TrainState, batch: Mapping[str, Any], num_devices: int
+    config: ConfigDict,
+    setup: Setup,
+    state: TrainState,
+    batch: Mapping[str, object],
+    num_devices: int,
 ) -> list[str]:
     """Return the lines that a run logs when it starts.
 
@@ -94,11 +98,11 @@ def _settings(group: ConfigDict) -> str:
     return f"{components.short_name(group['name'])}{preset}" + (f": {values}" if values else "")
 
 
-def _values(values: Mapping[str, Any]) -> str:
+def _values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={_value(value)}" for key, value in values.items())
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return str(value.to_dict() if isinstance(value, ConfigDict) else value)
 
 

@@ -1,7 +1,6 @@
 """What several recipes have in common: their type, checks of settings, changes of colour."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jax import Array
 from jax import numpy as jnp
@@ -18,7 +17,7 @@ def require_fractions(**settings: float) -> None:
             raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
-def needs_rgb(settings: Mapping[str, Any]) -> list[str]:
+def needs_rgb(settings: Mapping[str, object]) -> list[str]:
     """Return the operations of a recipe that are left out unless images are RGB."""
     names = [name for name in ("saturation", "hue", "grayscale") if settings.get(name)]
     if not settings.get("jitter"):

@@ -66,11 +66,11 @@ class Planes:
         self.size = planes[0].size
         self.width, self.height = self.size
 
-    def resize(self, *args: Any, **options: Any) -> "Planes":
+    def resize(self, *args: Any, **options: object) -> "Planes":
         """Resize each channel, see `PIL.Image.Image.resize`."""
         return Planes([plane.resize(*args, **options) for plane in self._planes])
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray:
         """Return uint8 pixels [h, w, c]."""
         del dtype, copy
         return np.stack([np.asarray(plane) for plane in self._planes], axis=2)

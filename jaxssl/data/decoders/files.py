@@ -253,7 +253,7 @@ class _TarEntry(tarfile.TarInfo):
             )
         return entry
 
-    def _refuse_sparse(self, *_: Any) -> Any:
+    def _refuse_sparse(self, *_: object) -> object:
         raise _SparseEntryError
 
     # tarfile calls these for the four formats of sparse files.

@@ -177,6 +177,6 @@ def is_video(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def by_numbers(name: str) -> list[Any]:
+def by_numbers(name: str) -> list[object]:
     """Return a sort key that puts 2.jpg before 10.jpg."""
     return [int(x) if i % 2 else x for i, x in enumerate(re.split("([0-9]+)", name))]

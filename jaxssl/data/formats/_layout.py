@@ -60,14 +60,14 @@ class Builder(user_files.Builder, skip_registration=True):
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         """Return the shape that the metadata record, from the sizes of all examples."""
 
-    def _describe(self, metadata: dict[str, Any]) -> tfds.core.DatasetInfo:
+    def _describe(self, metadata: Mapping[str, object]) -> tfds.core.DatasetInfo:
         classes = self.builder_config.contents.classes
         features = {self.feature: self._feature(), "file": tfds.features.Text()}
         if classes:
             features["label"] = tfds.features.ClassLabel(names=list(classes))
         return self._make_info(self.title, features, metadata)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         sizes: set[tuple[int, int]] = set()
         splits = self.builder_config.contents.splits

@@ -37,7 +37,7 @@ class Builder(user_files.Builder, skip_registration=True):
         metadata = {"shape": None, "skipped": [], "upright": True}
         return self._make_info("Pictures and captions", features, metadata, disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         return {"train": self._generate_examples()}
 

@@ -85,7 +85,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                 f"{' '.join(urls.values())}, and name the folder of the files with data.path"
             ) from error
 
-    def _damaged(self, file: str, problem: Any) -> UserError:
+    def _damaged(self, file: str, problem: object) -> UserError:
         return UserError(f"{file} of {self.name} is damaged: {problem}; download it again")
 
     def _rows(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:

@@ -65,7 +65,7 @@ class Builder(user_files.Builder, skip_registration=True):
     def _set(self) -> Graphs:
         return read_tu_graphs(self.builder_config.root, self.builder_config.inside)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         return {"train": self._generate_examples()}
 

@@ -84,7 +84,11 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     builder_config: Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _make_info(
-        self, title: str, features: dict[str, Any], metadata: dict[str, Any], **options: Any
+        self,
+        title: str,
+        features: Mapping[str, object],
+        metadata: Mapping[str, object],
+        **options: Any,
     ) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
@@ -133,7 +137,7 @@ def list_names(source: UserFiles) -> list[str]:
 def find_builder(
     builder: type[Builder],
     source: UserFiles,
-    content: Any,
+    content: object,
     data_dir: str | None,
     arrange: Callable[[], dict[str, Any]],
     *,
@@ -251,7 +255,7 @@ def warn_of_skipped(noun: str, reasons: Sequence[str]) -> None:
     log.warning("data       %d unreadable %s are left out: %s", len(reasons), noun, examples)
 
 
-def unreadable(noun: str, path: Any, reasons: Sequence[str]) -> UserError:
+def unreadable(noun: str, path: object, reasons: Sequence[str]) -> UserError:
     """Return the error for unreadable pictures or clips.
 
     Args:

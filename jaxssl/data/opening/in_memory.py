@@ -171,7 +171,7 @@ def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_images(
-    images: Any, *, channels: int = user_files.CHANNELS, on_error: str = "stop"
+    images: object, *, channels: int = user_files.CHANNELS, on_error: str = "stop"
 ) -> tuple[Source, list[str] | None]:
     """Return images as one split without labels, and their names if all of them are files.
 
@@ -206,7 +206,7 @@ def _split(data: Any) -> tuple[Any, Any]:
     return data, None
 
 
-def _is_labelled(data: Any) -> bool:
+def _is_labelled(data: object) -> bool:
     """Return True for (images, labels), where labels are an array, a series or a list."""
     if not isinstance(data, tuple) or len(data) != 2:
         return False
@@ -332,7 +332,7 @@ class _Records(Sequence):
         return len(self.labels)
 
 
-def _hugging_face_names(data: Any) -> Sequence[str]:
+def _hugging_face_names(data: object) -> Sequence[str]:
     """Return the class names of a Hugging Face data set, or ()."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):

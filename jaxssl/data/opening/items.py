@@ -42,7 +42,7 @@ class PictureFile:
         return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
-def open_path(path: Path) -> Any:
+def open_path(path: Path) -> object:
     """Return the content of a file in a form that `in_memory.load_splits` takes.
 
     Args:
@@ -103,7 +103,9 @@ def from_columns(columns: Mapping[str, Iterable[Any]], name: str, folder: Path) 
     return {**rest, "image": files, **({} if label is None else {"label": list(columns[label])})}
 
 
-def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tuple[Any, Any]:
+def image_and_label(
+    item: Mapping[str, object], name: str, warn: bool = True
+) -> tuple[object, object]:
     """Return the image and the label (or None) of a mapping."""
     image = next((key for key in IMAGE_KEYS if key in item), None)
     label = next((key for key in LABEL_KEYS if key in item), None)
@@ -121,7 +123,7 @@ def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tu
     return item[image], None if label is None else item[label]
 
 
-def read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], list[Any] | None]:
+def read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], list[object] | None]:
     """Return the images, and the labels if any item has one."""
     items = [read_item(data, index, name) for index in range(len(data))]
     labels = [label for _, label in items]
@@ -129,7 +131,7 @@ def read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], li
     return [image for image, _ in items], labels
 
 
-def read_item(data: Any, index: int, name: str) -> tuple[np.ndarray | PictureFile, Any]:
+def read_item(data: Any, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
     """Return the image of an item, uint8 [h, w, c] or a file, and its label or None."""
     item, label, name = data[index], None, f"item {index} of {name}"
     image = item
@@ -203,7 +205,7 @@ def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
     return cache == "none" or len(data) * Stream(data, name, channels)[0].nbytes > IN_ADVANCE
 
 
-def label_column(data: Any) -> Any:
+def label_column(data: Any) -> object:
     """Return the labels of a Hugging Face data set, which has them in a column, or None."""
     features = getattr(data, "features", None)
     columns = features if isinstance(features, Mapping) else {}
@@ -229,7 +231,7 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
         raise UserError(f"{name} {error}") from error
 
 
-def convert_labels(labels: Any, count: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return class indices as int32 [n], -1 for examples without a label, and class names.
 
     Args:

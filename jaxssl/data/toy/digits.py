@@ -38,7 +38,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             homepage="https://archive.ics.uci.edu/dataset/80",
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         return {split: self._generate_examples(*arrays) for split, arrays in load_splits().items()}
 

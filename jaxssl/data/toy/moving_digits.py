@@ -73,7 +73,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             metadata=tfds.core.MetadataDict({"kind": "video", "shape": list(shape)}),
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         splits = digits.load_splits()
         return {

@@ -37,7 +37,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             metadata=tfds.core.MetadataDict({"kind": "graph", "num_tags": 1}),
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
         del dl_manager
         return {split: self._generate_examples(split) for split in SIZES}
 

@@ -3,8 +3,7 @@
 The class metrics are left out without labels.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -122,7 +121,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
 
 
 def _class_results(
-    features: Features, names: Sequence[str], details: dict[str, Any]
+    features: Features, names: Sequence[str], details: Mapping[str, object]
 ) -> list[Result]:
     """Report the accuracy of the nearest class mean, its worst class and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1

@@ -354,7 +354,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
 
 
 def _by_shots(
-    features: Features, settings: Mapping[str, Any], seed: int, **details: Any
+    features: Features, settings: Mapping[str, Any], seed: int, **details: object
 ) -> Iterator[Result]:
     """Yield the results of each number of shots, with the settings that were chosen."""
     for shots in np.atleast_1d(settings["shots"]).tolist():

@@ -1,7 +1,7 @@
 """Fine-tune all weights, with a grid search over learning rate and weight decay."""
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ SSL_TRANSFER = {
 }
 
 
-def _moco_v3(*decays: float, **changes: float) -> dict[str, Any]:
+def _moco_v3(*decays: float, **changes: float) -> dict[str, object]:
     training = MOCO_V3._replace(**changes)
     return {"training": training, "lr": (3e-4,), "weight_decay": decays, "validation": 0.2}
 

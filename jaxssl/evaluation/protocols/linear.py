@@ -37,7 +37,7 @@ HCL = Training(
 # "C" lists inverse L2 strengths to choose from. "validation" is the share of the training set to
 # choose on. "tolerance" is the gradient norm at which a fit ends, relative to the norm at zero
 # weights.
-FAST: dict[str, Any] = {
+FAST: dict[str, object] = {
     "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
     "validation": 0.2,
     "tolerance": 3e-3,

@@ -103,7 +103,7 @@ def _fit(
     return search.best_score_, 100 * accuracy
 
 
-def _identify(source: Any) -> list[tuple[Any, int]]:
+def _identify(source: Any) -> list[tuple[object, int]]:
     """Return each example's prepared split and its index there, to recognise duplicates."""
     return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
 

@@ -1,7 +1,5 @@
 """MLP heads: projectors on top of a backbone, predictors on top of a projector."""
 
-from typing import Any
-
 import flax.linen as nn
 from jax import Array
 
@@ -9,7 +7,7 @@ from jaxssl.models._layers import batch_norm, exact_gelu, require
 
 NORMS = ("bn", "none")
 # Maps proj_last_norm to BatchNorm options of the last layer. None means no BatchNorm.
-LAST_NORMS: dict[str, dict[str, Any] | None] = {
+LAST_NORMS: dict[str, dict[str, object] | None] = {
     "none": None,
     "bn": {},
     "bn_scale": {"use_bias": False},

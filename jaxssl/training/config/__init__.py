@@ -27,7 +27,7 @@ LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after -
 
 
 def load(
-    path: str | Path, overrides: Sequence[tuple[str, Any]] = (), *, trust: bool = False
+    path: str | Path, overrides: Sequence[tuple[str, object]] = (), *, trust: bool = False
 ) -> ConfigDict:
     """Return the complete config of a config file and command-line overrides.
 
@@ -60,7 +60,7 @@ def load(
     return complete(config, overrides)
 
 
-def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
+def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -> ConfigDict:
     """Return a locked copy of a config with all values, from presets and defaults.
 
     Args:
@@ -125,7 +125,9 @@ def complete_stored(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(
+    ours: Mapping[str, object], theirs: Mapping[str, object], prefix: str = ""
+) -> list[str]:
     """List "key: theirs -> ours" for each key that differs between two configs."""
     lines = []
     for key in sorted(set(ours) | set(theirs)):
@@ -176,7 +178,7 @@ def _add_defaults(config: ConfigDict) -> None:
     values.add_later_keys(config)
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(config: Mapping[str, object]) -> dict[str, object]:
     """Add the keys of later versions to a config, and remove its local folders."""
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
@@ -215,7 +217,7 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
     return config
 
 
-def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
+def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, object]) -> None:
     """Fit the warm-up of a config file into a run that an override of `epochs` has shortened."""
     schedule, given = config.schedule, {"schedule.warmup_epochs", "total_steps"} & set(overrides)
     if "epochs" in overrides and not given and 0 < config.epochs <= schedule.warmup_epochs:

@@ -25,7 +25,7 @@ NETWORKS = ("net", "text", "head", "predictor")
 GIVEN = ("rngs", "parent", "name")  # arguments of network classes that are not hyper-parameters
 
 
-def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
+def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     """Return the factory ``(**hyper) -> component`` of a user's component.
 
     Args:
@@ -71,11 +71,11 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
     return _with_signature(value, _hyper_parameters(signature, len(given)))
 
 
-def _require_array(name: str, loss: Callable[..., Any]) -> Callable[..., Any]:
+def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., object]:
     """Return a loss that raises UserError if it returns no array, such as None."""
 
     @functools.wraps(loss)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: object, **kwargs: object) -> Any:
         value = loss(*args, **kwargs)
         if not hasattr(value, "dtype"):
             kind = type(value).__name__
@@ -109,7 +109,7 @@ def digests(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def names(config: Mapping[str, Any]) -> dict[str, str]:
+def names(config: Mapping[str, object]) -> dict[str, str]:
     """Return the name of the component of each group of a config that has one."""
     return {
         group: node["name"]
@@ -118,7 +118,7 @@ def names(config: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def without_folders(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_folders(config: Mapping[str, Any]) -> dict[str, object]:
     """Return a config that names the user's components without their folders, and their digests.
 
     Runs whose files have moved can resume, because the digests tell whether the files are the same.
@@ -133,12 +133,12 @@ def without_folders(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "plugins": {name: digest for name, _, digest in entries}}
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     """Return the texts of a list. A file that somebody else has written may hold anything."""
     return [x for x in value if isinstance(x, str)] if isinstance(value, list | tuple) else []
 
 
-def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
+def warn_of_changes(config: Mapping[str, object], source: object) -> None:
     """Warn if a file of a user's component has changed since a run has recorded its digest.
 
     Args:
@@ -150,7 +150,7 @@ def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
 
 
 @contextmanager
-def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
+def unchanged(config: Mapping[str, object]) -> Iterator[None]:
     """Run a config with the users' files that it was read with, also if they are edited meanwhile.
 
     Raises:
@@ -165,13 +165,13 @@ def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
             log.warning("%s has changed during the run, which used its earlier content", path)
 
 
-def _changed(config: Mapping[str, Any]) -> str:
+def _changed(config: Mapping[str, object]) -> str:
     """Return the components whose files differ from the digests in a config."""
     changed = set(_texts(config.get("plugins"))) - set(digests(config))
     return ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
 
 
-def _network(name: str, value: Any) -> Callable[..., Any]:
+def _network(name: str, value: object) -> Callable[..., object]:
     bases = (value if inspect.isclass(value) else type(value)).__mro__
     if any(base.__module__.partition(".")[0] == "equinox" for base in bases):
         raise UserError(
@@ -186,7 +186,7 @@ def _network(name: str, value: Any) -> Callable[..., Any]:
         return lambda: network
     signature = _signature(value)
 
-    def make(**hyper: Any) -> adapters.Network:
+    def make(**hyper: object) -> adapters.Network:
         if "rngs" in signature.parameters:
             return adapters.NnxNetwork(functools.partial(value, **hyper))
         return adapters.adapt(value(**hyper))
@@ -194,7 +194,7 @@ def _network(name: str, value: Any) -> Callable[..., Any]:
     return _with_signature(make, _hyper_parameters(signature))
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _signature(function: Callable[..., object]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
         # The class shows the arguments of its metaclass. Binding removes the first one, self.
@@ -227,7 +227,7 @@ def _hyper_parameters(signature: inspect.Signature, given: int = 0) -> inspect.S
     return signature.replace(parameters=keywords)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Return True for values that a config can hold and JSON can store."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
@@ -237,8 +237,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _with_signature(
-    function: Callable[..., Any], signature: inspect.Signature
-) -> Callable[..., Any]:
+    function: Callable[..., object], signature: inspect.Signature
+) -> Callable[..., object]:
     """Return a function that calls another one, and shows a signature to the config loader."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -40,12 +40,12 @@ def _no_component() -> None:
     """Stand for a predictor or a text network that is not used."""
 
 
-def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(config: Mapping[str, object]) -> dict[str, Any]:
     """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
 
-def argument_types(config: ConfigDict, group: str) -> dict[str, Any]:
+def argument_types(config: ConfigDict, group: str) -> dict[str, object]:
     """Return the type of each argument of the component to which the keys of a group belong."""
     component = _component_of(group)
     return values.argument_types(factory(component, config[component].name))

@@ -78,7 +78,7 @@ def table(settings: Sequence[Setting]) -> list[str]:
     ]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value.to_dict() if isinstance(value, ConfigDict) else value) or "''"
 
 

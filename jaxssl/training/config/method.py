@@ -60,7 +60,7 @@ def scheduled_arguments(group: ConfigDict, length: Length) -> dict[str, Any]:
 
 
 def make_method(
-    config: ConfigDict, length: Length, loss_numbers: Mapping[str, Any] | None = None
+    config: ConfigDict, length: Length, loss_numbers: Mapping[str, object] | None = None
 ) -> Method:
     """Build the method of a config.
 
@@ -136,7 +136,7 @@ def make_crops(config: ConfigDict) -> Crops:
     return kind.of(config).find_crops(size, by_view, small_crops)
 
 
-def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
+def _recipe_arguments(config: ConfigDict) -> list[dict[str, object]]:
     """Return the augmentation arguments of the first view, the second view and small crops."""
     base = arguments(config.augment.to_dict())
     small = config.crops.to_dict()

@@ -15,7 +15,7 @@ from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, argument_types, a
 from jaxssl.training.config.values import TYPES, fits, flat_keys, is_schedule, require
 
 
-def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, Any]]) -> None:
+def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> None:
     """Set existing config keys to new values.
 
     Args:
@@ -72,7 +72,7 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
         node, prefix = child, f"{prefix}{name}."
 
 
-def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
+def _type_of(config: ConfigDict, key: str, value: object) -> object:
     """Return the type that a config key expects."""
     group, _, leaf = key.partition(".")
     if key in TYPES:
@@ -82,7 +82,7 @@ def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
     return type(value)
 
 
-def _convert(key: str, given: Any, kind: Any) -> Any:
+def _convert(key: str, given: object, kind: object) -> object:
     """Convert a command-line text, or a value from Python, to the type of its config key.
 
     Raises:
@@ -120,14 +120,14 @@ def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
         raise UserError(f"config key {key!r} is no schedule: {one_line(error)}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value from Python in the types that a config holds."""
     if isinstance(value, list):
         return tuple(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str) -> object:
     """Parse a command-line text as a Python literal, a bool in any case, or a string."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

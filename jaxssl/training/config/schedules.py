@@ -28,7 +28,7 @@ KEYS = {
 DECAYS = ("constant", "cosine", "linear", "step")
 
 
-def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
+def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
     """Return the schedule that a config mapping describes, or any other value unchanged.
 
     Args:
@@ -146,13 +146,13 @@ def learning_rate(
     return _float32(_warm_up(decay, peak * warmup_start, peak, warmup_steps))
 
 
-def _number(key: str, value: Any) -> float:
+def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
     return float(value)
 
 
-def _values(values: Any, scale: int) -> dict[float, float]:
+def _values(values: object, scale: int) -> dict[float, float]:
     """Return {step: value} of a schedule, whose times may be strings as in JSON."""
     if not isinstance(values, Mapping):
         raise ValueError(

@@ -20,7 +20,7 @@ from jaxssl.training.output.logs import log
 DATA_KEYS = ("dir", "path", "classes", "labels")  # keys of the group `data` that name files
 
 
-def require(names: Iterable[str], source: Any, trust: bool) -> None:
+def require(names: Iterable[str], source: object, trust: bool) -> None:
     """Check that the files of a run's components may be executed.
 
     Args:
@@ -41,7 +41,7 @@ def require(names: Iterable[str], source: Any, trust: bool) -> None:
         )
 
 
-def require_data(data: Mapping[str, Any], source: Any, trust: bool) -> None:
+def require_data(data: Mapping[str, object], source: object, trust: bool) -> None:
     """Check that the folders and files of a run's data set may be read and written.
 
     Args:
@@ -61,7 +61,7 @@ def require_data(data: Mapping[str, Any], source: Any, trust: bool) -> None:
         )
 
 
-def remember(names: Iterable[str], data: Mapping[str, Any] | None = None) -> None:
+def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> None:
     """Record in the user's state folder that this user trains with files of components and data.
 
     The folder is XDG_STATE_HOME, or ~/.local/state. It gets a small file for each path and content.

@@ -41,7 +41,7 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(("log", "optim.freeze"), tuple[str, ...]),
 }
 # Configs of earlier versions lack these keys, which then have these values.
-LATER: dict[str, Any] = {
+LATER: dict[str, object] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
     "optim.decay_all": False,
     "init": "",
@@ -141,7 +141,7 @@ def check_argument(key: str, component: str, value: Any) -> None:
         raise UserError(f"config key {key!r} must be <= {MOST_PIXELS}, got {value}")
 
 
-def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:
+def argument_types(factory: Callable[..., object]) -> dict[str, object]:
     """Return the type of each argument of a component's factory function.
 
     The type of an argument without an annotation is Any, or a tuple of str if its default is one.
@@ -154,7 +154,7 @@ def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:
     return kinds
 
 
-def require(key: str, value: Any, kind: Any) -> None:
+def require(key: str, value: object, kind: object) -> None:
     """Raise UserError if the value of a config key does not fit its type."""
     if not fits(value, kind):
         text = " ".join(repr(value).split())[:80]
@@ -189,7 +189,7 @@ def is_schedule(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 
 
-def describe_type(kind: Any) -> str:
+def describe_type(kind: object) -> str:
     """Return a type in words, such as "float", "int or None", "tuple of float"."""
     origin = typing.get_origin(kind) or kind
     if origin is Callable:

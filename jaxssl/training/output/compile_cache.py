@@ -57,9 +57,9 @@ def _show_warning(
     show: Callable[..., None],
     folder: Path,
     reasons: list[str],
-    message: Any,
-    *args: Any,
-    **kwargs: Any,
+    message: object,
+    *args: object,
+    **kwargs: object,
 ) -> None:
     """Show a warning, but only one of those about programs that JAX cannot read or write.
 

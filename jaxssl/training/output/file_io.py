@@ -74,7 +74,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: object) -> None:
     """Replace a file atomically by a JSON document."""
     write_text(path, json.dumps(document, indent=2) + "\n")
 

@@ -90,7 +90,7 @@ class Manager:
         record: the fields of a `run_record.RunRecord`, which every checkpoint stores.
     """
 
-    def __init__(self, workdir: Path, record: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, workdir: Path, record: Mapping[str, object] | None = None) -> None:
         self._record = record or {}
         self._scores = {step: _read_score(workdir, step) for step in steps(workdir)}
         options = ocp.CheckpointManagerOptions(
@@ -101,7 +101,12 @@ class Manager:
             self._orbax = ocp.CheckpointManager(self._folder, options=options)
 
     def save(
-        self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
+        self,
+        step: int,
+        state: object,
+        data: object,
+        config: Mapping[str, object],
+        knn_top1: float | None,
     ) -> None:
         """Start to write a checkpoint. The state may be donated as soon as this returns."""
         sums = digests.compute(state)
@@ -115,7 +120,7 @@ class Manager:
         with explain_write_errors(self._folder, Exception):
             self._orbax.save(step, args=items)
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Tell Orbax which checkpoints to keep, in order from the oldest to the latest."""
         del context
         existing = [checkpoint.step for checkpoint in checkpoints]
@@ -175,7 +180,7 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
     return max(ranked)[1] if ranked else None
 
 
-def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
+def restore(workdir: Path, template: object, step: int | None = None) -> Restored:
     """Restore a checkpoint onto the devices of ``template``, whichever devices wrote it.
 
     Args:
@@ -238,7 +243,7 @@ def read_all_facts(workdir: Path) -> dict[int, Facts]:
 
 
 def _read(
-    workdir: Path, step: int | None, read: Callable[[ocp.CheckpointManager, int], Any]
+    workdir: Path, step: int | None, read: Callable[[ocp.CheckpointManager, int], object]
 ) -> Restored:
     """Read one checkpoint, or the latest that can be read.
 
@@ -371,7 +376,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_numpy(folder: Path) -> Any:
+def _read_numpy(folder: Path) -> object:
     """Read the arrays of a checkpoint as NumPy arrays, without the other processes."""
     process = distributed.process_index()
     options = ocp.options.MultiprocessingOptions()

@@ -17,7 +17,7 @@ from jaxssl import distributed
 BLOCK = 2**16  # bytes that are searched at once for the last one that is not zero
 
 
-def compute(tree: Any) -> dict[str, str]:
+def compute(tree: object) -> dict[str, str]:
     """Return the SHA-256 of the bytes of every array, by the array's name.
 
     Several processes must call this together.
@@ -27,7 +27,7 @@ def compute(tree: Any) -> dict[str, str]:
         return dict(zip(_names(tree), pool.map(_sha256, leaves), strict=True))
 
 
-def verify(tree: Any, expected: Mapping[str, str | int]) -> None:
+def verify(tree: object, expected: Mapping[str, str | int]) -> None:
     """Raise ValueError unless the arrays have the expected names and digests.
 
     Args:
@@ -49,7 +49,7 @@ def verify(tree: Any, expected: Mapping[str, str | int]) -> None:
             raise ValueError(f"the array {name!r} does not match its checksum")
 
 
-def _names(tree: Any) -> list[str]:
+def _names(tree: object) -> list[str]:
     """Return names of the arrays, the same for trees of tuples, dicts and dataclasses."""
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]

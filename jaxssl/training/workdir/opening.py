@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -59,7 +58,7 @@ def check_shared(workdir: Path) -> None:
 def resume_config(
     workdir: Path,
     extend_to: float | None = None,
-    overrides: Sequence[tuple[str, Any]] = (),
+    overrides: Sequence[tuple[str, object]] = (),
     *,
     trust: bool = False,
 ) -> ConfigDict:

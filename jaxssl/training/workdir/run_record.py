@@ -46,11 +46,11 @@ class RunRecord(NamedTuple):
 
     run: str | None
     fingerprint: str
-    environment: dict[str, Any]
+    environment: dict[str, object]
     init: dict[str, Any] | None = None
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, object]:
     """Return the versions, settings and kind of device that change the numbers of a run."""
     return {
         "jaxssl": jaxssl.__version__,
@@ -70,7 +70,7 @@ def read(workdir: Path) -> str | None:
     return document["run"] if document else None
 
 
-def read_init(workdir: Path) -> dict[str, Any] | None:
+def read_init(workdir: Path) -> dict[str, object] | None:
     """Return the report of the weights that a run started from, or None for random weights.
 
     Raises:
@@ -149,7 +149,9 @@ def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
         file_io.write_json(workdir / INIT, record.init)
 
 
-def warn_of_changes(step: int, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+def warn_of_changes(
+    step: int, before: Mapping[str, object] | None, now: Mapping[str, object]
+) -> None:
     """Log what has changed since a checkpoint was written and changes the numbers of a run.
 
     Args:
@@ -166,7 +168,7 @@ def warn_of_changes(step: int, before: Mapping[str, Any] | None, now: Mapping[st
         )
 
 
-def require_equal(values: Mapping[str, Any]) -> None:
+def require_equal(values: Mapping[str, object]) -> None:
     """Check that all processes of a run have the same values. All processes must call this.
 
     Args:
@@ -188,7 +190,7 @@ def require_equal(values: Mapping[str, Any]) -> None:
             )
 
 
-def process_values(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+def process_values(config: ConfigDict, workdir: Path) -> dict[str, object]:
     """Return the values that all processes of a run must have, apart from the data."""
     values: dict[str, Any] = {"config": json.loads(json.dumps(config.to_dict()))}
     for key in LOCAL_KEYS:

@@ -50,7 +50,7 @@ class MLflow:
         self._client.set_terminated(self._state.id, status)
 
 
-def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> MLflow:
+def logger(workdir: Path, step: int, config: Mapping[str, object]) -> MLflow:
     """Open a run, or continue the run of this workdir."""
     del step
     return MLflow(workdir, config)

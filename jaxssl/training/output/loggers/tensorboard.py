@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
@@ -59,7 +58,7 @@ def _prefix(path: Path) -> Path:
     return path.with_name(f"{name}{latest}~{len(earlier):04d}")
 
 
-def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> TensorBoard:
+def logger(workdir: Path, step: int, config: Mapping[str, object]) -> TensorBoard:
     """Open the events of a run."""
     del config
     return TensorBoard(workdir, step)

@@ -4,14 +4,13 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jaxssl.training.output.loggers import ServiceLogger, ServiceState
 
 PACKAGE = "trackio"
 
 
-def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> ServiceLogger:
+def logger(workdir: Path, step: int, config: Mapping[str, object]) -> ServiceLogger:
     """Open a run, or continue the run of this workdir."""
     import trackio
 
