@@ -10,11 +10,13 @@ every array has a type that says whether it varies over the axis, and the gradie
 does not vary is summed over devices already. `vary` changes the type, and the rule holds again.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
+
+T = TypeVar("T")  # a tree of arrays
 
 
 def gather(x: Array, axis_name: str | None, *, axis: int = 0, equal: bool = False) -> Array:
@@ -34,12 +36,12 @@ def gather(x: Array, axis_name: str | None, *, axis: int = 0, equal: bool = Fals
     return lax.all_gather(x, axis_name, axis=axis, tiled=True)
 
 
-def mean(tree: Any, axis_name: str | None) -> Any:
+def mean(tree: T, axis_name: str | None) -> T:
     """Average a tree of arrays over all devices, leaf by leaf."""
     return tree if axis_name is None else lax.pmean(tree, axis_name)
 
 
-def sum(tree: object, axis_name: str | None) -> Any:
+def sum(tree: T, axis_name: str | None) -> T:
     """Sum a tree of arrays over all devices, leaf by leaf."""
     return tree if axis_name is None else lax.psum(tree, axis_name)
 
@@ -50,7 +52,7 @@ def max(x: Array, axis_name: str | None) -> Array:
     return x if axis_name is None else lax.pmax(x, axis_name)
 
 
-def ring_shift(tree: object, axis_name: str) -> object:
+def ring_shift(tree: T, axis_name: str) -> T:
     """Send arrays to the next device of a ring. `device_count` shifts return them to the start."""
     size = lax.axis_size(axis_name)
     return lax.ppermute(tree, axis_name, [(i, (i + 1) % size) for i in range(size)])
@@ -76,14 +78,14 @@ def is_replicated(x: Array, axis_name: str | None) -> bool:
     return _marks_arrays(axis_name) and axis_name not in _varying_axes(x)
 
 
-def vary(tree: Any, axis_name: str | None) -> object:
+def vary(tree: T, axis_name: str | None) -> T:
     """Mark equal arrays as varying over devices, where `jax.shard_map` checks this."""
     if axis_name is None:
         return tree
     return align((tree, device_index(axis_name)))[0]
 
 
-def align(tree: Any) -> Any:
+def align(tree: T) -> T:
     """Mark all arrays as varying over every axis over which one of them varies.
 
     Loops need this for their carry, and custom gradients for their arguments, under
@@ -91,7 +93,7 @@ def align(tree: Any) -> Any:
     """
     axes = frozenset[str]().union(*(_varying_axes(x) for x in jax.tree.leaves(tree)))
 
-    def cast(x: object) -> object:
+    def cast(x: Array) -> Array:
         missing = tuple(sorted(axes - _varying_axes(x)))
         return lax.pcast(x, missing, to="varying") if missing else x
 
@@ -103,5 +105,5 @@ def _marks_arrays(axis_name: str) -> bool:
     return axis_name in _varying_axes(lax.axis_index(axis_name))
 
 
-def _varying_axes(x: object) -> frozenset[str]:
+def _varying_axes(x: Array) -> frozenset[str]:
     return jax.typeof(x).manual_axis_type.varying

@@ -28,7 +28,7 @@ SHUTDOWN = 24 * 3600
 T = TypeVar("T")
 
 
-def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
@@ -113,7 +113,7 @@ def check_devices() -> None:
             )
 
 
-def key_value_store() -> object:
+def key_value_store() -> Any:
     """Return the client of JAX's key-value store, which the first process of a run serves."""
     return jax_distributed.global_state.client  # not public; Orbax uses it in the same way
 
@@ -302,7 +302,7 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def replicate(tree: object, mesh: Mesh) -> Any:
+def replicate(tree: T, mesh: Mesh) -> T:
     """Copy every array of ``tree``, which each process holds in NumPy, to all devices."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
@@ -311,7 +311,7 @@ def replicate(tree: object, mesh: Mesh) -> Any:
     return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
-def replicate_locally(tree: object, mesh: Mesh) -> object:
+def replicate_locally(tree: T, mesh: Mesh) -> T:
     """Copy replicated arrays to ``mesh``, a mesh over the devices of this process."""
     return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
@@ -362,7 +362,7 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
-def shard(tree: object, mesh: Mesh) -> Any:
+def shard(tree: T, mesh: Mesh) -> T:
     """Split the leading axis of every array of ``tree`` over the devices."""
     return jax.device_put(tree, data_sharding(mesh))
 
@@ -373,12 +373,12 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
-def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
+def shard_rows(tree: T, mesh: Mesh, *, axis: int = 0) -> T:
     """Build global arrays, split along ``axis``, from the rows that each process holds."""
     sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 
-def take_rows(tree: object, indices: Array) -> Any:
+def take_rows(tree: T, indices: Array) -> T:
     """Select rows of every array of a batch by index. Packed arrays may be shorter."""
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)

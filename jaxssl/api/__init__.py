@@ -257,7 +257,7 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
     return {name: data[name] for name in ("test_fraction", "split_seed") if name in data}
 
 
-def _use_data(config: ConfigDict, data: Any) -> Splits | None:
+def _use_data(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` to a data set. Return its splits, or None for a name, folder or archive."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from flax.typing import Collection
 from jax import Array
 
 from jaxssl.evaluation.protocol import EvalContext, Result
@@ -31,7 +32,7 @@ class InitNetwork(Protocol):
 class ApplyNetwork(Protocol):
     """The second of two pure functions that are a network."""
 
-    def __call__(self, params: Any, x: Any, /) -> Array:
+    def __call__(self, params: Collection, x: Any, /) -> Array:
         """Map examples ``x`` [n, ...] to features [n, f]."""
         ...
 
@@ -91,6 +92,6 @@ class Probe(Protocol):
 class MakeLogger(Protocol):
     """A logger of training metrics. It is called in the first process only."""
 
-    def __call__(self, workdir: Path, step: int, config: Mapping[str, Any], /) -> Logger:
+    def __call__(self, workdir: Path, step: int, config: Mapping[str, object], /) -> Logger:
         """Open the log of a run that starts or resumes at a step."""
         ...

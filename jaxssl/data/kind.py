@@ -23,7 +23,7 @@ class Opened(NamedTuple):
 
     shape: tuple[Any, ...]
     settings: dict[str, Any]
-    decoders: dict[str, Any] = {}
+    decoders: dict[str, object] = {}
 
 
 class Kind(NamedTuple):
@@ -75,7 +75,7 @@ class Kind(NamedTuple):
     view_shapes: Callable[..., dict[str, Any]]
     inputs: Callable[..., Any]
     infer_inputs: Callable[..., Any]
-    fit_inputs: Callable[..., Any]
+    fit_inputs: Callable[..., object]
     raw_features: Callable[..., Any]
     show: Callable[..., Any] | None = None
     draw: Callable[..., Any] = lambda examples: examples
@@ -100,7 +100,7 @@ def name_of(config: Mapping[str, Any]) -> str:
     return getattr(components.module("augment", config["augment"]["name"]), "EXAMPLES", "image")
 
 
-def of(config: Mapping[str, Any]) -> Kind:
+def of(config: Mapping[str, object]) -> Kind:
     """Return a run's kind of examples."""
     return get(name_of(config))
 

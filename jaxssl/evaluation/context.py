@@ -105,7 +105,7 @@ def resolve_inputs(inputs: Any, test: Source) -> Any:
 
 
 def _raw_features(
-    ours: kind.Kind, mesh: Mesh, examples: Any, part: slice | None = None
+    ours: kind.Kind, mesh: Mesh, examples: object, part: slice | None = None
 ) -> np.ndarray:
     """Return features [n, f] without a network, such as pixels."""
     run = lambda examples, apply, inputs, part: extract(examples, apply, inputs, mesh, part)  # noqa: E731

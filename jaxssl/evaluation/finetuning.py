@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from flax.typing import Collection
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
@@ -291,7 +292,7 @@ def _make_step(
 
     def step(
         state: _State,
-        frozen: Any,
+        frozen: object,
         batch: dict[str, Any],
         key: Array,
         number: Array,
@@ -309,7 +310,7 @@ def _make_step(
             images, target = mix(mix_key, (images, target), others, **alphas)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(net_key, batch["index"])
 
-        def objective(params: Any) -> tuple[Array, Any]:
+        def objective(params: Collection) -> tuple[Array, Any]:
             x, stats = standardise(images, pretrained.inputs), state.stats
             net = params.get("net", frozen)
             if train_mode:

@@ -75,7 +75,7 @@ def check_features(
 
 
 def choose_settings(
-    presets: Mapping[str, Mapping[str, Any]],
+    presets: Mapping[str, Mapping[str, object]],
     preset: str,
     default: str,
     changes: Mapping[str, object],

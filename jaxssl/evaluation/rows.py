@@ -16,7 +16,7 @@ ONLINE_METRICS = {"knn_top1": "%", "online_linear_top1": "%", "held_out_loss": "
 
 def online_rows(
     metrics: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], knn_preset: str
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the online metrics of the last evaluation, and of the one with the best k-NN.
 
     The best evaluation is the latest of equals, like the checkpoint that a run keeps as "best".

@@ -155,7 +155,7 @@ class _Request(NamedTuple):
 def _resolve(
     encoder_or_path: Path | PretrainedEncoder,
     protocols: Sequence[str] | None,
-    data: Mapping[str, Any] | None,
+    data: Mapping[str, object] | None,
     splits: Splits | None,
     step: int | str | None,
     out: Path | None,

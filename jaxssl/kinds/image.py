@@ -64,7 +64,7 @@ class ReadImages(NamedTuple):
         index = np.arange(len(labels), dtype=np.int32)
         return {"input": inputs, "label": labels, "index": index}
 
-    def _images(self, step: int, indices: np.ndarray, pictures: list[Any]) -> Any:
+    def _images(self, step: int, indices: np.ndarray, pictures: list[Any]) -> object:
         if self.crops is None:
             return np.stack([decoding.pixels(picture) for picture in pictures])
         if not self.crops.views:

@@ -355,7 +355,7 @@ def _around_ring(
     if axis_name is None:
         return meet(carry, moving)
 
-    def step(_: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(_: Array, state: tuple[object, object]) -> tuple[Any, Any]:
         carry, moving = meet(*state)
         return carry, collectives.ring_shift(moving, axis_name)
 

@@ -1,17 +1,16 @@
 """Gradient accumulation that keeps all negatives, for batches that do not fit into memory."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 from jax import Array, lax
 
+T, U = TypeVar("T"), TypeVar("U")  # trees of arrays
+
 
 def accumulate(
-    encode: Callable[[object], object],
-    loss: Callable[[object], Array],
-    batch: object,
-    num_chunks: int,
+    encode: Callable[[T], U], loss: Callable[[U], Array], batch: T, num_chunks: int
 ) -> Array:
     """Compute the loss of a whole batch while only one chunk's activations are in memory.
 
@@ -45,7 +44,7 @@ def accumulate(
     return loss(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), embeddings))
 
 
-def map_chunks(encode: Callable[[Any], Any], batch: Any, num_chunks: int) -> Any:
+def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int) -> U:
     """Encode a batch chunk by chunk and stack the results: [num_chunks, b / num_chunks, ...].
 
     The backward pass encodes each chunk again.

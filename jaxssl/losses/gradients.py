@@ -1,6 +1,7 @@
 """Value and gradient of a loss whose batch is split over devices."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -8,12 +9,12 @@ from jaxssl import collectives
 
 
 def global_value_and_grad(
-    share: Callable[..., object],
+    share: Callable[..., Any],
     axis_name: str | None,
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
-) -> Callable[..., tuple[object, object]]:
+) -> Callable[..., tuple[Any, Any]]:
     """Return the function that computes a loss and its gradient from the shares of all devices.
 
     It is `jax.value_and_grad` for the inside of `jax.shard_map` or `jax.pmap`:
@@ -41,7 +42,7 @@ def global_value_and_grad(
     compute = jax.value_and_grad(share, argnums, has_aux)
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def value_and_grad(*args: object, **kwargs: object) -> tuple[object, object]:
+    def value_and_grad(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         # The gradient of an array that varies over devices is not summed over them yet.
         varying = list(args)
         for position in positions:

@@ -144,7 +144,7 @@ class NnxNetwork:
             training, ``module.train()`` is called, and BatchNorm spans all devices.
     """
 
-    def __init__(self, make: Callable[..., Any]) -> None:
+    def __init__(self, make: Callable[..., object]) -> None:
         self._make = make
 
     @cached_property

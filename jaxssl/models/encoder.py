@@ -166,7 +166,7 @@ def features_in_training(
     *,
     axis_name: str | None,
     keys: Array | None,
-) -> tuple[Array, Any]:
+) -> tuple[Array, object]:
     """Apply the backbone in training mode: features [n, f] and new BatchNorm statistics."""
     h, new = _train(encoder, "net", params, stats, images, axis_name, keys=keys)
     return h.astype(jnp.float32), new
@@ -178,7 +178,7 @@ def project(encoder: Encoder, params: Any, stats: object, h: Array) -> Array:
 
 
 def _apply(
-    encoder: Encoder, name: str, params: object, stats: object, x: Any, **options: Any
+    encoder: Encoder, name: str, params: object, stats: object, x: object, **options: Any
 ) -> Any:
     """Apply one of the networks in the precision of the encoder."""
     dtype = PRECISIONS[encoder.precision]
@@ -193,7 +193,7 @@ def _train(
     stats: object,
     x: Any,
     axis_name: str | None,
-    **keys: Any,
+    **keys: object,
 ) -> tuple[Array, object]:
     """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
     options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}

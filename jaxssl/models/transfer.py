@@ -45,7 +45,7 @@ class Transfer(NamedTuple):
     layer_decay: float = 1.0
     lora: int = 0
 
-    def frozen(self, params: Mapping[str, Any]) -> Any:
+    def frozen(self, params: Collection) -> Any:
         """Mark the parameters that are not trained, in a tree of bools by network.
 
         Raises:
@@ -217,7 +217,7 @@ def _add_adapters(params: Collection, rank: int, key: Array) -> dict[str, object
     return result
 
 
-def _layers(net: Mapping[str, Any]) -> dict[str, int]:
+def _layers(net: Mapping[str, object]) -> dict[str, int]:
     """Return the number of the layer of each module of a backbone, see `Transfer`."""
     numbers = {name: int(n) for name in net if (n := name.rpartition("_")[2]).isdecimal()}
     blocks = {name: n + 1 for name, n in numbers.items() if name.startswith("Block_")}

@@ -121,7 +121,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
         return np.array(array, np.float32, order="C")
 
 
-def flatten(tree: Mapping[str, Any], read: Callable[[Any], np.ndarray]) -> dict[str, Stored]:
+def flatten(tree: Mapping[str, object], read: Callable[[Any], np.ndarray]) -> dict[str, Stored]:
     """Return the arrays of a nested checkpoint by their dotted names.
 
     Args:

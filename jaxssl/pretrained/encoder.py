@@ -47,7 +47,7 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[object, Array], Array
 
 def make_encode(
     pretrained: PretrainedEncoder, inputs: Any, layer: str = "backbone"
-) -> Callable[[dict[str, Any], Array], Array]:
+) -> Callable[[dict[str, object], Array], Array]:
     """Return the jitted feature function ``(variables, uint8 images) -> [n, f]`` float32.
 
     Args:

@@ -82,7 +82,7 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
         return inputs.prepare
     rank = len(axes.split(", "))
 
-    def preprocess(images: Any) -> Array:
+    def preprocess(images: object) -> Array:
         images = jnp.asarray(images)
         if images.ndim not in (rank, rank + 1):
             raise ValueError(
@@ -218,7 +218,7 @@ def _require_shapes(variables: object, expected: object) -> None:
             )
 
 
-def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
+def _variables(config: ConfigDict, params: Collection, carried: Any) -> dict[str, Any]:
     """Return the variables to evaluate: the momentum network's if the method says so."""
     stats = carried["batch_stats"]
     towers = {}
@@ -231,7 +231,7 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
     return _by_network(params, stats) | towers
 
 
-def _by_network(params: Mapping[str, object], stats: Collection) -> dict[str, Any]:
+def _by_network(params: Mapping[str, object], stats: Collection) -> dict[str, object]:
     # A checkpoint does not store empty trees, so they are added here.
     return {
         name: {"params": params.get(name, {}), "batch_stats": stats.get(name, {})}

@@ -67,7 +67,7 @@ def _in_pytorch(net: nn.Module, inputs: Inputs) -> dict[str, Any]:
     return names | {"padding": padding, "width": width}
 
 
-def _settings(group: Mapping[str, Any]) -> str:
+def _settings(group: Mapping[str, object]) -> str:
     """Format a config group as its component's name and settings, for the model card."""
     name = components.short_name(str(group.get("name", "")))
     settings = ", ".join(f"{key}={value}" for key, value in group.items() if key != "name")

@@ -131,7 +131,7 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
         ) from error
 
 
-def entries(net: nn.Module, variables: Mapping[str, Any]) -> list[Entry]:
+def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:
     """List an entry for every array of a network's variables.
 
     Args:

@@ -195,7 +195,7 @@ class _Unpickler(_PythonUnpickler):
     }
 
 
-def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> Any:
+def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> object:
     if not isinstance(storage, Storage):
         return Inert()
     shape, strides = tuple(shape), tuple(strides)

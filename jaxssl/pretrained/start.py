@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from flax.typing import Collection
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
@@ -29,7 +30,7 @@ PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's fi
 
 
 def start(
-    config: ConfigDict, params: Any, carried: Carried, inputs: Any, *, trust: bool = False
+    config: ConfigDict, params: Collection, carried: Carried, inputs: object, *, trust: bool = False
 ) -> tuple[Any, Carried, dict[str, Any]]:
     """Replace the backbone of untrained parameters by the weights that `config.init` names.
 
@@ -134,7 +135,9 @@ def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
     return array
 
 
-def _replace(params: object, carried: Carried, variables: Mapping[str, Any]) -> tuple[Any, Carried]:
+def _replace(
+    params: object, carried: Carried, variables: Mapping[str, object]
+) -> tuple[Any, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
     def place(new: Any, kind: str, tree: Any) -> Any:
@@ -161,7 +164,7 @@ def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> 
     ]
 
 
-def _settings(net: Any, inputs: object) -> dict[str, Any]:
+def _settings(net: object, inputs: object) -> dict[str, Any]:
     settings = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
     if isinstance(net, nn.Module):
         fields = [field.name for field in dataclasses.fields(net)]

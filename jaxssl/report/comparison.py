@@ -145,7 +145,7 @@ def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
     return tables
 
 
-def _data_source(row: Mapping[str, Any], run: Run) -> tuple[tuple[str, str], ...]:
+def _data_source(row: Mapping[str, object], run: Run) -> tuple[tuple[str, str], ...]:
     """Return names and values of the data settings that agree between comparable results."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})

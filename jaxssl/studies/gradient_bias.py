@@ -128,7 +128,7 @@ def _losses(
 ) -> tuple[Objective, Objective | None]:
     """Return the loss of a name, and the loss of the reference gradient if it is another."""
 
-    def objective(method: str, **changes: Any) -> Objective:
+    def objective(method: str, **changes: object) -> Objective:
         """Return the loss of a method, with learned parameters at their initial values."""
         loss = cell_config(setting, METHODS[method]).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changes})

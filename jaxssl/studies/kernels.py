@@ -9,7 +9,7 @@ from jaxssl.studies.study import Findings, Setting, read_claims
 
 PAPER = "mmcl_knn"
 # The paper gives no gamma, so it is 0.5 for RBF, as in the preset, and 1 for tanh.
-KERNELS: dict[str, dict[str, Any]] = {
+KERNELS: dict[str, dict[str, object]] = {
     "linear": {"loss.kernel": "linear"},
     "tanh": {"loss.kernel": "tanh", "loss.gamma": 1.0},
     "rbf": {"loss.kernel": "rbf"},

@@ -119,7 +119,7 @@ def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
     return document["scale"], runs
 
 
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(settings: Mapping[str, object]) -> dict[str, Any]:
     """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
     return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
 

@@ -121,7 +121,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     on_device = distributed.shard(examples, mesh)
     box = [state]
 
-    def call() -> Any:
+    def call() -> object:
         box[0], metrics, _ = step(box[0], on_device)
         return metrics
 

@@ -68,7 +68,7 @@ class Evaluation(NamedTuple):
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
-    finish: Callable[[Path, Splits], Any]
+    finish: Callable[[Path, Splits], object]
     show: Callable[[Path, int, Sequence[str]], bool]
     start: Start
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from jax.sharding import Mesh
@@ -109,7 +110,7 @@ def make_online_probe(
         return with_probe(state, distributed.replicate(probe, mesh))
 
     def gradient(
-        weights: Any, params: Any, carried: Any, key: Array, data: Batch, indices: Array
+        weights: object, params: Collection, carried: Any, key: Array, data: Batch, indices: Array
     ) -> Any:
         batch = distributed.take_rows(data, indices)
         x, label = features(params, carried, batch, key), batch["label"]

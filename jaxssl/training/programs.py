@@ -54,7 +54,7 @@ def make_programs(
     config: ConfigDict,
     setup: Setup,
     batches: Batches,
-    inputs: Any,
+    inputs: object,
     mesh: Mesh,
     *,
     probed_classes: int = 0,

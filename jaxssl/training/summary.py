@@ -112,5 +112,5 @@ def _shapes(views: Any) -> str:
     return ", ".join(f"{name} {list(x.shape)}" for name, x in views.items())
 
 
-def _count(tree: Any) -> int:
+def _count(tree: object) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

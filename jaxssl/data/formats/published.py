@@ -38,7 +38,10 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
     path = ""  # path of the user's copy of the files, or "" to download them
 
     def _read_all(
-        self, dl_manager: Any, urls: Mapping[str, str], names: Iterable[str]
+        self,
+        dl_manager: tfds.download.DownloadManager,
+        urls: Mapping[str, str],
+        names: Iterable[str],
     ) -> dict[str, bytes]:
         """Read the named files of a data set, from the user's copy or downloaded."""
         if self.path:
@@ -133,7 +136,7 @@ class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
     name = "cifar10"
     url_infos = builders.Cifar10.url_infos
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         info = self._cifar_info
         names = (*info.train_files, *info.test_files, *info.label_files)
         contents = self._read_all(dl_manager, {self.name: info.url}, names)
@@ -170,7 +173,7 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
     name = "mnist"
     url_infos = builders.MNIST.url_infos
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         parts = {"train": "train", "test": "t10k"}
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         names = [f"{part}-{kind}" for part in parts.values() for kind in kinds]
@@ -221,7 +224,7 @@ class Stl10(_PublishedBuilder, stl10.Builder, skip_registration=True):
     name = "stl10"
     url_infos = stl10.Builder.url_infos
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         parts = {"train": ["train_X.bin", "train_y.bin"], "test": ["test_X.bin", "test_y.bin"]}
         parts["unlabelled"] = ["unlabeled_X.bin"]
         names = [name for part in parts.values() for name in part] + ["class_names.txt"]

@@ -46,7 +46,7 @@ class UserFiles(NamedTuple):
     root: Path
     inside: str
     on_error: str
-    content: tuple[Any, ...]
+    content: tuple[object, ...]
 
 
 # TFDS warns of every configuration that the class of a builder does not list.

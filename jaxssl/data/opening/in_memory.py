@@ -52,7 +52,7 @@ class _Examples(NamedTuple):
 
 
 def load_splits(
-    data: Any,
+    data: object,
     *,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -159,7 +159,7 @@ def make_opener(data: Mapping[str, Any], examples: str) -> Callable[[str], Sourc
     return open_split
 
 
-def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
+def split_options(data: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings of `load_splits` in the group `config.data`."""
     return {
         "test_fraction": data["test_fraction"],
@@ -197,7 +197,7 @@ def load_images(
     return source, names if len(names) == len(source) else None
 
 
-def _split(data: Any) -> tuple[Any, Any]:
+def _split(data: Any) -> tuple[object, object]:
     """Return the training and the test part of ``data``; the latter may be None."""
     if isinstance(data, Mapping) and "train" in data:
         return data["train"], data.get("test", data.get("validation"))

@@ -80,7 +80,9 @@ def open_path(path: Path) -> object:
     return [path]
 
 
-def from_columns(columns: Mapping[str, Iterable[Any]], name: str, folder: Path) -> dict[str, Any]:
+def from_columns(
+    columns: Mapping[str, Iterable[Any]], name: str, folder: Path
+) -> dict[str, object]:
     """Return {"image", "label"} of a table with a column of paths and perhaps one of labels.
 
     Args:

@@ -112,7 +112,7 @@ def _find_builder(
 
 
 def _make_builder(
-    name: str, data: Mapping[str, Any], data_dir: str | None
+    name: str, data: Mapping[str, object], data_dir: str | None
 ) -> tfds.core.DatasetBuilder:
     formats = components.names("data")
     if data["path"] and name not in (*formats, *PUBLISHED):

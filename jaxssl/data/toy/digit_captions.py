@@ -32,7 +32,7 @@ class Builder(digits.Builder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First version."}
 
-    def _features(self) -> dict[str, Any]:
+    def _features(self) -> dict[str, object]:
         return {**super()._features(), "captions": tfds.features.Sequence(tfds.features.Text())}
 
     def _generate_examples(

@@ -22,7 +22,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First version."}
 
-    def _features(self) -> dict[str, Any]:
+    def _features(self) -> dict[str, object]:
         return {
             "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
             "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),

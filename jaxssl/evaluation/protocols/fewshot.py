@@ -56,7 +56,7 @@ def evaluate(
     *,
     preset: str = "default",
     seed: int = 0,
-    **settings: Any,
+    **settings: object,
 ) -> dict[str, float]:
     """Compute the few-shot accuracy of features, with the settings of a preset.
 

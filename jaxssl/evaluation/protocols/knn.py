@@ -60,7 +60,7 @@ def evaluate(
     test_labels: ArrayLike,
     *,
     preset: str = "default",
-    **settings: Any,
+    **settings: object,
 ) -> dict[str, float]:
     """Compute the k-NN accuracy of features, with the settings of a preset.
 

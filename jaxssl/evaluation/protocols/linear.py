@@ -107,7 +107,7 @@ def evaluate(
     *,
     preset: str = "default",
     seed: int = 0,
-    **settings: Any,
+    **settings: object,
 ) -> dict[str, float]:
     """Compute the accuracy of a linear probe on cached features, with the settings of a preset.
 

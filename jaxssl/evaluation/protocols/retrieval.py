@@ -34,7 +34,7 @@ def evaluate(
     test_labels: ArrayLike,
     *,
     preset: str = "default",
-    **settings: Any,
+    **settings: object,
 ) -> dict[str, float]:
     """Compute the recall of image retrieval on features, with the settings of a preset.
 

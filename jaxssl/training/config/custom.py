@@ -241,7 +241,7 @@ def _with_signature(
 ) -> Callable[..., object]:
     """Return a function that calls another one, and shows a signature to the config loader."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> object:
         return function(*args, **kwargs)
 
     call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]

@@ -184,7 +184,7 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def is_schedule(value: Any) -> TypeGuard[Mapping[str, Any]]:
+def is_schedule(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Return True for a mapping that describes a schedule."""
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 

@@ -30,7 +30,7 @@ class MetricsWriter:
         workdir: Path,
         step: int,
         names: Sequence[str] = ("tensorboard",),
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         self._path = path = workdir / "metrics.jsonl"
         rows = parse_rows(read_lines(path), path) if path.exists() else ()

@@ -7,7 +7,6 @@ rows of zeros to a multiple of the device count.
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
@@ -41,7 +40,7 @@ def verify(tree: object, expected: Mapping[str, str | int]) -> None:
         raise ValueError(f"the array {name!r} is missing or unexpected")
     if any(isinstance(value, int) for value in expected.values()):
         leaves = distributed.copy_to_host(jax.tree.leaves(tree))
-        digests: Mapping[str, Any] = dict(zip(_names(tree), map(_sum, leaves), strict=True))
+        digests: Mapping[str, object] = dict(zip(_names(tree), map(_sum, leaves), strict=True))
     else:
         digests = compute(tree)
     for name, digest in digests.items():

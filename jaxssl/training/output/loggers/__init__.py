@@ -111,7 +111,7 @@ def check(names: Sequence[str]) -> None:
             )
 
 
-def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, Any]) -> Logger:
+def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, object]) -> Logger:
     """Open a logger for a run that starts or resumes at a step.
 
     Raises:

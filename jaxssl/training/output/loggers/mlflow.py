@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jaxssl.training.output.loggers import ServiceState
 
@@ -15,7 +14,7 @@ PACKAGE = "mlflow"
 class MLflow:
     """Logger that sends metrics to one run of MLflow."""
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, workdir: Path, config: Mapping[str, object]) -> None:
         from mlflow import MlflowClient  # pyright: ignore  # not installed with the tests
 
         self._client = MlflowClient()
