@@ -28,7 +28,7 @@ SHUTDOWN = 24 * 3600
 T = TypeVar("T")
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
     """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
@@ -362,7 +362,7 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
-def shard(tree: T, mesh: Mesh) -> T:
+def shard(tree: object, mesh: Mesh) -> Any:
     """Split the leading axis of every array of ``tree`` over the devices."""
     return jax.device_put(tree, data_sharding(mesh))
 
@@ -373,7 +373,7 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
-def shard_rows(tree: T, mesh: Mesh, *, axis: int = 0) -> T:
+def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
     """Build global arrays, split along ``axis``, from the rows that each process holds."""
     sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)

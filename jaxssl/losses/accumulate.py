@@ -6,7 +6,8 @@ from typing import TypeVar
 import jax
 from jax import Array, lax
 
-T, U = TypeVar("T"), TypeVar("U")  # trees of arrays
+T = TypeVar("T")  # a tree of arrays
+U = TypeVar("U")  # a tree of arrays
 
 
 def accumulate(

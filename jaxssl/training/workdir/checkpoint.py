@@ -101,12 +101,7 @@ class Manager:
             self._orbax = ocp.CheckpointManager(self._folder, options=options)
 
     def save(
-        self,
-        step: int,
-        state: object,
-        data: object,
-        config: Mapping[str, object],
-        knn_top1: float | None,
+        self, step: int, state: object, data: object, config: object, knn_top1: float | None
     ) -> None:
         """Start to write a checkpoint. The state may be donated as soon as this returns."""
         sums = digests.compute(state)
