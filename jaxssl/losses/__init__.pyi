@@ -1,7 +1,5 @@
 """Signatures of `jaxssl.losses`, written by tests/losses/stub.py from the losses."""
 
-from typing import Any
-
 from jax import Array
 
 from jaxssl.losses.accumulate import accumulate as accumulate

@@ -68,7 +68,7 @@ class Content(NamedTuple):
     header: str | None
 
 
-def load(path: str | Path, **options: Any) -> PretrainedEncoder:
+def load(path: str | Path, **options: object) -> PretrainedEncoder:
     """Load the backbone of a weights file, without running code that the file may contain.
 
     The encoder is recognised by its parameter names, at any depth of the checkpoint. Heads are
@@ -179,7 +179,7 @@ def header(pretrained: PretrainedEncoder) -> str:
     return json.dumps(entries | {"digest": _digest(entries, net)})
 
 
-def _digest(entries: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> str:
     """Return the SHA-256 of the arrays and of `CHECKED`. The file formats have no checksum."""
     text = json.dumps([entries[name] for name in CHECKED], sort_keys=True)
     digest = hashlib.sha256(text.encode())
@@ -261,7 +261,9 @@ def _load(
     return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
 
 
-def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
+def _parse_header(
+    text: str, num_arrays: int
+) -> tuple[dict[str, object], dict[str, object], Inputs]:
     """Parse the header of an exported file: entries, network config and input settings.
 
     Raises:
@@ -332,7 +334,7 @@ def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
 
 
-def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, Any]) -> None:
+def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object]) -> None:
     """Log the loaded network, its prefix in the file and the names that are ignored."""
     settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
     place = f", at {arrays.prefix!r}" if arrays.prefix else ""

@@ -16,8 +16,6 @@ from jaxssl import losses
 PATH = Path(losses.__file__).with_suffix(".pyi")
 HEADER = '''"""Signatures of `jaxssl.losses`, written by tests/losses/stub.py from the losses."""
 
-from typing import Any
-
 from jax import Array
 
 '''
