@@ -15,8 +15,8 @@ from jaxssl.studies import verdicts
 from jaxssl.training.output.file_io import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
-TITLES = {"performance.md": "Performance", "results.md": "Results"}
-HEADINGS = {"performance.md": "On an accelerator", "results.md": "On an accelerator: all methods"}
+TITLES = {"performance.md": "Performance", "methods.md": "Methods"}
+HEADINGS = {"performance.md": "On an accelerator", "methods.md": "On an accelerator: all methods"}
 # lightly's benchmark, docs.lightly.ai/self-supervised-learning/getting_started/benchmarks.html:
 # ResNet-18, 200 epochs, batch 128, k = 200, T = 0.1, best epoch.
 LIGHTLY = {"simclr": "84.7", "byol": "86.9", "moco_v3": "83.8 (MoCo)", "barlow_twins": "84.2"}
@@ -36,7 +36,7 @@ def pages(record: Mapping[str, Any]) -> dict[str, str]:
             *(make(kinds[kind]) for kind, make in SPEED.items() if kind in kinds),
             _provenance({n: f for kind in SPEED for n, f in kinds.get(kind, {}).items()}),
         ],
-        "results.md": [
+        "methods.md": [
             *(make(kinds["run"], record["scale"]) for make in RUNS if "run" in kinds),
             _provenance(kinds.get("run", {})),
         ],

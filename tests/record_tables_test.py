@@ -49,7 +49,7 @@ def test_merging_a_benchmark_record_twice_changes_nothing(out, tmp_path, capsys)
     said = capsys.readouterr().out
     assert "7 new figures" in said and "failed run/tcl-b64-s0: error: no such thing" in said
     first = texts(pages)
-    assert set(first) == {"record.json", "performance.md", "results.md"}
+    assert set(first) == {"record.json", "performance.md", "methods.md"}
     book.merge(out, pages, "tiny")
     assert texts(pages) == first and "0 new figures" in capsys.readouterr().out
     merged = book.read_record(pages / "record.json", "tiny")
@@ -83,10 +83,10 @@ def test_unfinished_run_is_recorded_until_it_is_finished(out, tmp_path):
 
 
 def test_merging_keeps_the_prose_of_a_page(tmp_path):
-    path = tmp_path / "results.md"
-    path.write_text("# Results\n\nBefore.\n")
+    path = tmp_path / "methods.md"
+    path.write_text("# Methods\n\nBefore.\n")
     record_tables.insert(path, r"one \1" + "\n")
-    assert path.read_text().startswith("# Results\n\nBefore.\n\n## On an accelerator")
+    assert path.read_text().startswith("# Methods\n\nBefore.\n\n## On an accelerator")
     path.write_text(path.read_text() + "\nAfter.\n")
     before, after = path.read_text().split(r"one \1")
     record_tables.insert(path, "two\n")
@@ -122,7 +122,7 @@ def row_of(text, first):
 def test_record_pages_have_tables_of_the_measurements(out):
     result = book.read_record(out / "figures.json", "tiny")
     pages = record_tables.pages(result)
-    results, speed = pages["results.md"], pages["performance.md"]
+    results, speed = pages["methods.md"], pages["performance.md"]
     methods, batches = results.split("**By batch size.**")
     last, best = methods.split("Best epoch:")
     assert row_of(last, "SimCLR") == ["81.00 ± 1.41", "80.00 ± 1.41", "95.00 ± 0.00", "2"]

@@ -97,8 +97,8 @@ def test_auc_cl_recipes_use_the_recommended_or_released_preset():
     assert set(presets.values()) == {"recommended", "released_cifar"}
 
 
-def test_recipes_page_lists_every_file_of_recipes_once():
-    rows = (ROOT / "docs" / "recipes.md").read_text().splitlines()
+def test_methods_page_lists_every_file_of_configs_once():
+    rows = (ROOT / "docs" / "methods.md").read_text().splitlines()
     actual = [line.split("`")[1] for line in rows if line.startswith("| [`")]
     assert sorted(actual) == IMAGES
 
