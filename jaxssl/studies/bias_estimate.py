@@ -91,16 +91,9 @@ def estimate_gradient_bias(
     state = objective.init(init_key, num_examples, z.shape[2])
     target = target or objective
     target_state = target.init(init_key, num_examples, z.shape[2])
-    full = jax.jit(partial(_gradient, target, embed))
-    truth = np.asarray(full(params, *target_state, all_examples, key), np.float64)
-    draw = partial(_draw, objective, embed, params, z, *state, batch_size, visits)
-
-    @jax.jit
-    def group(keys: Array) -> tuple[Array, Array]:
-        """Return the mean gradient and mean squared norm of a group of random batches."""
-        g = jax.vmap(draw)(keys)
-        return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
-
+    full = jax.jit(_gradient, static_argnums=(0, 1))
+    truth = np.asarray(full(target, embed, params, *target_state, all_examples, key), np.float64)
+    group = partial(_group, objective, embed, batch_size, tuple(visits), params, z, *state)
     groups = max(4, -(-draws // chunk))
     keys = jax.random.split(key, groups * chunk).reshape(groups, chunk)
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
@@ -110,15 +103,33 @@ def estimate_gradient_bias(
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 
-def _draw(
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _group(
     objective: Objective,
     embed: Embed,
+    batch_size: int,
+    visits: tuple[int, ...],
     params: Collection,
     z: Array,
     learned: object,
     memory: object,
+    keys: Array,
+) -> tuple[Array, Array]:
+    """Return the mean gradient and mean squared norm of a group of random batches."""
+    draw = partial(_draw, objective, embed, batch_size, visits, params, z, learned, memory)
+    g = jax.vmap(draw)(keys)
+    return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
+
+
+def _draw(
+    objective: Objective,
+    embed: Embed,
     batch_size: int,
     visits: Sequence[int],
+    params: Collection,
+    z: Array,
+    learned: object,
+    memory: object,
     key: Array,
 ) -> Array:
     """Return the gradient of a random batch after each of the visits, [visits, parameters]."""

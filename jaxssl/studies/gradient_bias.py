@@ -1,8 +1,9 @@
 """Bias of the minibatch gradient relative to the full-data gradient, by batch size.
 
-Gradients are taken with respect to a linear map of fixed embeddings or, with --workdir RUN, with
-respect to a trained encoder and its projector on images of the run's training set. The reference is
-the gradient of the same loss over all N examples at once.
+Gradients are taken with respect to random linear maps of random embeddings, one of each for every
+seed, or, with --workdir RUN, with respect to a trained encoder and its projector on images of the
+run's training set. The reference is the gradient of the same loss over all N examples at once. A
+single run may refute a claim, but does not show that it holds.
 
 Every loss is measured as it is trained, with the settings of `compared_methods.METHODS`. A loss
 that weighs the negatives by their number is a different loss at every batch size, and its distance
@@ -16,9 +17,8 @@ fill their memory by some epochs at the same parameters.
 such as mmcl, is biased by the scale alone, unlike the cosine in the JSON document.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import hypot
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from matplotlib.axes import Axes
-from scipy.stats import norm
 
 from jaxssl.augment.views import preprocess
 from jaxssl.data import source
@@ -41,8 +40,23 @@ from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import make_axes
-from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
-from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
+from jaxssl.studies.study import (
+    REFUTED,
+    Findings,
+    Picture,
+    Setting,
+    Table,
+    Verdict,
+    read_claims,
+)
+from jaxssl.studies.verdicts import (
+    bonferroni_level,
+    combine_verdicts,
+    judge,
+    judge_all,
+    mean,
+    spread,
+)
 from jaxssl.training.config import arguments, factory, read_config
 from jaxssl.training.output.console import show
 
@@ -54,15 +68,15 @@ SMALL = 0.1  # A smaller bias counts as none.
 # at most N / 8, because the bias of batches without replacement vanishes at N
 BATCHES = (8, 16, 32, 64)
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with state between steps
+DRAWS, ENCODER_DRAWS = 2048, 512  # for each seed; a quarter for losses with state between steps
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
 ARMS = (
     *("simclr", "dcl", "auc_cl", "auc_cl_sum", "spectral"),
     *("sogclr", "decl", "decl_mean", "simclr_weighted"),
 )
-# bias by loss, batch size and number of visits
-Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]
+# the bias for each seed, by loss, batch size and number of visits
+Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
 CLAIMS = read_claims("gradient_bias")
@@ -79,47 +93,49 @@ class Point(NamedTuple):
 
 def run(setting: Setting) -> Findings:
     """Measure the gradient bias of every loss at every batch size."""
-    point = _encoder(setting.workdir) if setting.workdir else _linear_map()
+    workdir, seeds = setting.workdir, range(setting.seeds)
+    points = [_encoder(workdir)] if workdir else list(map(_linear_map, seeds))
+    count, description = points[0].num_examples, points[0].description
+    where = description if workdir else f"{len(points)} linear maps, each of {description}"
     names = setting.methods or ARMS
-    sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
-    if not sizes or not 2 <= min(sizes) <= max(sizes) <= point.num_examples:
+    sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= count)
+    if not sizes or not 2 <= min(sizes) <= max(sizes) <= count:
         raise UserError(
-            f"--batch_sizes must be between 2 and {point.num_examples}, the number of examples, "
+            f"--batch_sizes must be between 2 and {count}, the number of examples, "
             f"got {','.join(map(str, sizes)) or 'none'}"
         )
-    losses = {
-        (name, size): _losses(setting, name, point.num_examples, size)
-        for name in names
-        for size in sizes
-    }
-    draws, chunk = (ENCODER_DRAWS, 16) if setting.workdir else (DRAWS, 128)
-    estimates: dict[str, dict[int, dict[int, BiasEstimate]]] = {name: {} for name in names}
+    losses = {(name, size): _losses(setting, name, count, size) for name in names for size in sizes}
+    draws, chunk = (ENCODER_DRAWS, 16) if workdir else (DRAWS, 128)
+    estimates: dict[str, dict[int, dict[int, list[BiasEstimate]]]] = {name: {} for name in names}
     for (name, size), (objective, target) in losses.items():
         visits = VISITS if name in WITH_MEMORY else VISITS[:1]
-        measured = estimate_gradient_bias(
-            objective,
-            *point[:3],
-            size,
-            target=target,
-            visits=visits,
-            draws=draws // 2 if name in WITH_MEMORY else draws,
-            chunk=chunk,
-            level=bonferroni_level(len(sizes)),
-        )
-        estimates[name][size] = dict(zip(visits, measured, strict=True))
-        show(f"{name}, batch {size}: bias {_format(measured[-1])}")
+        options: dict[str, Any] = {
+            "target": target,
+            "visits": visits,
+            "draws": draws // 4 if name in WITH_MEMORY else draws,
+            "chunk": chunk,
+            "level": bonferroni_level(len(sizes) * len(points)),
+        }
+        measured = [
+            estimate_gradient_bias(objective, *point[:3], size, seed=seed, **options)
+            for seed, point in enumerate(points)
+        ]
+        by_visits = map(list, zip(*measured, strict=True))
+        estimates[name][size] = dict(zip(visits, by_visits, strict=True))
+        show(f"{name}, batch {size}: bias {_format(estimates[name][size][visits[-1]])}")
     data = {
         name: {
-            size: {v: e._asdict() for v, e in by_visits.items()} for size, by_visits in by.items()
+            size: {v: [e._asdict() for e in seeds] for v, seeds in by_visits.items()}
+            for size, by_visits in by_size.items()
         }
-        for name, by in estimates.items()
+        for name, by_size in estimates.items()
     }
     return Findings(
-        _tables(estimates, sizes, point),
+        _tables(estimates, sizes, where),
         _pictures(estimates, sizes),
         _verdicts(estimates),
         data,
-        point.description,
+        where,
     )
 
 
@@ -147,15 +163,22 @@ def _losses(
     return objective(name) if is_trained else factory("loss", name)(), None
 
 
-def _linear_map() -> Point:
-    """Return an identity map on Gaussian embeddings, with two noisy views of each example."""
-    rng = np.random.default_rng(0)
+def _linear_map(seed: int) -> Point:
+    """Draw a Gaussian matrix, and Gaussian embeddings of examples with two noisy views each."""
+    rng = np.random.default_rng(seed)
     centres = rng.normal(size=(CLASSES, DIM))
     examples = centres[np.arange(EXAMPLES) % CLASSES] + WITHIN * rng.normal(size=(EXAMPLES, DIM))
     views = np.stack([examples + BETWEEN * rng.normal(size=examples.shape) for _ in range(2)])
-    z = jnp.asarray(views, jnp.float32)
-    text = f"a linear map of {EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
-    return Point(lambda weights, index: z[:, index] @ weights, jnp.eye(DIM), EXAMPLES, text)
+    matrix = rng.normal(size=(DIM, DIM)) / np.sqrt(DIM)
+    params = jnp.asarray(matrix, jnp.float32), jnp.asarray(views, jnp.float32)
+    text = f"{EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
+    return Point(_embed_linearly, params, EXAMPLES, text)
+
+
+def _embed_linearly(params: tuple[Array, Array], index: Array) -> Array:
+    """Multiply the views by the matrix. As arguments they share one compiled program."""
+    matrix, views = params
+    return jax.lax.stop_gradient(views)[:, index] @ matrix
 
 
 def _encoder(workdir: Path) -> Point:
@@ -185,7 +208,7 @@ def _encoder(workdir: Path) -> Point:
     return Point(embed, params, count, text)
 
 
-def _tables(estimates: Estimates, sizes: tuple[int, ...], point: Point) -> list[Table]:
+def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[Table]:
     heading = ("", *(f"batch {size}" for size in sizes))
     bias, noise = [], []
     for name, by_size in estimates.items():
@@ -194,10 +217,11 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], point: Point) -> list[
             line = [by_size[size][visits] for size in sizes]
             bias.append((label, *map(_format, line)))
             if visits in (VISITS[0], VISITS[-1]):
-                noise.append((label, *(f"{estimate.deviation:.2f}" for estimate in line)))
+                deviations = (mean(e.deviation for e in seeds) for seeds in line)
+                noise.append((label, *(f"{deviation:.2f}" for deviation in deviations)))
     bias_note = (
-        "|E g - g*| / |g*| with intervals that hold together at 95 %, of "
-        f"{point.description}. simclr_weighted is no loss that is trained."
+        "Mean of |E g - g*| / |g*| over seeds, with the ends of all intervals, which hold together "
+        f"at 95 %, of {where}. simclr_weighted is no loss that is trained."
     )
     noise_note = "sqrt(E |g - E g|²) / |g*|: the deviation of a single minibatch's gradient."
     return [
@@ -206,7 +230,14 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], point: Point) -> list[
     ]
 
 
-def _format(estimate: BiasEstimate) -> str:
+def _pool(estimates: Sequence[BiasEstimate]) -> BiasEstimate:
+    """Return the mean over seeds, with the lowest and the highest end of the intervals."""
+    middle = BiasEstimate(*map(mean, zip(*estimates, strict=True)))
+    return middle._replace(low=min(e.low for e in estimates), high=max(e.high for e in estimates))
+
+
+def _format(estimates: Sequence[BiasEstimate]) -> str:
+    estimate = _pool(estimates)
     return f"{estimate.bias:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
@@ -216,7 +247,7 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
     for i, (name, by_size) in enumerate(estimates.items()):
         # Intervals are drawn side by side, so that none hides another.
         xs = [size * 2 ** (0.05 * (i - len(estimates) / 2)) for size in sizes]
-        _plot_bias(axes, i, name, xs, [list(by_size[size].values())[-1] for size in sizes])
+        _plot_bias(axes, i, name, xs, [_pool(list(by_size[size].values())[-1]) for size in sizes])
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     figure.legend(loc="outside right upper", fontsize="small")
@@ -231,7 +262,8 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
         figure, axes = make_axes(xlabel=f"epochs seen before, batch size {sizes[0]}", **axis)
         for i, (name, by_size) in enumerate(with_memory.items()):
             by_visits = by_size[sizes[0]]
-            _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], list(by_visits.values()))
+            pooled = list(map(_pool, by_visits.values()))
+            _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], pooled)
         figure.legend(loc="outside right upper", fontsize="small")
         caption = "Averages over steps take the place of averages over a large batch."
         pictures.append(Picture("visits", figure, "bias against epochs; see the table", caption))
@@ -266,58 +298,49 @@ def _verdicts(estimates: Estimates) -> dict[str, Verdict]:
         if name in estimates:
             parts = {f"B={size}": _judge_unbiased(by[0]) for size, by in estimates[name].items()}
             verdicts[f"{name}_unbiased"] = combine_verdicts(parts)
-    if len(estimates.get("simclr", {})) > 1:
-        biases = {size: by[0] for size, by in sorted(estimates["simclr"].items())}
-        text = "; ".join(f"B={size}: {_format(bias)}" for size, bias in biases.items())
-        falls = [_falls(small, large) for small, large in pairwise(biases.values())]
-        holds = False if False in falls else None if None in falls else True
-        verdicts["simclr_biased"] = Verdict(text, holds)
-        slope = _exponent(biases, float(norm.ppf((1 + bonferroni_level(len(biases))) / 2)))
-        if slope:
-            middle, half = slope
-            holds = decide(middle - half + 0.5, middle + half + 0.5)
-            verdicts["simclr_root"] = Verdict(f"B^({middle:.2f} ± {half:.2f})", holds)
+    values = {size: _biases(by[0]) for size, by in sorted(estimates.get("simclr", {}).items())}
+    if len(values) > 1:
+        falls = {f"B={a} less B={b}": (values[a], values[b]) for a, b in pairwise(values)}
+        verdicts["simclr_biased"] = judge_all(CLAIMS["simclr_biased"], falls, digits=3)
+    slopes = _slopes(values)
+    if slopes:
+        root = judge(CLAIMS["simclr_root"], slopes, [-0.5] * len(slopes))
+        root = root.after(f"exponent {spread(slopes)}, less -0.5")
+        verdicts["simclr_root"] = root._replace(failure=REFUTED)
     for name in ("decl", "sogclr"):
         if name in estimates:
             size = min(estimates[name])
-            first, *_, last = estimates[name][size].values()
-            text = f"B={size}: {_format(first)} at first, {_format(last)} after {VISITS[-1]} epochs"
-            verdicts[f"{name}_shrinks"] = Verdict(text, _falls(first, last))
+            first, *_, last = map(_biases, estimates[name][size].values())
+            text = (
+                f"B={size}: {mean(first):.3f} at first, {mean(last):.3f} after {VISITS[-1]} epochs"
+            )
+            claim = CLAIMS[f"{name}_shrinks"]
+            verdicts[f"{name}_shrinks"] = judge(claim, first, last, digits=3).after(text)
     return verdicts
 
 
-def _falls(first: BiasEstimate, last: BiasEstimate) -> bool | None:
-    """Decide whether the first of two independent estimates is above the last."""
-    gap = first.bias - last.bias
-    low = gap - hypot(first.bias - first.low, last.high - last.bias)
-    return decide(low, gap + hypot(first.high - first.bias, last.bias - last.low))
+def _biases(estimates: Sequence[BiasEstimate]) -> list[float]:
+    return [estimate.bias for estimate in estimates]
 
 
-def _judge_unbiased(estimate: BiasEstimate) -> Verdict:
-    """Judge whether the gradient is unbiased: the interval contains 0 and ends below `SMALL`."""
-    small = True if estimate.high < SMALL else None
-    return Verdict(_format(estimate), small if estimate.low == 0 else False)
+def _judge_unbiased(estimates: Sequence[BiasEstimate]) -> Verdict:
+    """Judge whether gradients are unbiased: all intervals contain 0 and end below `SMALL`."""
+    pooled = _pool(estimates)
+    small = True if pooled.high < SMALL and len(estimates) > 1 else None
+    biased = any(estimate.low > 0 for estimate in estimates)
+    return Verdict(_format(estimates), False if biased else small)
 
 
-def _exponent(
-    biases: Mapping[int, BiasEstimate], width: float = 1.96
-) -> tuple[float, float] | None:
-    """Fit the slope of log bias against log batch size by weighted least squares.
+def _slopes(biases: Mapping[int, Sequence[float]]) -> list[float]:
+    """Fit the slope of log bias against log batch size for each seed.
 
     Args:
-        biases: by batch size.
-        width: half of an interval of a bias, in standard errors.
+        biases: the bias of each seed, by batch size.
 
     Returns:
-        The slope and half of its 95 % interval, which grows with the scatter of the points around
-        the line. None if fewer than three batch sizes have a bias.
+        The slopes, [] if there are fewer than three batch sizes or a bias is 0.
     """
-    biased = {size: bias for size, bias in biases.items() if bias.low > 0}
-    if len(biased) < 3:
-        return None
-    x = np.log([float(size) for size in biased])
-    y = np.log([bias.bias for bias in biased.values()])
-    weight = np.array([2 * width * b.bias / (b.high - b.low) for b in biased.values()])
-    (slope, offset), covariance = np.polyfit(x, y, 1, w=weight, cov="unscaled")
-    scatter = np.sum((weight * (y - slope * x - offset)) ** 2) / (len(biased) - 2)
-    return float(slope), float(1.96 * np.sqrt(max(scatter, 1.0) * covariance[0, 0]))
+    rows = np.array(list(biases.values()))
+    if len(rows) < 3 or not rows.all():
+        return []
+    return np.polyfit(np.log(list(biases)), np.log(rows), 1)[0].tolist()
