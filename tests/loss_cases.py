@@ -35,7 +35,7 @@ BY_PARTNER = {
     ),
 }
 # Made for two towers.
-TOWERS = {"auc_dino", "clip", "dino", "info_nce", "mochi", "nnclr", "ressl", "siglip"}
+TOWERS = {"auc_dino", "clip", "dino", "fastclip", "info_nce", "mochi", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
 VIEWS_ON_ARRAYS = {
     *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
@@ -82,6 +82,7 @@ HYPER: dict[str, list[dict[str, Any]]] = {
         {"student_temperature": 0.5, "teacher_temperature": 0.3},
     ],
     "graphcl": [{"temperature": 0.5}],
+    "fastclip": [{"extra": ("log_u", "log_v")}, {"temperature": 0.4, "gamma": 0.3}],
     "hcl": [{"beta": 0.0}, {"beta": 2.0, "temperature": 0.3, "positive_prior": 0.3}],
     "info_nce": [{"scale_by_temperature": False, "block_size": 3}, {"temperature": 0.5}],
     "lejepa": [{"extra": ("directions",)}, {"weight": 0.5, "num_knots": 5, "t_max": 5.0}],
@@ -171,6 +172,7 @@ def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
         "rate": lambda: 2 + jnp.sin(index),
         # Every third example is seen for the first time.
         "log_u": lambda: jnp.where(pairs.index % 3 == 0, -jnp.inf, jnp.cos(index)),
+        "log_v": lambda: jnp.where(pairs.index % 3 == 1, -jnp.inf, jnp.sin(index)),
     }
     return {name: makers[name]() for name in names}
 
@@ -180,12 +182,13 @@ def kinds(case: Case) -> list[str]:
     usual = ["towers", "views"] if case.name in TOWERS else ["views", "towers"]
     if case.name in BY_PARTNER:
         return [*usual, "three views", *(["queue only"] if case.name == "ressl" else [])]
-    if case.name == "clip":
+    if case.name in ("clip", "fastclip"):
         return [*usual, "tower labels"]
     if case.name == "mmcl":
         with_mask = [] if "solver" in dict(case.hyper) else ["labels", "tower labels", "queue only"]
         return [*usual, "three views", "queue", *with_mask]
-    return [*usual, "labels", "three views", "one view", "tower labels", "queue", "queue only"]
+    more = ["labels", "three views", "one view", "tower labels", "queue", "views, queue"]
+    return [*usual, *more, "queue only"]
 
 
 def labelled(case: Case) -> list[str]:
@@ -204,6 +207,7 @@ def pairs_of(kind: str, z, index=None, axis_name: str | None = None) -> Pairs:
     return {
         "views": lambda: pair_views(z, **options),
         "labels": lambda: pair_views(z, labels=labels, **options),
+        "views, queue": lambda: pair_views(z, queue=queue, **options),
         "three views": lambda: pair_views(jnp.concatenate([z, z[:1] + 1]), **options),
         "one view": lambda: pair_views(z[:1], labels=labels, **options),
         "towers": lambda: pair_towers(z[0], z[1], **options),

@@ -3,6 +3,7 @@
 Pairs are of a single device. Each function has the name of its loss.
 """
 
+from dataclasses import replace
 from itertools import combinations
 
 import jax
@@ -299,11 +300,29 @@ def decl(
     return per_anchor(pairs, term, score)
 
 
+def moving_average(g, logs, i, gamma):
+    first = logs is None or np.isneginf(logs[i])
+    return g if first else (1 - gamma) * np.exp(float(logs[i])) + gamma * g
+
+
+def fastclip(pairs, log_u=None, log_v=None, *, temperature=0.03, gamma=0.2) -> np.ndarray:
+    def direction(pairs, logs):
+        def term(pos, neg, i):
+            g = np.exp((neg - pos.mean()) / temperature).mean() if len(neg) else 1.0
+            return g / moving_average(g, logs, i, gamma)
+
+        return per_anchor(pairs, term)
+
+    texts = pairs
+    if not pairs.num_views:
+        texts = replace(pairs, anchor=pairs.candidate, candidate=pairs.anchor)
+    return direction(pairs, log_u) + direction(texts, log_v)
+
+
 def sogclr(pairs, log_u=None, *, temperature=0.1, gamma=0.9) -> np.ndarray:
     def term(pos, neg, i):
         e = np.exp(neg / temperature)
-        first = log_u is None or np.isneginf(log_u[i])
-        u = e.mean() if first else (1 - gamma) * np.exp(float(log_u[i])) + gamma * e.mean()
+        u = moving_average(e.mean(), log_u, i, gamma)
         return 2 * ((e / u * neg).mean() - pos.mean())
 
     return per_anchor(pairs, term)

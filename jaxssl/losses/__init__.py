@@ -43,7 +43,7 @@ VIEWS = (
 )
 # In these, the rows of the first array are anchors, and the rows of the second are their keys.
 TOWERS = (
-    *("info_nce", "mochi", "clip", "nnclr", "ressl"),
+    *("info_nce", "mochi", "clip", "fastclip", "nnclr", "ressl"),
     "graphcl",
     *("siglip", "spectral"),
     *("byol", "simsiam", "barlow_twins", "vicreg", "w_mse", "arb", "lejepa"),  # without negatives

@@ -15,6 +15,7 @@ from jaxssl.losses.dclw import dclw_loss as dclw_loss
 from jaxssl.losses.debiased import debiased_loss as debiased_loss
 from jaxssl.losses.decl import decl_loss as decl_loss
 from jaxssl.losses.dino import dino_loss as dino_loss
+from jaxssl.losses.fastclip import fastclip_loss as fastclip_loss
 from jaxssl.losses.gradients import global_value_and_grad as global_value_and_grad
 from jaxssl.losses.graphcl import graphcl_loss as graphcl_loss
 from jaxssl.losses.hcl import hcl_loss as hcl_loss
@@ -161,6 +162,17 @@ def dino(
     *,
     student_temperature: float | Array = 0.1,
     teacher_temperature: float | Array = 0.04,
+    labels: Array | None = None,
+    axis_name: str | None = None,
+) -> Array: ...
+def fastclip(
+    z1: Array,
+    z2: Array,
+    log_u: Array | None = None,
+    log_v: Array | None = None,
+    *,
+    temperature: float | Array = 0.03,
+    gamma: float | Array = 0.2,
     labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...

@@ -150,12 +150,13 @@ def row_sums(
     else:
         position = jnp.arange(pairs.candidate.shape[0], dtype=jnp.int32)
         candidates = Rows(unit(pairs.candidate), pairs.candidate_id, position)
+    one_set = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
     config = Config(
         block_size=min(block_size or n, n),
         ring=pairs.axis_name if ring else None,
         queue_only=pairs.queue_only,
         repulsion=repulsion,
-        symmetric=pairs.num_views > 0 and pairs.axis_name is None,
+        symmetric=one_set,
     )
     inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))

@@ -57,6 +57,7 @@ def pair_views(
     index: Array | None = None,
     labels: Array | None = None,
     *,
+    queue: Array | None = None,
     axis_name: str | None = None,
 ) -> Pairs:
     """Pair every view of every example with all other views, as in SimCLR, SupCon and TCL.
@@ -66,6 +67,7 @@ def pair_views(
             are ordered view by view.
         index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all views of a class are positives.
+        queue: [k, d] additional negatives of all anchors, equal on all devices.
         axis_name: mapped axis whose devices share the batch, or None.
 
     Raises:
@@ -82,12 +84,15 @@ def pair_views(
     global_batch = candidate.shape[1]
     first = collectives.device_index(axis_name) * b
     self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
+    candidate, candidate_id = _append_queue(
+        candidate.reshape(-1, d), jnp.tile(candidate_id, num_views), queue
+    )
     return Pairs(
         anchor=z.reshape(-1, d),
-        candidate=candidate.reshape(-1, d),
+        candidate=candidate,
         partner=jnp.roll(z, -1, axis=0).reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),
-        candidate_id=jnp.tile(candidate_id, num_views),
+        candidate_id=candidate_id,
         self_index=self_index.reshape(-1),
         index=jnp.tile(index, num_views),
         num_views=num_views,
@@ -130,14 +135,9 @@ def pair_towers(
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
     candidate = collectives.gather(key, axis_name) if gathered is None else gathered
     candidate_id = collectives.gather(ids, axis_name)
-    if queue is not None:
-        if queue.ndim != 2 or queue.shape[1] != d:
-            raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
-        candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
-        queue_id = jnp.full_like(candidate_id, NO_ID, shape=(queue.shape[0],))
-        candidate_id = jnp.concatenate([candidate_id, queue_id])
-    elif not batch_negatives:
+    if queue is None and not batch_negatives:
         raise ValueError("batch_negatives=False needs a queue of past keys, got queue=None")
+    candidate, candidate_id = _append_queue(candidate, candidate_id, queue)
     return Pairs(
         anchor=query,
         candidate=candidate,
@@ -151,6 +151,18 @@ def pair_towers(
         queue_only=not batch_negatives,
         axis_name=axis_name,
     )
+
+
+def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Array, Array]:
+    """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
+    if queue is None:
+        return candidate, ids
+    d = candidate.shape[1]
+    if queue.ndim != 2 or queue.shape[1] != d:
+        raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
+    queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
+    candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
+    return candidate, jnp.concatenate([ids, queue_ids])
 
 
 def swap(pairs: Pairs) -> Pairs:

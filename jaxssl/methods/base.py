@@ -8,6 +8,7 @@ from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.losses.memory import empty_queue
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import Pairs
 from jaxssl.models import encoder as networks
@@ -76,12 +77,20 @@ def init_variables(
 
 
 def init_siamese(
-    encoder: Encoder, objective: Objective, key: Array, batch: Batch, num_examples: int
+    encoder: Encoder,
+    objective: Objective,
+    key: Array,
+    batch: Batch,
+    num_examples: int,
+    queue_size: int = 0,
 ) -> tuple[Any, Carried]:
-    """Draw the parameters of one encoder and an objective, without a momentum network."""
+    """Draw the parameters of one encoder and an objective, and a queue if it has a size."""
     net_key, objective_key = jax.random.split(key)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
     params["objective"], memory = objective.init(objective_key, num_examples, dim)
+    if queue_size:
+        queue = empty_queue(jax.random.fold_in(key, 2), queue_size, dim)
+        memory = {"objective": memory, "queue": queue}
     return params, Carried(stats, (), memory)
 
 

@@ -1,17 +1,23 @@
-"""The siamese method of SimCLR: one network embeds all views and one loss contrasts them."""
+"""The siamese method of SimCLR: one network embeds all views and one loss contrasts them.
+
+With a queue of past embeddings as further negatives it is cross-batch memory (XBM).
+"""
 
 from functools import partial
 
 import jax
 
-from jaxssl.losses.objective import Objective
+from jaxssl.losses.memory import enqueue
+from jaxssl.losses.objective import Objective, check
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.methods import base
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
 
-def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> base.Method:
+def method(
+    encoder: Encoder, objective: Objective, *, queue_size: int = 0, labels: bool = False
+) -> base.Method:
     """Build the siamese method (SimCLR, SupCon, Barlow Twins) for one or more views.
 
     With multi-crop every small crop is a query to each of the V views, which are the only keys.
@@ -20,13 +26,26 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> b
     Args:
         encoder: backbone and projector.
         objective: the loss and its trained parameters.
+        queue_size: number of past embeddings that are further negatives (XBM). They start as random
+            unit vectors and have no gradient.
         labels: True makes all views of a class positives (SupCon, TCL, cross-entropy).
 
     Raises:
-        ValueError: if the encoder has a predictor, which this method does not use.
+        ValueError: if the encoder has a predictor, which this method does not use, or if a queue is
+            used with labels, because its embeddings have none.
+
+    References:
+        Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020;
+        Wang et al., Cross-Batch Memory for Embedding Learning, 2020, algorithm 1.
     """
+    check({"queue_size": ">= 0"}, queue_size=queue_size)
     if encoder.predictor is not None:
         raise ValueError('method "siamese" does not use a predictor; set predictor.name=none')
+    if queue_size and labels:
+        raise ValueError(
+            "the queue has no labels, so it would hold an anchor's positives as negatives; set "
+            "method.queue_size=0 or method.labels=False"
+        )
 
     def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
@@ -37,24 +56,33 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> b
         )
         num_views = base.count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
-        pairs = pair_views(views, index, label, axis_name=axis_name)
+        queue = carried.memory["queue"] if queue_size else None
+        rows = queue["rows"] if queue else None
+        pairs = pair_views(views, index, label, queue=rows, axis_name=axis_name)
         # A single view has no pair of views. With class labels it counts as one pair.
         view_pairs = max(num_views * (num_views - 1), 1)
         total = view_pairs + num_views * len(crops)
         terms = [(view_pairs / total, pairs)]
         # All multi-crop terms reuse the gathered views, so that their gradient is sent only once.
-        gathered = pairs.candidate.reshape(num_views, -1, z.shape[2])
+        in_batch = len(pairs.candidate) - queue_size
+        gathered = pairs.candidate[:in_batch].reshape(num_views, -1, z.shape[2])
         for crop in crops:
             for view, keys in zip(views, gathered, strict=True):
                 crop_pairs = pair_towers(
-                    crop, view, index, label, gathered=keys, axis_name=axis_name
+                    crop, view, index, label, queue=rows, gathered=keys, axis_name=axis_name
                 )
                 terms.append((1 / total, crop_pairs))
+        memory = carried.memory["objective"] if queue else carried.memory
         value, memory, metrics = base.weighted_loss(
-            objective, terms, params["objective"], carried.memory, step=step, key=objective_key
+            objective, terms, params["objective"], memory, step=step, key=objective_key
         )
+        if queue:
+            memory = {"objective": memory, "queue": enqueue(queue, views, axis_name)}
         return value, (base.Carried(stats, (), memory), metrics, views)
 
-    per_example = base.Carried(False, False, objective.per_example)
-    init = partial(base.init_siamese, encoder, objective)
+    memory: bool | dict[str, bool] = objective.per_example
+    if queue_size:
+        memory = {"objective": objective.per_example, "queue": False}
+    per_example = base.Carried(False, False, memory)
+    init = partial(base.init_siamese, encoder, objective, queue_size=queue_size)
     return base.Method(encoder, init, loss, per_example=per_example)

@@ -98,7 +98,7 @@ ONE_TOWER["nnclr"] = 1
 # The other tower of these is a constant. identities_test tests the gradient of ressl and swav.
 CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
 # Losses with constant weights. public_figures_test and identities_test test their gradients.
-CONSTANT_WEIGHTS = {"arb", "sogclr", "decl", "dclw", "mmcl", "mochi"}
+CONSTANT_WEIGHTS = {"arb", "fastclip", "sogclr", "decl", "dclw", "mmcl", "mochi"}
 DIFFERENTIATED = [case for case in CASES if case.name not in CONSTANT_WEIGHTS]
 
 

@@ -11,7 +11,7 @@ from loss_cases import embeddings
 from jaxssl import losses
 from jaxssl.losses.decl import exponential
 from jaxssl.losses.decl import objective as decl_objective
-from jaxssl.losses.pairs import pair_towers, pair_views, unit
+from jaxssl.losses.pairs import pair_towers, pair_views, swap, unit
 from jaxssl.losses.swav import sinkhorn
 
 pytestmark = pytest.mark.fast
@@ -70,6 +70,18 @@ def test_gradient_of_sogclr_with_gamma_1_is_2_tau_times_dcl():
     _, dcl = value_and_gradient(partial(losses.dcl_loss, temperature=tau), views())
     _, actual = value_and_gradient(partial(losses.sogclr_loss, gamma=1.0, temperature=tau), views())
     np.testing.assert_allclose(actual, 2 * tau * dcl, **EXACT)
+
+
+def test_gradient_of_fastclip_with_gamma_1_is_that_of_dcl_in_both_directions():
+    def both(pairs):
+        return sum(losses.dcl_loss(p, temperature=0.3) for p in (pairs, swap(pairs)))
+
+    fastclip = partial(losses.fastclip_loss, gamma=1.0, temperature=0.3)
+    gradients = [
+        jax.jit(jax.grad(lambda z, loss=loss: loss(pair_towers(*z)).mean()))(views())
+        for loss in (both, fastclip)
+    ]
+    np.testing.assert_allclose(*gradients, **EXACT)
 
 
 def test_decl_exponential_samples_have_mean_and_variance_one():

@@ -27,6 +27,7 @@ SETTINGS = {
     "tcl with gradients": ("tcl", {"gradients": True}),
     "sogclr": ("sogclr", {}),
     "isogclr": ("sogclr", {"individual_temperature": True}),
+    "fastclip": ("fastclip", {}),
     "swav": ("swav", {"num_prototypes": 6}),
     "dino": ("dino", {}),
     "auc_dino": ("auc_dino", {}),
@@ -222,6 +223,32 @@ def test_isogclr_temperatures_start_at_the_argument_and_stop_at_their_bounds():
         pairs = pair_views(jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32))
         _, memory, _ = objective.loss(pairs, params, memory, step=jnp.int32(seed), key=None)
     assert set(np.asarray(memory["temperature"]).tolist()) == {np.float32(0.08), np.float32(0.12)}
+
+
+def test_fastclip_trains_the_temperature_of_each_image_and_caption_by_adam():
+    """The gradient is that of tau (log u + rho), with u after the update."""
+    settings = {"temperature": 0.1, "gamma": 0.6, "rho": 0.5, "temperature_lr": 0.01}
+    objective, params, memory = made("fastclip", 8, beta1=0.8, beta2=0.9, **settings)
+    tau, u = np.full((2, 8), 0.1), np.zeros((2, 8))
+    mean, square = np.zeros((2, 2, 8))
+    for t in range(1, 4):
+        z = embeddings(seed=t).astype(np.float64)
+        z /= np.linalg.norm(z, axis=2, keepdims=True)
+        for k, s in enumerate((z[0] @ z[1].T, z[1] @ z[0].T)):
+            logits = (s - np.diag(s)[:, None]) / tau[k][:, None]
+            e = np.exp(logits) * (1 - np.eye(8)) / 7
+            u[k] = 0.4 * u[k] + 0.6 * e.sum(1) if t > 1 else e.sum(1)
+            gradient = np.log(u[k]) + 0.5 - (e * logits).sum(1) / u[k]
+            gradient = np.clip(gradient, -5, 5)
+            mean[k] = 0.8 * mean[k] + 0.2 * gradient
+            square[k] = 0.9 * square[k] + 0.1 * gradient**2
+            size = np.sqrt(square[k] / (1 - 0.9**t)) + 1e-8
+            tau[k] = np.clip(tau[k] - 0.01 * mean[k] / (1 - 0.8**t) / size, 0.01, 1)
+        pairs = pair_towers(*jnp.asarray(embeddings(seed=t)))
+        _, memory, metrics = objective.loss(pairs, params, memory, step=0, key=None)
+        actual = [memory[tower]["temperature"] for tower in ("query", "key")]
+        np.testing.assert_allclose(actual, tau, rtol=1e-4)
+        np.testing.assert_allclose(metrics["temperature"], tau.mean(), rtol=1e-4)
 
 
 def test_nnclr_support_set_has_no_gradient():

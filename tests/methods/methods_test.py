@@ -14,7 +14,7 @@ from jaxssl import losses
 from jaxssl.errors import UserError
 from jaxssl.losses import objective
 from jaxssl.losses.objective import Objective
-from jaxssl.losses.pairs import pair_towers, pair_views
+from jaxssl.losses.pairs import pair_towers, pair_views, unit
 from jaxssl.methods import momentum, siamese
 from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
@@ -78,6 +78,34 @@ def test_siamese_small_crops_are_queries_to_the_views():
     actual, slope = jax.jit(jax.value_and_grad(expected))(params)
     close(value, actual)
     jax.tree.map(close, gradient["net"], slope["net"])
+
+
+def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
+    method = siamese.method(ENCODER, NT_XENT, queue_size=2 * B + 3)
+    params, carried = start(method, batch_of())
+    rows = np.asarray(carried.memory["queue"]["rows"])
+    for step in range(2):
+        batch = batch_of(2, 1, seed=step)
+        value, gradient, carried, z = value_of(method, params, carried, batch, step)
+
+        def expected(params, batch=batch, rows=rows):
+            (u, v), (crop,) = embed(params, batch["views"]), embed(params, batch["crops"])
+            e = lambda x, y: jnp.exp(unit(x) @ unit(y).T / 0.3)  # noqa: E731
+            z, own = jnp.concatenate([u, v]), 1 - jnp.eye(2 * B)
+            below = (e(z, z) * own).sum(1) + e(z, rows).sum(1)
+            of_views = jnp.log(below / jnp.diag(e(z, jnp.concatenate([v, u])))).mean()
+            of_crops = [
+                jnp.log((e(crop, key).sum(1) + e(crop, rows).sum(1)) / jnp.diag(e(crop, key)))
+                for key in (u, v)
+            ]
+            return (2 * of_views + sum(x.mean() for x in of_crops)) / 4
+
+        close(value, expected(params))
+        jax.tree.map(close, gradient["net"], jax.grad(expected)(params)["net"])
+        place = (np.arange(2 * B) + step * 2 * B) % (2 * B + 3)
+        rows = rows.copy()
+        rows[place] = unit(z.reshape(2 * B, DIM))
+        close(carried.memory["queue"]["rows"], rows)
 
 
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
@@ -379,6 +407,8 @@ NO_QUEUE = "does not use a queue; set method.queue_size=0"
         (MOMENTUM | {"loss__name": "byol"}, "set predictor.name=mlp"),
         (MOMENTUM | {"method__momentum": "0.0", "loss__name": "dino"}, "collapses to constant"),
         (MOCO_V2 | {"loss__name": "vicreg"}, NO_QUEUE),
+        ({"loss__name": "vicreg", "method__queue_size": "8"}, NO_QUEUE),
+        ({"method__labels": "True", "method__queue_size": "8"}, "the queue has no labels"),
         (MOCO_V2 | {"loss__name": "nt_xent", "loss__ring": "True"}, NO_QUEUE),
     ],
 )

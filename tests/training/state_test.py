@@ -26,6 +26,7 @@ RUNS = {
     "decl": ("siamese", {}, "decl", {"weight": "alternate"}, 0),
     "mmcl": ("siamese", {}, "mmcl", {"num_steps": 20}, 0),
     "moco_v3": ("momentum", {"momentum": 0.9}, "info_nce", {}, 0),
+    "xbm": ("siamese", {"queue_size": 20}, "nt_xent", {}, 0),
     "moco_v2": ("momentum", {"symmetric": False, "queue_size": 20}, "info_nce", {}, 0),
     "decl, momentum": ("momentum", {}, "decl", {"rate": "momentum"}, 0),
     "simsiam": ("momentum", {"momentum": 0.0, "average": True}, "simsiam", {}, 0),
