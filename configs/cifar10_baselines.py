@@ -201,6 +201,10 @@ VARIANTS = {
         "about": "No figure is known. HaoChen et al., Spectral Contrastive Loss, 2021",
         "loss": {"name": "spectral"},
     },
+    "xbm": {  # All settings but the queue are SimCLR's here.
+        "about": "No figure is known. Wang et al., Cross-Batch Memory, 2020",
+        "method": {"name": "siamese", "queue_size": 4096},
+    },
     "sogclr": {  # LibAUC's tutorial on CIFAR-100. Data set and augmentation are our choice.
         "about": "No figure is known. Yuan et al., SogCLR, 2022",
         "epochs": 200,

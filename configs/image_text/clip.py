@@ -33,6 +33,8 @@ OPEN_CLIP = {
     "checkpoint": {"every": 1.0},
 }
 
+FASTCLIP_GAMMA = {"schedule": "cosine", "start": 1.0, "end": 0.2, "until": 18, "unit": "epochs"}
+
 VARIANTS = {
     "coco": {
         **OPEN_CLIP,
@@ -54,6 +56,18 @@ VARIANTS = {
         "head": {"proj_output_dim": 640},
         "method": {"name": "two_tower", "symmetric": True},
         "loss": {"name": "decl", "preset": "clip"},
+    },
+    "cc3m_fastclip": {  # FastCLIP-v2, 1 024 pairs in a batch. gamma falls for half of the epochs.
+        **OPEN_CLIP,
+        "about": "FastCLIP, 2024: batch and rate of its CC3M run; figures in its Table 3",
+        "epochs": 37,
+        "data": {
+            "name": "captions",
+            "train_split": "train[:2890000]",
+            "test_split": "train[2890000:]",
+            "on_error": "skip",
+        },
+        "loss": {"name": "fastclip", "gamma": FASTCLIP_GAMMA},
     },
     "flickr8k": {
         "about": "1 000 images of Flickr8k, a small network",

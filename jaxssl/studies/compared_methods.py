@@ -2,6 +2,11 @@
 
 from typing import Any
 
+PREDICTING = {
+    "method.name": "momentum",
+    "predictor.name": "mlp",
+    "predictor.pred_hidden_dim": 512,
+}
 # Settings of the compared methods. All other settings come from the scale's config. The settings
 # are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
 # SimCLR.
@@ -21,6 +26,30 @@ METHODS: dict[str, dict[str, Any]] = {
     "decl": {"loss.name": "decl", "loss.preset": "simclr"},
     "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
     "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
+    "xbm": {  # SimCLR with the embeddings of past batches as further negatives
+        "loss.name": "nt_xent",
+        "loss.temperature": 0.5,
+        "method.queue_size": 4096,
+    },
+    "nnclr": {**PREDICTING, "method.preset": "nnclr", "loss.name": "nnclr"},
+    "byol": {**PREDICTING, "method.preset": "byol", "loss.name": "byol"},
+    "simsiam": {
+        **PREDICTING,
+        "method.preset": "simsiam",
+        "loss.name": "simsiam",
+        "head.proj_last_norm": "bn_fixed",
+    },
+    "barlow_twins": {"loss.name": "barlow_twins"},
+    "vicreg": {"loss.name": "vicreg"},
+    "lejepa": {"loss.name": "lejepa"},
+    "dino": {
+        "method.name": "momentum",
+        "method.preset": "dino",
+        "loss.name": "dino",
+        "head.name": "dino",
+        "head.proj_hidden_dim": 512,
+        "head.proj_output_dim": 4096,
+    },
     "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
     "tcl_labels": {
         "loss.name": "tcl",
@@ -29,5 +58,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 LABELLED = ("sup_con", "tcl_labels")
-# Studies of all methods leave this one out, unless --methods names it.
-ON_REQUEST = ("auc_cl_sum",)
+# Studies of all methods leave these out, unless --methods names them.
+ON_REQUEST = (
+    *("auc_cl_sum", "xbm", "nnclr", "byol", "simsiam", "barlow_twins", "vicreg", "lejepa", "dino"),
+)

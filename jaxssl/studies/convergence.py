@@ -20,33 +20,10 @@ from jaxssl.studies.study import (
 )
 from jaxssl.studies.verdicts import judge_all, spread
 
-MOMENTUM = {
-    "method.name": "momentum",
-    "predictor.name": "mlp",
-    "predictor.pred_hidden_dim": 512,
-}
-NEGATIVE_FREE = {
-    "byol": {**MOMENTUM, "method.preset": "byol", "loss.name": "byol"},
-    "simsiam": {
-        **MOMENTUM,
-        "method.preset": "simsiam",
-        "loss.name": "simsiam",
-        "head.proj_last_norm": "bn_fixed",
-    },
-    "barlow_twins": {"loss.name": "barlow_twins"},
-    "dino": {
-        "method.name": "momentum",
-        "method.preset": "dino",
-        "loss.name": "dino",
-        "head.name": "dino",
-        "head.proj_hidden_dim": 512,
-        "head.proj_output_dim": 4096,
-    },
-}
 # The momentum of the presets is too slow for a run of some hundred steps.
 FASTER = {"method.momentum": {"schedule": "cosine", "start": 0.95, "end": 1.0}}
-ALL = {**{k: v for k, v in METHODS.items() if k not in LABELLED}, **NEGATIVE_FREE}
-FIGURE_METHODS = ("simclr", *NEGATIVE_FREE)
+ALL = {name: settings for name, settings in METHODS.items() if name not in LABELLED}
+FIGURE_METHODS = ("simclr", "byol", "simsiam", "barlow_twins", "dino")
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
 CLAIMS = read_claims("convergence")

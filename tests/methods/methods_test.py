@@ -108,6 +108,11 @@ def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
         close(carried.memory["queue"]["rows"], rows)
 
 
+def test_siamese_queue_is_refused_with_labels():
+    with pytest.raises(ValueError, match="^the queue has no labels.*set method.queue_size=0"):
+        siamese.method(ENCODER, NT_XENT, queue_size=8, labels=True)
+
+
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
 def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views):
     """With a sum, the 2(B - 1) negatives of two views weigh twice the B - 1 of a crop.
@@ -408,7 +413,6 @@ NO_QUEUE = "does not use a queue; set method.queue_size=0"
         (MOMENTUM | {"method__momentum": "0.0", "loss__name": "dino"}, "collapses to constant"),
         (MOCO_V2 | {"loss__name": "vicreg"}, NO_QUEUE),
         ({"loss__name": "vicreg", "method__queue_size": "8"}, NO_QUEUE),
-        ({"method__labels": "True", "method__queue_size": "8"}, "the queue has no labels"),
         (MOCO_V2 | {"loss__name": "nt_xent", "loss__ring": "True"}, NO_QUEUE),
     ],
 )

@@ -1,0 +1,152 @@
+"""FastCLIP with individual temperatures: SogCLR's averages and temperatures for two towers."""
+
+import math
+
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl.losses.memory import log_average, read_examples, write_examples
+from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    log_sum_exp,
+    mean_where,
+    negatives,
+    positives,
+    swap,
+)
+
+RANGES = {
+    **{"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"},
+    **{"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"},
+}
+MAX_GRADIENT = 5.0  # of a temperature; larger gradients are clipped
+EPSILON = 1e-8  # of Adam
+
+
+def fastclip_loss(
+    pairs: Pairs,
+    log_u: Array | None = None,
+    log_v: Array | None = None,
+    *,
+    temperature: Scalar = 0.03,
+    gamma: Scalar = 0.2,
+) -> Array:
+    r"""Compute the global contrastive loss of two towers, with moving averages for every example.
+
+    .. math:: L_i &= \frac{g_i}{u_i} + \frac{h_i}{v_i} \\
+              g_i &= \frac{1}{|N_i|} \sum_n e^{(s_{in} - s_{ii}) / \tau}, \quad
+              h_i = \frac{1}{|N_i|} \sum_n e^{(s_{ni} - s_{ii}) / \tau} \\
+              u_i &\leftarrow (1 - \gamma) u_i + \gamma g_i, \quad
+              v_i \leftarrow (1 - \gamma) v_i + \gamma h_i
+
+    g compares image i with the other captions, and h caption i with the other images. The averages
+    u and v are constants in the gradient. With gamma = 1 it is the gradient of log g + log h.
+
+    Args:
+        pairs: n images, m captions, from `pair_towers` without a queue.
+        log_u: [n] log of u before this batch, -inf for an example's first batch. None is -inf.
+        log_v: the same of v.
+        temperature: tau, > 0, a number or [n].
+        gamma: weight of this batch in u and v, in [0, 1].
+
+    Returns:
+        [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value
+        does not measure progress.
+
+    Raises:
+        ValueError: if the pairs have a queue.
+
+    References:
+        Wei et al., FastCLIP: A Suite of Optimization Techniques to Accelerate CLIP Training with
+        Limited Resources, 2024, algorithm 1 and FastCLIP-v2.
+    """
+    towers = (pairs, log_u), (swap(pairs), log_v)
+    first, second = (_direction(*tower, temperature, gamma)[0] for tower in towers)
+    return first + second
+
+
+def _direction(
+    pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
+) -> tuple[Array, Array, Array]:
+    """Return the loss, the new log u, and the gradient of tau (log u) by tau, each [n]."""
+    s, neg = cosine(pairs), negatives(pairs)
+    logits = s - mean_where(s, positives(pairs))[:, None]
+    logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
+    log_count = jnp.log(jnp.maximum(jnp.sum(neg, axis=1, dtype=s.dtype), 1))
+    log_g = log_sum_exp(logits, neg) - log_count
+    new = lax.stop_gradient(log_g)
+    log_u = new if log_u is None else log_average(log_u, new, gamma)
+    loss = jnp.where(count_positives(pairs) > 0, jnp.exp(log_g - log_u), 0)
+    log_weight = jnp.where(neg, logits - (log_u + log_count)[:, None], 0)
+    slope = log_u - jnp.sum(jnp.where(neg, jnp.exp(log_weight) * logits, 0), axis=1)
+    return loss, log_u, slope
+
+
+def objective(
+    *,
+    temperature: float = 0.03,
+    gamma: Number = 0.2,
+    rho: Number = 7.0,
+    temperature_lr: Number = 0.0133,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    temperature_min: float = 0.01,
+    temperature_max: float = 1.0,
+) -> Objective:
+    """Return FastCLIP-v2, which trains two temperatures for every example with Adam.
+
+    The paper lowers gamma from 1 to 0.2 by a cosine over the first half of the epochs, which a
+    schedule gives. The defaults are the released values for CC3M.
+
+    Args:
+        temperature: initial temperature, > 0.
+        gamma: weight of a batch in the moving averages, in [0, 1].
+        rho: constant added to the gradient of a temperature; larger values lower temperatures.
+        temperature_lr: learning rate of the temperatures, >= 0.
+        beta1: decay of Adam's mean of a temperature's gradient, in [0, 1).
+        beta2: decay of Adam's mean of its square, in [0, 1).
+        temperature_min: lower bound of the temperatures, > 0.
+        temperature_max: upper bound of the temperatures.
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Differs from the released code: Adam corrects its bias by the number of times that an example
+    was seen. The released code sets both decays to 0 in the first epoch, and counts epochs.
+    """
+    hyper = {"gamma": gamma, "rho": rho, "temperature_lr": temperature_lr}
+    fixed = {"temperature": temperature, "temperature_min": temperature_min}
+    check(RANGES, beta1=beta1, beta2=beta2, **fixed, **hyper)
+
+    def init(key, num_examples, dim):
+        start = {"log_u": -math.inf, "temperature": temperature, "mean": 0, "square": 0, "count": 0}
+        tower = {name: jnp.full(num_examples, x, jnp.float32) for name, x in start.items()}
+        return {}, {"query": tower, "key": {name: +x for name, x in tower.items()}}
+
+    def compute(pairs, params, memory, hyper, key):
+        loss, new, taus = 0, {}, []
+        for tower, direction in (("query", pairs), ("key", swap(pairs))):
+            past = {name: read_examples(x, direction) for name, x in memory[tower].items()}
+            tau, gamma = past["temperature"], hyper["gamma"]
+            value, log_u, slope = _direction(direction, past["log_u"], tau, gamma)
+            gradient = jnp.clip(hyper["rho"] + slope, -MAX_GRADIENT, MAX_GRADIENT)
+            count = past["count"] + 1
+            mean = beta1 * past["mean"] + (1 - beta1) * gradient
+            square = beta2 * past["square"] + (1 - beta2) * gradient**2
+            size = jnp.sqrt(square / (1 - beta2**count)) + EPSILON
+            tau = tau - hyper["temperature_lr"] * mean / (1 - beta1**count) / size
+            tau = jnp.clip(tau, temperature_min, temperature_max)
+            values = {"temperature": tau, "mean": mean, "square": square, "count": count}
+            new[tower] = {
+                name: write_examples(memory[tower][name], direction, x)
+                for name, x in values.items()
+            }
+            logs = write_examples(memory[tower]["log_u"], direction, log_u, logs=True)
+            new[tower]["log_u"] = logs
+            loss, taus = loss + value, [*taus, jnp.mean(tau)]
+        return Terms(loss, new, {"temperature": sum(taus) / 2})
+
+    return make_objective(compute, hyper, init, per_example=True, takes_queue=False)
