@@ -106,12 +106,31 @@ def test_contents_of_the_site_list_every_page_and_notebook_once():
     assert sorted(listed) == sorted([*pages, *notebooks])
 
 
-def test_table_of_the_readme_is_the_one_of_its_document():
+def load_leaderboard():
     spec = spec_from_file_location("leaderboard", ROOT / "docs" / "leaderboard.py")
     leaderboard = module_from_spec(spec)
     spec.loader.exec_module(leaderboard)
-    document = ROOT / "docs/studies/small/batch_size-simclr-simclr_tuned-auc_cl-decl.json"
-    assert leaderboard.table(*leaderboard.read(document)) in (ROOT / "README.md").read_text()
+    return leaderboard
+
+
+def test_leaderboard_and_the_table_of_the_readme_are_those_of_their_documents():
+    leaderboard = load_leaderboard()
+    assert leaderboard.page() == (ROOT / "docs" / "leaderboard.md").read_text()
+    board = leaderboard.read(next(iter(leaderboard.DOCUMENTS.values())))
+    assert leaderboard.table(board, "knn_top1") in (ROOT / "README.md").read_text()
+
+
+def test_leaderboard_corrects_the_number_of_comparisons_by_holm():
+    """With differences of d - 1, d and d + 1, the test gives 0.001 for d = 18 and 0.03 for 3.4."""
+    differences = {"best": 0.0, "mmcl": 18.0, "decl": 3.4, "tcl": 3.4}
+    cells = {
+        name: {seed: 50 - d + (seed - 1) * (d > 0) for seed in range(3)}
+        for name, d in differences.items()
+    }
+    beaten = load_leaderboard().beaten
+    assert beaten(cells) == ("best", {"mmcl"})
+    del cells["tcl"], cells["mmcl"]
+    assert beaten(cells) == ("best", {"decl"})
 
 
 @pytest.mark.long
