@@ -252,39 +252,12 @@ def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
     return np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))
 
 
-def gather_process_rows(x: np.ndarray) -> np.ndarray:
-    """Concatenate rows [n, ...] of all processes. n may differ between processes."""
-    return np.asarray(x) if process_count() == 1 else np.concatenate(_gather_unequal(x))
-
-
 def gather_process_texts(text: bytes) -> list[bytes]:
     """Return the texts of all processes, which may differ in length."""
-    return [row.tobytes() for row in _gather_unequal(np.frombuffer(text, np.uint8))]
-
-
-def _gather_unequal(x: np.ndarray) -> list[np.ndarray]:
-    """Return the arrays [n, ...] of all processes. n may differ between processes."""
+    x = np.frombuffer(text, np.uint8)
     sizes = gather_processes(np.asarray(len(x), np.int32))
     padded = gather_processes(pad_rows(x, sizes.max()))
-    return [rows[:size] for rows, size in zip(padded, sizes, strict=True)]
-
-
-def mean_over_processes(x: np.ndarray) -> float:
-    """Average the numbers [n] of all processes. n may differ between processes."""
-    sums = np.array([np.sum(x), len(x)], np.float32)
-    sums = gather_processes(sums).astype(np.float64).sum(axis=0)
-    return float(sums[0] / sums[1])
-
-
-def process_slice(n: int) -> slice:
-    """Return this process's share of n rows as a slice. The shares are almost equal."""
-    share = [round(n * i / process_count()) for i in range(process_count() + 1)]
-    return slice(*share[process_index() :][:2])
-
-
-def local_mesh() -> Mesh:
-    """Return a mesh over the devices of this process."""
-    return make_mesh(jax.local_devices())
+    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
 
 
 def on_first_process(action: Callable[[], T]) -> T | None:
@@ -311,9 +284,17 @@ def replicate(tree: T, mesh: Mesh) -> T:
     return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
-def replicate_locally(tree: T, mesh: Mesh) -> T:
-    """Copy replicated arrays to ``mesh``, a mesh over the devices of this process."""
-    return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
+def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
+    """Return arrays that are replicated over ``mesh``, and the mesh, on this process's devices."""
+    local = make_mesh(mesh.local_devices)
+    if local.size == mesh.size:
+        return tree, mesh
+
+    def view(x: Array) -> Array:
+        parts = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, replicated_sharding(local), parts)
+
+    return jax.tree.map(view, tree), local
 
 
 def replicate_global(x: Array, mesh: Mesh) -> Array:

@@ -3,14 +3,12 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from feature_cases import labelled
 from graph_cases import NUM_TAGS, random_graphs
 from jax import numpy as jnp
 
@@ -22,7 +20,6 @@ from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.evaluation.context import _raw_features
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocols import knn
 from jaxssl.kinds import image
 from jaxssl.kinds.graph import GraphArray
 from jaxssl.training.workdir import opening as workdir
@@ -54,26 +51,6 @@ def in_processes(monkeypatch, number, function):
         patch.setattr(distributed, "process_index", lambda: local.index)
         patch.setattr(distributed, "gather_processes", gather)
         return list(pool.map(process, range(number)))
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 5])
-@pytest.mark.parametrize("n", [2, 7, 100])
-def test_shares_of_processes_are_disjoint_and_complete(monkeypatch, number, n):
-    parts = in_processes(monkeypatch, number, lambda i: np.arange(n)[distributed.process_slice(n)])
-    np.testing.assert_array_equal(np.concatenate(parts), np.arange(n))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_rows_and_means_of_unequal_shares_are_of_the_whole(monkeypatch):
-    rows = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
-    parts = rows[:1], rows[1:7], rows[7:]
-    for gathered in in_processes(
-        monkeypatch, 3, lambda i: distributed.gather_process_rows(parts[i])
-    ):
-        np.testing.assert_array_equal(gathered, rows)
-    means = in_processes(monkeypatch, 3, lambda i: distributed.mean_over_processes(parts[i][:, 0]))
-    assert means == pytest.approx([rows[:, 0].mean()] * 3)
 
 
 def test_error_of_one_process_stops_all(monkeypatch):
@@ -112,50 +89,44 @@ def test_process_with_another_number_of_devices_is_named(monkeypatch):
         distributed.check_devices()
 
 
-@pytest.mark.parametrize("number", [1, 3])
-def test_features_of_the_processes_are_the_features_of_all_images(monkeypatch, number):
-    images = np.random.default_rng(0).integers(0, 256, (700, 2, 3, 1), np.uint8)
+@pytest.mark.parametrize("n", [5, 700, 2100])
+@pytest.mark.parametrize(("number", "devices"), [(1, 1), (3, 2)])
+def test_every_process_gets_the_features_of_all_images(monkeypatch, n, number, devices):
+    images = np.random.default_rng(0).integers(0, 256, (n, 2, 3, 1), np.uint8)
+    read = [0] * number
+
+    class Images:
+        shape = images.shape
+
+        def __len__(self):
+            return n
+
+        def __getitem__(self, indices):
+            read[distributed.process_index()] += len(images[indices])
+            return images[indices]
+
     apply = jax.jit(lambda scale, x: scale * x.reshape(len(x), -1).astype(jnp.float32))
-    mesh = distributed.make_mesh(jax.devices()[:2])
-
-    def share(index):
-        part = distributed.process_slice(len(images))
-        return extract(images, apply, jnp.float32(2), mesh, part)
-
-    features = np.concatenate(in_processes(monkeypatch, number, share))
-    np.testing.assert_array_equal(features, 2 * images.reshape(700, -1).astype(np.float32))
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    results = in_processes(
+        monkeypatch, number, lambda i: extract(Images(), apply, jnp.float32(2), mesh)
+    )
+    for features in results:
+        np.testing.assert_array_equal(features, 2 * images.reshape(n, -1).astype(np.float32))
+    assert max(read) <= max(n / number + 512, 1) and sum(read) <= n + number
 
 
 @pytest.mark.parametrize("kind", ["image", "video", "graph"])
-def test_raw_features_of_a_part_are_rows_of_the_whole(kind):
+def test_raw_features_have_a_row_for_each_example(kind):
     rng, mesh = np.random.default_rng(0), distributed.make_mesh(jax.devices()[:1])
     examples = {
         "image": rng.integers(0, 256, (9, 6, 4, 3), np.uint8),
         "video": rng.integers(0, 256, (9, 2, 16, 16, 1), np.uint8),
         "graph": GraphArray(random_graphs(9), NUM_TAGS),
     }[kind]
-    encode = partial(_raw_features, kinds.get(kind), mesh)
-    whole = encode(examples)
-    np.testing.assert_allclose(encode(examples, part=slice(3, 8)), whole[3:8], atol=1e-6)
+    whole = _raw_features(kinds.get(kind), mesh, examples)
+    assert len(whole) == 9
     if kind == "image":
         np.testing.assert_allclose(whole, examples.reshape(9, -1) / 255.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("k", "weight"), [(3, "exp"), (20, "linear"), (60, "linear")])
-def test_knn_of_several_processes_equals_one(monkeypatch, k, weight):
-    features, settings = labelled(50, 31, 4, 7, spread=0.8), {"k": k, "temperature": 0.1}
-    expected = knn.evaluate(*features, **settings, weight=weight)
-    banks, queries = (0, 4, 30, 50), (0, 17, 18, 31)  # unequal shares; classes are missing in some
-
-    def share(index):
-        bank, query = (slice(*ends[index : index + 2]) for ends in (banks, queries))
-        train, train_labels, test, test_labels = features
-        part = train[bank], train_labels[bank], test[query], test_labels[query]
-        return knn.evaluate(*part, **settings, weight=weight)
-
-    for result in in_processes(monkeypatch, 3, share):
-        assert result == pytest.approx(expected)
-    assert 20 < expected["knn_top1"] < expected["knn_top5"]
 
 
 @pytest.mark.parametrize("crops", [None, Crops((Crop(4, (0.2, 0.6), (1.5, 2.5)),) * 2, (), 4)])

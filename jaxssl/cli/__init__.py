@@ -292,21 +292,24 @@ def define_pictures(values: flags.FlagValues) -> None:
     """Define the flags of a command that takes an encoder and pictures."""
     flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", values)
     define_encoder(values)
+    define_processes(values)
     actions, about = ["stop", "skip"], "Stop at pictures that cannot be read, or skip."
     flags.DEFINE_enum("on_error", "stop", actions, about, values)
 
 
 def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, str]:
-    """Return the encoder and the pictures that --paths names, and show the log.
+    """Return the encoder and the pictures that --paths names, start JAX, and show the log.
 
     Raises:
         UserError: if it does not name two paths.
     """
-    from jaxssl.training.output import logs
-
-    logs.log_to_screen()
     if len(values.paths) != 2:
         raise UserError(f"name the encoder and the images: jaxssl {command} ENCODER IMAGES")
+    from jaxssl import distributed
+    from jaxssl.training.output import logs
+
+    start_jax(values)
+    logs.log_to_screen(distributed.process_index())
     encoder, images = values.paths
     return encoder, images
 

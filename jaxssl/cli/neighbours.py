@@ -39,9 +39,8 @@ def main() -> None:
     options = cli.encoder_options(FLAGS)
     from jaxssl.evaluation import picture_neighbours
     from jaxssl.pretrained.load import load_pretrained
-    from jaxssl.training.output import compile_cache, console
+    from jaxssl.training.output import console
 
-    compile_cache.enable()
     number, pairs = picture_neighbours.write(
         load_pretrained(encoder, options["step"], trust=options["trust"]),
         images,

@@ -46,7 +46,7 @@ class Kind(NamedTuple):
         inputs: ``(config, shape of an example) -> inputs``, which prepare examples for a network.
         infer_inputs: ``(config, network, variables) -> inputs`` of a trained network.
         fit_inputs: ``(inputs, test split) -> inputs``; raises UserError if they do not fit.
-        raw_features: ``(examples, part, extract) -> [n, f]``, features without a network.
+        raw_features: ``(examples, extract) -> [n, f]``, features without a network.
         show: ``(source, indices, size) -> images`` uint8 [n, h, w, c] of examples, for people.
         draw: ``examples [..., *shape] -> images [..., h, w, c]``.
         is_drawn: ``inputs -> bool``, whether a page can show the examples.

@@ -49,7 +49,7 @@ def make_contexts(
         config: the run's config, which defines the augmented views, or None for SimCLR's views.
         splits: the data set.
         kinds: some of "raw", "untrained", "pretrained".
-        mesh: the devices.
+        mesh: the devices of all processes.
         layer: "backbone" or "projector".
         features: extract the features of all images. Otherwise they are empty.
         seed: of the untrained network.
@@ -104,12 +104,13 @@ def resolve_inputs(inputs: Any, test: Source) -> Any:
     return kind.get(inputs.kind).fit_inputs(inputs, test)
 
 
-def _raw_features(
-    ours: kind.Kind, mesh: Mesh, examples: object, part: slice | None = None
-) -> np.ndarray:
+def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
     """Return features [n, f] without a network, such as pixels."""
-    run = lambda examples, apply, inputs, part: extract(examples, apply, inputs, mesh, part)  # noqa: E731
-    return ours.raw_features(examples, part, run)
+
+    def run(examples: object, apply: Callable[[Any], Array]) -> np.ndarray:
+        return extract(examples, lambda _, block: apply(block), (), mesh)
+
+    return ours.raw_features(examples, run)
 
 
 def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _Programs:
@@ -124,17 +125,16 @@ def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _P
 
 
 def extract_features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
-    """Return this process's share of features and labels.
+    """Return features and labels of all examples.
 
     Args:
-        encode: ``(inputs, part=range of examples) -> [n, f]``. Without it, features are empty.
+        encode: ``(inputs) -> [n, f]``. Without it, features are empty.
         data: from `arrays`.
     """
     columns = []
     for split in (data["train"], data["test"]):
-        part = distributed.process_slice(len(split["label"]))
         empty = np.zeros((0, 0), np.float32)
-        columns += [encode(split["input"], part=part) if encode else empty, split["label"][part]]
+        columns += [encode(split["input"]) if encode else empty, split["label"]]
     return Features(*columns)
 
 

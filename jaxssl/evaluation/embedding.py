@@ -48,6 +48,8 @@ def embed(
 ) -> np.ndarray:
     """Return the embeddings of images, [n, f] float32, and write them to a file if asked.
 
+    Several processes share the images and get all embeddings. The first one writes the file.
+
     Args:
         encoder: as for `embed_pictures`, like images, layer and on_error.
         images: path or images.
@@ -63,7 +65,7 @@ def embed(
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
-    if out is not None:
+    if out is not None and distributed.is_first_process():
         _write(out, embedded.features, embedded.names)
     return embedded.features
 
@@ -97,7 +99,7 @@ def embed_pictures(
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     inputs = resolve_inputs(encoder.inputs, source)
-    encode, mesh = make_encode(encoder, inputs, layer), distributed.local_mesh()
+    encode, mesh = make_encode(encoder, inputs, layer), distributed.make_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
     pixels = source.lazy_images(*encoder.inputs.resizing)
     return Embedded(extract(pixels, encode, variables, mesh), names, pixels)

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from jaxssl import distributed
 from jaxssl.errors import UserError
 
-BLOCK = 256  # images per block
+BLOCK = 256  # most images of a block on a device
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 
@@ -23,9 +23,11 @@ def extract(
     apply: Callable[[Any, Array], Array],
     variables: object,
     mesh: jax.sharding.Mesh,
-    part: slice | None = None,
 ) -> np.ndarray:
     """Compute ``apply(variables, block)`` for blocks of images, each split over the devices.
+
+    Several processes share the blocks, and each gets all features. All of them must call this. Any
+    number of devices and processes gives the same features.
 
     Args:
         images: [n, h, w, c] uint8, or an object with a length and a method
@@ -33,33 +35,37 @@ def extract(
             which returns a dict of arrays.
         apply: jitted function of variables and a block, which also resizes and scales the images.
         variables: replicated over the mesh.
-        mesh: the devices of this process.
-        part: range of images to use. Default: all images.
+        mesh: the devices of all processes.
 
     Returns:
-        [n, f] float32, where n is the number of images in ``part``. More than 4 GiB are stored in a
-        temporary file.
+        [n, f] float32. More than 4 GiB are stored in a temporary file.
 
     Raises:
         ValueError: if there are no images.
     """
-    begin, end, _ = (part or slice(None)).indices(len(images))
-    # Block sizes are powers of two, so that data sets of different sizes share compiled programs.
-    block = min(BLOCK, 1 << max(4, (end - begin - 1).bit_length()))
-    block = distributed.round_up(block, mesh.size)
+    n = len(images)
+    if not n:
+        raise ValueError("the data set must have images to extract features from, got none")
+    variables, mesh = distributed.local_view(variables, mesh)
+    # Rows per device depend on n only, because rounding may depend on them. They are powers of two,
+    # so that data sets of different sizes share compiled programs.
+    block = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8)) * mesh.size
     features: np.ndarray | None = None
     # This block is computed while the next one is read.
-    pending: tuple[int, int, Array] | None = None
+    pending: tuple[int, Array] | None = None
 
-    def fetch(start: int, count: int, result: Array) -> None:
+    def fetch(start: int, result: Array) -> None:
         nonlocal features
-        values = np.asarray(result.astype(jnp.float32))
+        values = distributed.gather_processes(np.asarray(result.astype(jnp.float32)))
+        values = values.reshape(-1, values.shape[-1])[: n - start]
         if features is None:
-            features = _allocate((end - begin, values.shape[1]))
-        features[start : start + count] = values[:count]
+            features = _allocate((n, values.shape[1]))
+        features[start : start + len(values)] = values
 
-    for start in range(begin, end, block):
-        indices = slice(start, min(start + block, end))
+    for start in range(0, n, block * distributed.process_count()):
+        first = start + block * distributed.process_index()
+        # A process without images of the last blocks computes some image again.
+        indices = slice(min(first, n - 1), min(first + block, n))
         # The last block is padded, so that one program serves all blocks and splits evenly over the
         # devices.
         if hasattr(images, "block"):
@@ -69,9 +75,8 @@ def extract(
         result = apply(variables, distributed.shard(padded, mesh))
         if pending is not None:
             fetch(*pending)
-        pending = start - begin, indices.stop - start, result
-    if pending is None:
-        raise ValueError("the data set must have images to extract features from, got none")
+        pending = start, result
+    assert pending is not None
     fetch(*pending)
     assert features is not None
     return features

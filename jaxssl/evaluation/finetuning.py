@@ -147,7 +147,8 @@ def make_tuner(
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
     step = _make_step(pretrained, training, num_classes, mesh)
-    init = jax.jit(partial(_init, pretrained, training, num_classes))
+    whole = distributed.replicated_sharding(mesh)
+    init = jax.jit(partial(_init, pretrained, training, num_classes), out_shardings=whole)
     predict = jax.jit(partial(_predict, pretrained), static_argnames="crop")
 
     def epochs(
@@ -156,9 +157,9 @@ def make_tuner(
         check_labels(source)
         resolved = resolve(training, len(source), mesh.size)
         rates = learning_rates(resolved, lr, len(source))
-        key = jax.random.key(seed)
+        key = jax.jit(lambda: jax.random.key(seed), out_shardings=whole)()
         variables = distributed.replicate(pretrained.variables["net"], mesh)
-        state = distributed.replicate(init(key, variables), mesh)
+        state = init(key, variables)
         frozen = variables["params"] if training.frozen else {}
         per_epoch, losses, late = len(source) // resolved.batch_size, [], None
         crops = _host_crops(training, pretrained.inputs.size)

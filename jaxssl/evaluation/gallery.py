@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
+from jaxssl import distributed
 from jaxssl.augment.views import measured_scale, to_uint8
 from jaxssl.data import kind
 from jaxssl.data.batches import Order, make_plan
@@ -38,7 +39,7 @@ def write(
     data: dict[str, dict[str, Any]],
     encoder: PretrainedEncoder,
 ) -> Path:
-    """Write gallery.npz, the images that `jaxssl.report` shows.
+    """Write gallery.npz, the images that `jaxssl.report` shows. All processes must call this.
 
     Args:
         workdir: workdir of the run.
@@ -86,7 +87,8 @@ def write(
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
-    file_io.write_bytes(path, content.getvalue())
+    if distributed.is_first_process():
+        file_io.write_bytes(path, content.getvalue())
     return path
 
 

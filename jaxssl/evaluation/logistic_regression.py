@@ -1,6 +1,6 @@
 """Multinomial logistic regression of many examples, by L-BFGS in whitened coordinates.
 
-Unlike scikit-learn's solvers, it runs on all devices and shares the work between processes.
+Unlike scikit-learn's solvers, it runs on all devices of a process.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,6 @@ import scipy.linalg
 import scipy.optimize
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
@@ -91,8 +90,7 @@ def fit_probe(
 ) -> Probe:
     """Fit a logistic regression on standardised features and choose its L2 strength C.
 
-    The features are distributed over the devices. With several processes, each passes its share of
-    the examples and gets the classifier fitted on all of them.
+    The features are distributed over the devices of this process.
 
     C is chosen on a part of the examples (see `CHOICE`). Strengths are tried from the strongest
     regularisation on, each warm-started from the previous one, until accuracy drops. The result is
@@ -111,8 +109,12 @@ def fit_probe(
     Raises:
         ValueError: if every class has too few examples to hold one out.
     """
-    x, y, is_real, mesh = _distribute(features, labels)
-    labels = distributed.gather_process_rows(labels)
+    mesh = distributed.make_mesh(jax.local_devices())
+    size = distributed.round_up(len(labels), mesh.size)  # The rows beyond the examples are padding.
+    columns = (features, np.float32), (labels, np.int32), (np.ones(len(labels)), np.float32)
+    x, y, is_real = distributed.shard(
+        tuple(distributed.pad_rows(np.asarray(x, dtype), size) for x, dtype in columns), mesh
+    )
     num_classes = int(labels.max()) + 1
     x, mean, scale, gram = _standardise(x, is_real)
     covariance = np.asarray(gram, np.float64) / len(labels)
@@ -120,14 +122,12 @@ def fit_probe(
     transposed = jnp.array(x.T) if x.nbytes <= TRANSPOSED * mesh.size else None
     examples = Examples(x, transposed, y, num_classes, covariance)
 
-    # `rows` are the rows of x that are examples, not padding, in the order of the labels.
-    rows = indices = np.flatnonzero(distributed.replicate_global(is_real, mesh))
     subset, subset_labels = examples, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
     if len(labels) > limit:
         drawn = stratified(labels, limit / len(labels), seed=seed, least=1)
-        indices, subset_labels = np.arange(len(drawn)), labels[drawn]
-        part = distributed.replicate_global(x[rows[drawn]], mesh)
+        subset_labels = labels[drawn]
+        part = distributed.replicate_global(x[drawn], mesh)
         subset = examples._replace(x=part, transposed=part.T, labels=jnp.asarray(subset_labels))
     held_out = stratified(subset_labels, validation, seed=seed)
     if not len(held_out):
@@ -136,8 +136,8 @@ def fit_probe(
             f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
         )
     used = np.zeros(len(subset.x), np.float32)
-    used[np.delete(indices, held_out)] = 1
-    test = np.asarray(distributed.replicate_global(subset.x[indices[held_out]], mesh))
+    used[np.delete(np.arange(len(subset_labels)), held_out)] = 1
+    test = np.asarray(subset.x[held_out])
     options = {"tolerance": COARSE * tolerance, "max_iter": max_iter}
     best, start = _choose(subset, used, (test, subset_labels[held_out]), sorted(C), **options)
     options["tolerance"] = tolerance
@@ -169,22 +169,6 @@ def _choose(
     best = hits[int(np.argmax([hit.sum() for hit in hits]))]
     chosen = next(i for i, hit in enumerate(hits) if not _is_worse(hit, best))
     return strengths[chosen], fits[chosen]
-
-
-def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array, Array, Mesh]:
-    """Distribute features and labels over all devices of all processes.
-
-    Returns:
-        Features, labels, a mask of the real rows, and the mesh. Each process pads its rows to the
-        same number.
-    """
-    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    mesh = distributed.make_mesh(devices)
-    largest = int(distributed.gather_processes(np.array(len(labels), np.int32)).max())
-    size = distributed.round_up(largest, jax.local_device_count())
-    columns = (features, np.float32), (labels, np.int32), (np.ones(len(labels)), np.float32)
-    padded = tuple(distributed.pad_rows(np.asarray(x, dtype), size) for x, dtype in columns)
-    return *distributed.shard_rows(padded, mesh), mesh
 
 
 def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:

@@ -201,7 +201,7 @@ def _alpha(z1: Array, z2: Array, numbers: dict[str, float], options: tuple) -> A
 def _embeddings(images: np.ndarray, train: Source, encoder: PretrainedEncoder) -> np.ndarray:
     # Images of different sizes were cropped when they were read, and are not cropped again.
     inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
-    mesh = distributed.local_mesh()
+    mesh = distributed.make_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
     return extract(images, make_encode(encoder, inputs, "projector"), variables, mesh)
 

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours by cosine similarity, in blocks, on threads and several processes."""
+"""Exact nearest neighbours by cosine similarity, in blocks, on threads."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,6 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-
-from jaxssl import distributed
 
 QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
@@ -70,38 +68,6 @@ def nearest_others(
     # The row itself is moved to the end and dropped. Among many equal rows it may be missing.
     order = np.argsort(index == np.arange(first, end)[:, None], axis=1, kind="stable")[:, :-1]
     return np.take_along_axis(similarity, order, axis=1), np.take_along_axis(index, order, axis=1)
-
-
-def neighbours_over_processes(
-    bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return similarities and labels of the nearest examples in the banks of all processes."""
-    if distributed.process_count() == 1:
-        similarity, index = neighbours(bank, queries, k)
-        return similarity, labels[index]
-    lengths = np.array([len(bank), len(queries)], np.int32)
-    bank_lengths, query_lengths = distributed.gather_processes(lengths).T
-    k = min(k, int(np.sum(bank_lengths)))
-    size = BANK_BLOCK // (4 * bank.shape[1] * len(bank_lengths))
-    results = []
-    for part in slices(int(np.max(query_lengths)), size):
-        block = np.asarray(queries[part], np.float32)
-        padded = distributed.pad_rows(block, part.stop - part.start)
-        # Each process searches its share of the bank for the neighbours of every process's queries.
-        everyone = distributed.gather_processes(padded).reshape(-1, bank.shape[1])
-        similarity, index = neighbours(bank, everyone, k)
-        short = ((0, 0), (0, k - index.shape[1]))
-        nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[index], short)
-        first = distributed.process_index() * len(padded)
-        gathered = [
-            np.moveaxis(distributed.gather_processes(x)[:, first : first + len(block)], 0, 1)
-            for x in nearest
-        ]
-        similarity, label = (x.reshape(len(block), -1) for x in gathered)
-        order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-        results.append([np.take_along_axis(x, order, axis=1) for x in (similarity, label)])
-    similarity, label = (np.concatenate(x) for x in zip(*results, strict=True))
-    return similarity, label
 
 
 def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:

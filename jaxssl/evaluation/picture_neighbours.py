@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxssl import distributed
 from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.evaluation.embedding import Embedded, embed_pictures, write_csv
 from jaxssl.evaluation.nearest_neighbours import nearest_others
@@ -67,11 +68,13 @@ def write(
         (names[i], rank + 1, names[index[i, rank]], f"{similarity[i, rank]:.6f}", int(duplicate))
         for (i, rank), duplicate in np.ndenumerate(is_duplicate)
     )
+    pairs, cosines = _pairs(similarity, index, is_duplicate)
+    if not distributed.is_first_process():
+        return number, len(pairs)
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     csv_file = out.with_suffix(".csv")
     write_csv(csv_file, [("file", "rank", "neighbour", "cosine", "duplicate"), *lines])
-    pairs, cosines = _pairs(similarity, index, is_duplicate)
     duplicates: Neighbours = {}
     for (one, other), cosine in zip(pairs.tolist(), cosines.tolist(), strict=True):
         duplicates.setdefault(one, []).append((other, cosine))

@@ -114,19 +114,17 @@ def _accuracy(
 
     def probe(state: TrainState) -> dict[str, float]:
         """Compute the k-NN accuracy on the test split, with the training split as the bank."""
-        mesh = distributed.local_mesh()
         variables = (state.params, state.carried._replace(memory=()))
-        variables = distributed.replicate_locally(variables, mesh)
+        mesh = distributed.make_mesh()
         read = partial(extract, apply=encode, variables=variables, mesh=mesh)
         features = extract_features(read, data)
-        finite = all(np.isfinite(array).all() for array in (features.train, features.test))
-        if distributed.any_process(not finite):
+        if not all(np.isfinite(array).all() for array in (features.train, features.test)):
             log.warning("no k-NN: the features are not finite")
             return {}
         accuracies = knn.accuracy(features, **preset)
         if probed and isinstance(state, online_probe.ProbedState):
             hit = online_probe.predict(state.probe, features.test) == features.test_labels
-            accuracies["online_linear_top1"] = 100.0 * distributed.mean_over_processes(hit)
+            accuracies["online_linear_top1"] = 100.0 * float(np.mean(hit))
         return accuracies
 
     return description, probe

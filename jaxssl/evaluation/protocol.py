@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
 class Features(NamedTuple):
     """Features and labels of the training and the test split.
 
-    With several processes, each process holds the rows of its share of the examples.
-
     Attributes:
         train: [n, f] float32.
         train_labels: [n] int >= 0.
@@ -132,7 +130,7 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
 
 
 def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[str, float]:
-    """Compute the accuracy in percent, over the examples of all processes.
+    """Compute the accuracy in percent.
 
     Args:
         ranked: [n, >= 1] classes of each example, the prediction first.
@@ -144,8 +142,8 @@ def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[
     """
     hit = ranked[:, :5] == labels[:, None]
     return {
-        f"{prefix}top1": 100 * distributed.mean_over_processes(hit[:, 0]),
-        f"{prefix}top5": 100 * distributed.mean_over_processes(hit.any(axis=1)),
+        f"{prefix}top1": 100 * float(np.mean(hit[:, 0])),
+        f"{prefix}top5": 100 * float(np.mean(hit.any(axis=1))),
     }
 
 
@@ -243,6 +241,8 @@ def make_results(scores: Mapping[str, Any], **details: Any) -> list[Result]:
 class Protocol(NamedTuple):
     """An evaluation protocol, defined as ``protocol`` by a file of `evaluation/protocols`.
 
+    Several processes all run it, on the features of all examples.
+
     Attributes:
         run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It
             raises ValueError if the data set does not fit.
@@ -257,8 +257,6 @@ class Protocol(NamedTuple):
         needs_features: whether the protocol reads ``context.features``. If no protocol does, the
             features are not extracted.
         novel_classes: whether test images may belong to classes without training images.
-        shared_presets: the presets that several processes can run together, each on its share of
-            the features.
     """
 
     run: Callable[..., list[Result]]
@@ -269,4 +267,3 @@ class Protocol(NamedTuple):
     needs_labels: bool = True
     needs_features: bool = True
     novel_classes: bool = False
-    shared_presets: tuple[str, ...] = ()

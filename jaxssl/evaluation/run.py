@@ -16,7 +16,7 @@ from jaxssl.evaluation import gallery
 from jaxssl.evaluation import rows as rows_of
 from jaxssl.evaluation.context import arrays, make_contexts
 from jaxssl.evaluation.protocol import EvalContext, Result
-from jaxssl.evaluation.selection import Selected, drop_unlabelled, drop_unshared, select_protocols
+from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
@@ -84,7 +84,6 @@ def evaluate(
     seed = run_seed if seed is None else seed
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(request.protocols, splits, strict=strict)
-    selected = drop_unshared(selected, request.path, strict=strict)
     kinds = _check_kinds(kinds) if selected else ["pretrained"]
 
     # ---- Every protocol on every kind of features.
@@ -97,7 +96,7 @@ def evaluate(
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     options = {"layer": layer, "features": use_features, "seed": run_seed}
-    mesh, rows, features = distributed.local_mesh(), [], None
+    mesh, rows, features = distributed.make_mesh(), [], None
     for kind, context in make_contexts(encoder, config, splits, kinds, mesh, **options):
         context = context._replace(data=request.data)
         if kind == "pretrained" and use_features:
@@ -112,9 +111,7 @@ def evaluate(
     if strict:
         _require_results(selected, rows, kinds)
 
-    # ---- The table, the pictures and the page.
-    if not distributed.is_first_process():
-        return rows
+    # ---- The table, the pictures and the page. Only the first process prints and writes.
     if rows:
         results.print_results(rows)
     if out is not None:
@@ -123,10 +120,11 @@ def evaluate(
         if layer == "backbone" and features is not None:
             # It needs the features of all examples, and is not written again if it is up to date.
             stale = gallery.read_step(workdir) != encoder.metadata["step"]
-            if stale and distributed.process_count() == 1:
+            if distributed.any_process(stale):
                 inputs = arrays(splits, encoder.inputs)
                 gallery.write(workdir, config, splits, features, inputs, encoder)
-        console.show(f"report:  {run_report.write_report(workdir)}")
+        if distributed.is_first_process():
+            console.show(f"report:  {run_report.write_report(workdir)}")
     return rows
 
 

@@ -1,17 +1,15 @@
-"""Select protocols by name, and drop the ones that do not fit the data set or the processes."""
+"""Select protocols by name, and drop the ones that do not fit the data set."""
 
 import inspect
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxssl import components, distributed
+from jaxssl import components
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol
-from jaxssl.training.output import logs
 
 
 class Selected(NamedTuple):
@@ -112,31 +110,3 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             "data.bank_split (or train_split) or data.test_split"
         )
     return [one for one in selected if one.text not in dropped]
-
-
-def drop_unshared(selected: list[Selected], path: Path | None, *, strict: bool) -> list[Selected]:
-    """Drop the protocols that several processes cannot run together.
-
-    Args:
-        selected: the protocols.
-        path: the run, named in the message.
-        strict: raise an error instead of dropping a protocol.
-
-    Raises:
-        UserError: if a protocol would be dropped and ``strict`` is set.
-    """
-    if distributed.process_count() == 1:
-        return selected
-
-    def is_shared(one: Selected) -> bool:
-        shared = one.protocol.shared_presets
-        return bool(shared) and one.preset in (None, *shared)
-
-    dropped = [one for one in selected if not is_shared(one)]
-    if dropped:
-        names = ",".join(one.text for one in dropped)
-        command = f"jaxssl eval --workdir {path} --protocols {names}"
-        if strict:
-            raise UserError(f"several processes cannot share {names}; start one: {command}")
-        logs.log.info("left out, for one process: %s", command)
-    return [one for one in selected if one not in dropped]

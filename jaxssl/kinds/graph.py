@@ -311,9 +311,7 @@ def fit_inputs(inputs: GraphInputs, test: Source) -> GraphInputs:
     return inputs
 
 
-def histograms(
-    examples: GraphArray, part: slice | None = None, extract: Callable[..., object] | None = None
-) -> np.ndarray:
+def histograms(examples: GraphArray, extract: Callable[..., object] | None = None) -> np.ndarray:
     """Count the degrees and tags of each graph's nodes as features.
 
     Returns:
@@ -321,7 +319,7 @@ def histograms(
     """
     del extract
     rows = []
-    for tag, edge in examples.graphs[part or slice(None)]:
+    for tag, edge in examples.graphs:
         degree = np.minimum(np.bincount(edge.ravel(), minlength=len(tag)), MAX_DEGREE)
         degrees = np.bincount(degree, minlength=MAX_DEGREE + 1)
         tags = np.bincount(tag, minlength=examples.num_tags)

@@ -277,12 +277,11 @@ def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
     return inputs if test.one_size else inputs._replace(crop=0.0)
 
 
-def pixels(images: Any, part: slice | None, extract: Callable[..., np.ndarray]) -> np.ndarray:
+def pixels(images: Any, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
     if max(images.shape[1:3]) <= RAW_SIZE:
-        images = images[part or slice(None)]
-        return np.reshape(images, (len(images), -1)) / np.float32(255)
-    return extract(images, shrink, Inputs(RAW_SIZE, images.shape[3]), part)
+        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
+    return extract(images, partial(shrink, Inputs(RAW_SIZE, images.shape[3])))
 
 
 @partial(jax.jit, static_argnums=0)

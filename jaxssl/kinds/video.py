@@ -194,9 +194,9 @@ def fit_inputs(inputs: VideoInputs, test: Source) -> VideoInputs:
     return inputs._replace(copies=COPIES)
 
 
-def pixels(examples: Any, part: slice | None, extract: Callable[..., np.ndarray]) -> np.ndarray:
+def pixels(examples: Any, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels of all frames in [0, 1] as features [n, f], resized to 16 x 16."""
-    return extract(examples, image.shrink, Inputs(RAW_SIZE, examples.shape[4]), part)
+    return extract(examples, partial(image.shrink, Inputs(RAW_SIZE, examples.shape[4])))
 
 
 def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:

@@ -113,7 +113,7 @@ def _analyse(workdir: Path) -> Analysis:
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)
     views = pairs["views"]
-    mesh = distributed.local_mesh()
+    mesh = distributed.make_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
     encode = make_encode(encoder, encoder.inputs._replace(crop=0.0), "projector")
     z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))

@@ -50,9 +50,9 @@ def test_raw_pixels_of_images_with_a_long_side_are_shrunk(shape):
     images = np.broadcast_to(levels[:, None, None, None], (3, *shape))
     mesh = distributed.make_mesh(jax.devices()[:1])
 
-    def extract(images, apply, inputs, part):
-        return features.extract(images, apply, inputs, mesh, part)
+    def extract(images, apply):
+        return features.extract(images, lambda _, block: apply(block), (), mesh)
 
-    pixels = image.pixels(images, None, extract)
+    pixels = image.pixels(images, extract)
     expected = np.repeat(levels[:, None] / 255, image.RAW_SIZE**2, axis=1)
     np.testing.assert_allclose(pixels, expected, atol=1e-6)

@@ -22,7 +22,9 @@ from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import pretrain
+from jaxssl.evaluation import embedding, pretrain
+from jaxssl.evaluation.run import evaluate
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import results
 from jaxssl.training import config, loop
 from jaxssl.training.workdir import checkpoint, digests
@@ -30,6 +32,11 @@ from jaxssl.training.workdir import checkpoint, digests
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
 STEPS = 3
+IMAGES = np.random.default_rng(2).integers(0, 256, (21, 16, 16, 1), np.uint8)
+PROTOCOLS = (
+    *("corruptions", "diagnostics", "episodes", "fewshot", "finetune", "knn", "linear", "noise"),
+    *("retrieval", "semi"),
+)
 ROWS = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
 
 
@@ -64,24 +71,25 @@ def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
     return actual
 
 
-def start(*arguments: str) -> list[subprocess.Popen]:
-    """Start two processes of `main`."""
+def start(*arguments: str, number: int = 2) -> list[subprocess.Popen]:
+    """Start processes of `main`, with four devices in all."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    environment["XLA_FLAGS"] = f"{DEVICES}=2"
-    command = [sys.executable, __file__, address]
+    environment["XLA_FLAGS"] = f"{DEVICES}={4 // number}"
+    command = [sys.executable, __file__, address, str(number)]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return [
-        subprocess.Popen([*command, str(i), *arguments], **options, text=True) for i in range(2)
+        subprocess.Popen([*command, str(i), *arguments], **options, text=True)
+        for i in range(number)
     ]
 
 
 def finish(hosts: list[subprocess.Popen]) -> list[str]:
-    """Wait for both processes, which must succeed; return their output."""
+    """Wait for the processes, which must succeed; return their output."""
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], outputs
+    assert [host.returncode for host in hosts] == [0] * len(hosts), outputs
     return outputs
 
 
@@ -144,7 +152,6 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     assert checkpoint.steps(two) == [SAVED]
     outputs = finish(start("train", str(data_dir), str(two), "0"))
     assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
-    assert "left out, for one process: jaxssl eval" in outputs[0]
     assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
 
     with jax.numpy_dtype_promotion("standard"):
@@ -171,6 +178,32 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     assert [scores[0][key] for key in raw] == [scores[1][key] for key in raw]
     for key, value in scores[0].items():
         assert value == pytest.approx(scores[1][key], abs=1)
+
+
+@pytest.mark.long
+def test_all_protocols_and_embeddings_of_several_processes_equal_one(data_dir, tmp_path):
+    run = tmp_path / "run"
+    sizes = {"data.train_split": "train[:240]", "data.test_split": "test[:230]"}
+    changes = {**sizes, "total_steps": "4", "eval.protocols": "()"}
+    with jax.numpy_dtype_promotion("standard"):
+        pretrain.train(settings(str(data_dir), **changes), run)
+    rows, pages = [], []
+    for number in (1, 2):
+        out = tmp_path / str(number)
+        finish(start("eval", str(run), str(out), number=number))
+        rows.append(results.read_results(out))
+        with np.load(run / "gallery.npz") as file:
+            pages.append(dict(file))
+        (run / "gallery.npz").unlink()
+    assert {row["protocol"] for row in rows[0]} == {*PROTOCOLS}
+    for one, other in zip(*rows, strict=True):
+        # Each process fits the linear probe on its own two devices, with sums in another order.
+        for row in (one, other):
+            row["details"].pop("gradient_norm", None)
+        assert one == other
+    jax.tree.map(np.testing.assert_array_equal, *pages)
+    one, two = (np.load(tmp_path / str(number) / "embeddings.npy") for number in (1, 2))
+    np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.long
@@ -212,13 +245,18 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
 
 def main() -> None:
     """Run one of the two hosts."""
-    address, process, what, *arguments = sys.argv[1:]
-    distributed.initialize(address, 2, int(process))
+    address, number, process, what, *arguments = sys.argv[1:]
+    distributed.initialize(address, int(number), int(process))
     if what == "read":
         mesh = distributed.make_mesh()
         split = distributed.shard_rows(ROWS[distributed.local_rows(len(ROWS), mesh)], mesh)
         arrays = [split, distributed.replicate(ROWS, mesh)]
         print(json.dumps({way: last(way) for way in WAYS} | {"digests": digests.compute(arrays)}))
+    elif what == "eval":
+        run_, out = map(Path, arguments)
+        evaluate(run_, ["all", "episodes:cdfsl_5way_5shot"], out=out, kinds=["pretrained"])
+        evaluate(run_, ["knn"], kinds=["pretrained"])  # in the workdir, with the report
+        embedding.embed(load_pretrained(run_), IMAGES, out=out / "embeddings.npy")
     else:
         data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]
         train(data_dir, workdir, int(at), int(number), eyes)

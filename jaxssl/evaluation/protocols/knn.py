@@ -9,13 +9,10 @@ from jax import Array, lax
 from jax import numpy as jnp
 from numpy.typing import ArrayLike
 
-from jaxssl import distributed
 from jaxssl.evaluation.nearest_neighbours import (
-    BANK_BLOCK,
     QUERY_BLOCK,
-    neighbours_over_processes,
+    neighbours,
     slices,
-    unit_rows,
 )
 from jaxssl.evaluation.protocol import (
     EvalContext,
@@ -82,8 +79,6 @@ def accuracy(
 ) -> dict[str, float]:
     """Compute the accuracy of a weighted vote of the k nearest training examples by cosine.
 
-    With several processes, each passes its share of both sets and gets the accuracy of the whole.
-
     Classes without votes are ranked last, by class number, as in the public implementations. With
     few neighbours or classes, "knn_top5" therefore says little.
 
@@ -102,22 +97,11 @@ def accuracy(
             labels are not class numbers.
     """
     train, train_labels, test, test_labels = features
-    distributed.raise_together(lambda: _check(features))
-    largest = np.maximum(np.max(train_labels, initial=0), np.max(test_labels, initial=0))
-    num_classes = int(distributed.gather_processes(largest).max()) + 1
+    test_labels = _check_labels(test_labels, test)
+    num_classes = int(max(np.max(train_labels, initial=0), np.max(test_labels, initial=0))) + 1
     hyper = {"k": k, "temperature": temperature, "weight": weight, "num_classes": num_classes}
     ranked = predict(train, train_labels, test, top=5, **hyper)
-    return top1_top5(ranked, np.asarray(test_labels), "knn_")
-
-
-def _check(features: Features) -> None:
-    """Check the input of all processes before they wait for each other."""
-    train, train_labels, test, test_labels = features
-    for name, rows, labels in (("the bank", train, train_labels), ("queries", test, test_labels)):
-        _check_labels(labels, rows)
-        if distributed.process_count() > 1:
-            for part in slices(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
-                unit_rows(rows, part, name)
+    return top1_top5(ranked, test_labels, "knn_")
 
 
 def predict(
@@ -171,7 +155,8 @@ def predict(
         raise ValueError(
             f"labels must be below the number of classes {num_classes}, got {labels.max()}"
         )
-    similarity, labels = neighbours_over_processes(train_features, labels, test_features, k)
+    similarity, index = neighbours(train_features, test_features, k)
+    labels = labels[index]
     hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
     top = min(top or num_classes, num_classes)
     ranked = [
@@ -246,4 +231,4 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     return make_results(accuracy(context.features, **settings), preset=preset, **settings)
 
 
-protocol = Protocol(run, PRESETS, shared_presets=tuple(PRESETS))
+protocol = Protocol(run, PRESETS)

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from jaxssl import distributed
 from jaxssl.evaluation import finetuning, logistic_regression
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.finetuning import Training
@@ -163,19 +162,15 @@ def accuracy(
     Raises:
         ValueError: if a feature is not finite, or every class is too small to choose C on.
     """
-
-    def check() -> None:
-        for name, rows in (("training", features.train), ("test", features.test)):
-            if not np.isfinite(rows).all():
-                raise ValueError(
-                    f"features must be finite, but features of {name} images have NaN or infinity"
-                )
-
-    distributed.raise_together(check)
+    for name, rows in (("training", features.train), ("test", features.test)):
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                f"features must be finite, but features of {name} images have NaN or infinity"
+            )
     if normalised:
         train, test = l2_normalise(features.train), l2_normalise(features.test)
         features = features._replace(train=train, test=test)
-    classes = np.unique(distributed.gather_process_rows(features.train_labels))
+    classes = np.unique(features.train_labels)
     y = np.searchsorted(classes, features.train_labels)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
@@ -267,4 +262,4 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     return make_results(scores, preset=preset, **details)
 
 
-protocol = Protocol(run, PRESETS, shared_presets=("fast", "video"))
+protocol = Protocol(run, PRESETS)
