@@ -24,6 +24,7 @@ from jaxssl.report.workdir import (
     speed,
 )
 from jaxssl.training.output import file_io
+from jaxssl.training.workdir import goodput
 
 PROTOCOLS = {
     "captions": "retrieval between images and captions",
@@ -116,7 +117,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
         html = render(
             "run.html",
             title=_title(config, rows),
-            facts=_facts(config, metrics, rows),
+            facts=_facts(config, metrics, rows, goodput.read(workdir)),
             figures=_key_figures(rows),
             collapse=_collapse(metrics, rows),
             results=_results(rows),
@@ -143,7 +144,7 @@ def _title(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 
 def _facts(
-    config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row]
+    config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row], times: Any
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
@@ -161,6 +162,8 @@ def _facts(
     ]
     if speed(metrics):
         facts.append(("speed", f"{speed(metrics)} examples/s"))
+    if times:
+        facts.append(("wall time", goodput.describe(times)))
     return facts
 
 

@@ -36,6 +36,7 @@ from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir.goodput import Goodput
 from jaxssl.training.workdir.opening import (
     check_name,
     check_same_config,
@@ -111,7 +112,7 @@ def train(
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # A relative path or a link would lead elsewhere if the program changed it during the run.
-    workdir = Path(os.path.realpath(workdir))
+    workdir, began = Path(os.path.realpath(workdir)), time.perf_counter()
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
     run = _set_up(config, workdir, evaluation, splits)
     config, setup, batches, programs = run.config, run.setup, run.batches, run.programs
@@ -149,6 +150,7 @@ def train(
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(profiling.Profiler(profile, workdir))
         _log_start(run, state, description)
+        times = Goodput(workdir, began, resumes=step > 0)
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
         eval_every, save_every = setup.eval_every, setup.save_every
@@ -163,9 +165,12 @@ def train(
                 start = time.perf_counter()
                 n = min(*(period - step % period for period in periods), total - step, call_steps)
                 n = min(n, profiler.steps_until_border(step))
-                state, metrics, embeddings, new = programs.steps(
-                    state, *programs.next_batches(n), n
-                )
+                times.lap("steps")
+                data = programs.next_batches(n)
+                # While the device computes, waiting for the input costs nothing.
+                last: Any = losses[-1][0] if losses else None
+                times.lap("input wait" if last is None or last.is_ready() else "steps")
+                state, metrics, embeddings, new = programs.steps(state, *data, n)
                 step, calls = step + n, calls + 1
                 losses.append((new, n))
                 if unreported:
@@ -183,29 +188,37 @@ def train(
                     jax.block_until_ready(metrics)
                     # The time of compilation does not count for the speed.
                     reporter.restart_clock(step)
+                    times.lap("compilation")
                 if calls <= 2:
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 profiler.end(step, state)
                 if unreported and (saving or stopping):
-                    evaluate = partial(probe, state) if evaluating and probe else None
+                    evaluate = None
+                    if evaluating and probe:
+                        evaluate = partial(times.call, "evaluation", probe, state)
                     values = reporter.report(*unreported, evaluate)
                     unreported = None
                     _check_finite(values, run, state)
                     reporter.sync()
                     check_lock()
                     position, score = batches.get_state(), values.get("knn_top1")
-                    checkpoints.save(step, state, position, config.to_dict(), score)
+                    facts = position, config.to_dict(), score
+                    times.call("checkpoints", checkpoints.save, step, state, *facts)
+                    times.write()
                     reporter.restart_clock(step)
                 if stopping:
                     break
-        checkpoints.wait_until_finished()
+        times.call("checkpoints", checkpoints.wait_until_finished)
+        log.info("wall time  %s", times.write(ended=True))
         _exit_if_stopped(step, total, stop)
         stack.close()
 
         # ---- Evaluation of the trained encoder.
         if config.eval.protocols:
             check_lock()
-            evaluation.finish(workdir, run.splits)
+            times.lap("checkpoints")
+            times.call("evaluation", evaluation.finish, workdir, run.splits)
+            log.info("wall time  %s", times.write(ended=True))
 
 
 def _set_up(

@@ -48,7 +48,7 @@ def run(data_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def embed(run):
     """The run's projector on uint8 images."""
-    result, mesh = load_pretrained(run[0]), distributed.local_mesh()
+    result, mesh = load_pretrained(run[0]), distributed.make_mesh()
     variables = distributed.replicate(result.variables, mesh)
     apply = make_encode(result, result.inputs, "projector")
     return partial(extract, apply=apply, variables=variables, mesh=mesh)

@@ -141,7 +141,7 @@ def test_ten_crop_evaluation_uses_the_middle_frames():
 def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
     clips = middle_frames(test, 12)
-    actual = _raw_features(video.kind, distributed.local_mesh(), clips)
+    actual = _raw_features(video.kind, distributed.make_mesh(), clips)
     assert actual.shape == (8, 12 * 16 * 16)
     clips = clips[:]
     # Resizing by two averages pixels, so the mean of a frame changes only at its edges.

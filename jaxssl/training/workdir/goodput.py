@@ -1,0 +1,91 @@
+"""Goodput: the share of the wall time of a run that training steps took, and what took the rest."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxssl.training.output import file_io
+
+NAME = "goodput.json"
+PARTS = ("steps", "input wait", "compilation", "checkpoints", "evaluation", "start", "restarts")
+T = TypeVar("T")
+
+
+class Goodput:
+    """The seconds of a run by `PARTS`, which goodput.json keeps from one start to the next.
+
+    The time between the last checkpoint and the moment at which a run resumes counts as restarts:
+    the steps that are repeated, the time without processes, and the set-up.
+
+    Args:
+        workdir: folder of goodput.json.
+        began: `time.perf_counter` at the start of the command.
+        resumes: whether the run goes on from a checkpoint.
+    """
+
+    def __init__(self, workdir: Path, began: float, *, resumes: bool) -> None:
+        self._path, self._last = workdir / NAME, began
+        self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        earlier = read(workdir) if resumes else None
+        if earlier:
+            self._seconds |= earlier["seconds"]
+            if not earlier["ended"]:
+                self._seconds["restarts"] += max(0.0, time.time() - earlier["time"])
+                self._last = time.perf_counter()
+        self.lap("restarts" if resumes else "start")
+
+    def lap(self, part: str) -> None:
+        """Count the time since the last call as ``part``."""
+        now = time.perf_counter()
+        self._seconds[part] += now - self._last
+        self._last = now
+
+    def call(self, part: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Return ``function(*arguments)``, and count its time as ``part``."""
+        self.lap("steps")
+        result = function(*arguments)
+        self.lap(part)
+        return result
+
+    def write(self, *, ended: bool = False) -> str:
+        """Write goodput.json in the first process, and describe it. All processes must call this.
+
+        Args:
+            ended: whether the steps end now on purpose, so that the time until the next start
+                is no part of the run.
+        """
+        from jaxssl import distributed  # imports JAX, which the report does not need
+
+        waits = distributed.gather_processes(np.array(self._seconds["input wait"], np.float32))
+        slowest = int(np.argmax(waits))
+        document = {"seconds": self._seconds, "time": time.time(), "ended": ended}
+        if len(waits) > 1:
+            document["longest input wait"] = {"process": slowest, "seconds": float(waits[slowest])}
+        if distributed.is_first_process():
+            file_io.write_json(self._path, document)
+        return describe(document)
+
+
+def read(workdir: Path) -> dict[str, Any] | None:
+    """Return the content of goodput.json, or None if it is missing or damaged."""
+    try:
+        document = file_io.read_json(workdir / NAME)
+        describe(document)
+        return document if {"time", "ended"} <= document.keys() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    """Return the shares of the wall time in words, the largest parts first."""
+    seconds = {part: float(document["seconds"][part]) for part in PARTS}
+    total = max(sum(seconds.values()), 1e-9)
+    parts = sorted(seconds, key=lambda part: -seconds[part])
+    text = ", ".join(f"{part} {100 * seconds[part] / total:.1f} %" for part in parts)
+    if longest := document.get("longest input wait"):
+        share = 100 * longest["seconds"] / total
+        text += f"; longest input wait {share:.1f} %, in process {longest['process']}"
+    return f"{total:,.0f} s: {text}"
