@@ -121,11 +121,14 @@ def suggest(word: str, valid: Iterable[str]) -> str:
 
 
 def closest_key(name: str, keys: Iterable[str]) -> str | None:
-    """Return the dotted key whose last part is closest to that of a name, or None.
+    """Return the dotted key whose last part is closest to that of a name.
 
-    Names that other libraries use are known too.
+    Names that other libraries use are known too. Return None if no key is close, or if several
+    keys have the closest last part, such as "name".
     """
-    by_leaf = {key.rpartition(".")[2]: key for key in keys}
+    by_leaf: dict[str, list[str]] = {}
+    for key in keys:
+        by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
     leaf = name.rpartition(".")[2]
     close = difflib.get_close_matches(OTHER_NAMES.get(leaf, leaf), by_leaf, n=1)
-    return by_leaf[close[0]] if close else None
+    return by_leaf[close[0]][0] if close and len(by_leaf[close[0]]) == 1 else None

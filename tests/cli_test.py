@@ -18,9 +18,10 @@ from tiny import flags, short
 from xla_flags import QUICK_FLAGS
 
 import jaxssl
-from jaxssl import cli, distributed
+from jaxssl import cli, components, distributed
 from jaxssl.errors import UserError
 from jaxssl.training import config
+from jaxssl.training.config.help import component_settings
 
 ROOT = Path(__file__).parents[1]
 SMALL = flags(short(6))
@@ -265,3 +266,10 @@ def test_settings_are_listed_with_type_value_and_a_line(command, capsys):
     else:
         assert {"optim.lr", "loss.alpha", "net.widths", "schedule.name"} <= keys.keys()
         assert "base learning rate" in keys["optim.lr"]
+        assert "small crops" in keys["crops.number"]
+
+
+@pytest.mark.parametrize("group", config.GROUPS)
+def test_each_setting_of_a_component_has_a_line(group):
+    for name in components.names(group):
+        assert all(one.line for one in component_settings(group, name)), name

@@ -52,6 +52,9 @@ def auc_dino_loss(
         teacher_temperature: tau_t, > 0. The released code increases it from 0.04 to 0.07 during
             warm-up.
 
+    Objective:
+        center_momentum: weight of the past in the centre, in [0, 1].
+
     Returns:
         [n] float32, 0 for an anchor without a positive.
 

@@ -52,7 +52,12 @@ def cross_entropy_loss(
 
 
 def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Objective:
-    """Return cross-entropy with a trained linear classifier and its accuracy on the batch."""
+    """Return cross-entropy with a trained linear classifier and its accuracy on the batch.
+
+    Args:
+        num_classes: number of classes of the data set, > 0.
+        label_smoothing: share of the label spread over all classes, in [0, 1].
+    """
     check(RANGES, num_classes=num_classes, label_smoothing=label_smoothing)
 
     def init(key, num_examples, dim):

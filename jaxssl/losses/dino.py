@@ -37,6 +37,9 @@ def dino_loss(
         student_temperature: tau_s, > 0.
         teacher_temperature: tau_t, > 0. DINO increases it from 0.04 to 0.07 during warm-up.
 
+    Objective:
+        center_momentum: weight of the past in the centre, in [0, 1].
+
     Returns:
         [n] float32.
 

@@ -34,6 +34,9 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
             because they may be neighbours already.
         temperature: softmax temperature tau, > 0.
 
+    Objective:
+        support_size: number of recent keys in the support set, > 0.
+
     Returns:
         [n] float32, 0 for an anchor without a positive.
 

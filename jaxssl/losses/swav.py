@@ -36,6 +36,9 @@ def swav_loss(
         epsilon: entropy regularisation of Sinkhorn's algorithm, > 0.
         num_iters: iterations of Sinkhorn's algorithm, >= 1.
 
+    Objective:
+        num_prototypes: number K of prototypes, > 0. They are trained, from random unit vectors.
+
     Returns:
         [n] float32.
 

@@ -46,6 +46,9 @@ def tcl_loss(
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.
 
+    Objective:
+        gradients: report the means of `tcl_gradients` as metrics; it holds an [n, m] matrix.
+
     Returns:
         [n] float32, 0 for an anchor without a positive.
 

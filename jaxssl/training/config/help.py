@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.training.config.groups import GROUPS, OPTIONAL, factory
+from jaxssl.training.config.groups import GROUPS, OPTIONAL, VIEW_GROUPS, factory
 from jaxssl.training.config.values import TYPES, argument_types, describe_type, flat_keys
 
 _ARGUMENT = re.compile(r"^ +((?:\w+, )*\w+)(?: \([^)]*\))?: (\S.*(?:\n {8,}\S.*)*)", re.MULTILINE)
+
+# "Objective" describes arguments that the objective of a loss takes and its function does not.
+_SECTION = re.compile(r"\n(?:Args|Objective):\n(.*?)(?=\n\n|$)", re.DOTALL)
 
 
 class Setting(NamedTuple):
@@ -62,6 +65,12 @@ def config_settings(config: ConfigDict) -> list[Setting]:
     for group in GROUPS:
         for one in component_settings(group, config[group].name):
             kinds[one.key], lines[one.key] = one.type, one.line
+        lines[f"{group}.preset"] = "settings of a paper or code: PRESETS of the component's file"
+    lines["crops.number"] = lines["crops"]
+    for key in flat_keys(config):
+        group, _, leaf = key.partition(".")
+        if group in VIEW_GROUPS and key not in lines:
+            kinds[key], lines[key] = (at[f"augment.{leaf}"] for at in (kinds, lines))
     return [
         Setting(key, kinds.get(key, "str"), value, lines.get(key, ""))
         for key, value in flat_keys(config).items()
@@ -93,8 +102,7 @@ def _argument_lines(group: str, name: str) -> dict[str, str]:
     docstrings = [inspect.getdoc(one) or "" for one in functions]
     lines: dict[str, str] = {}
     for docstring in docstrings:
-        _, _, arguments = docstring.partition("\nArgs:\n")
-        for names, text in _ARGUMENT.findall(arguments.partition("\n\n")[0]):
+        for names, text in _ARGUMENT.findall("\n".join(_SECTION.findall(docstring))):
             sentence = re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
             lines = dict.fromkeys(names.split(", "), sentence) | lines
     return lines
