@@ -3,8 +3,8 @@
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022.
 Command: jaxssl eval --suite mmcl_table_1 --weights A.safetensors,B.pth
 FGVC-Aircraft is not in TFDS. It is the folder `fgvc_aircraft`, with train/CLASS/*.jpg and
-test/CLASS/*.jpg. The few-shot columns are `episodes:cdfsl_5way_20shot`. Surface normals, the last
-column, have no protocol here.
+test/CLASS/*.jpg. The few-shot columns are `episodes:cdfsl_5way_20shot`. The last column, surface
+normals, is `normals:ssl_transfer`, see docs/evaluation.md.
 """
 
 from typing import Any

@@ -17,6 +17,7 @@ from jaxssl.data.records import (
     UNLABELLED,
     Example,
     PreparedSplit,
+    Record,
 )
 from jaxssl.errors import UserError, suggest
 
@@ -124,24 +125,31 @@ class Source:
         Raises:
             UserError: if a record cannot be read or decoded.
         """
+        out = []
+        for index, (part, record) in zip(indices, self.read_records(indices), strict=True):
+            label = int(self._map_labels(np.array(part.label_of(record))))
+            try:
+                tokens = part.captions(record) if text and part.captions else None
+                out.append(Example(part.decode(record), label, tokens))
+            except UserError:
+                raise
+            # Pillow's decoders raise many exception types for damaged data.
+            except Exception as error:
+                raise UserError(
+                    f"{self.kind} {index} of {self.name!r} cannot be decoded ({error}); "
+                    "prepare the set again"
+                ) from error
+        return out
+
+    def read_records(self, indices: np.ndarray) -> list[tuple[PreparedSplit, Record]]:
+        """Read the records at ``indices`` [k], each with the prepared split that holds it."""
         out: list[Any] = [None] * len(indices)
         start = 0
         for part, members in self.parts:
             here = np.flatnonzero((indices >= start) & (indices < start + len(members)))
             records = part.read_records(members[indices[here] - start])
             for i, record in zip(here, records, strict=True):
-                label = int(self._map_labels(np.array(part.label_of(record))))
-                try:
-                    tokens = part.captions(record) if text and part.captions else None
-                    out[i] = Example(part.decode(record), label, tokens)
-                except UserError:
-                    raise
-                # Pillow's decoders raise many exception types for damaged data.
-                except Exception as error:
-                    raise UserError(
-                        f"{self.kind} {indices[i]} of {self.name!r} cannot be decoded ({error}); "
-                        "prepare the set again"
-                    ) from error
+                out[i] = part, record
             start += len(members)
         return out
 

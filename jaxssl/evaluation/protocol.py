@@ -248,7 +248,7 @@ class Protocol(NamedTuple):
             raises ValueError if the data set does not fit.
         presets: settings by name. The first preset is the default.
         examples: the kinds of examples (names of `jaxssl.data.kind`) for which
-            "all" includes the protocol. None for every kind.
+            "all" includes the protocol. None for every kind, () if it is only run by name.
         kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;
             None for every kind.
         layer: the layer that the protocol always uses, whatever ``--layer`` says; None for the

@@ -43,8 +43,8 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     if "all" not in names:
         return selected
     others = [_select(name) for name in components.names("protocol") if name not in names]
-    fitting = [one for one in others if examples in (one.protocol.examples or (examples,))]
-    return fitting + selected
+    fits = lambda kinds: kinds is None or examples in kinds  # noqa: E731
+    return [one for one in others if fits(one.protocol.examples)] + selected
 
 
 def _select(text: str) -> Selected:

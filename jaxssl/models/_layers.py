@@ -40,15 +40,20 @@ def square_conv(
     *,
     kernel_init: nn.initializers.Initializer,
     groups: int = 1,
+    dilation: int = 1,
 ) -> nn.Conv:
-    """Return a bias-free convolution with equal padding on all sides (default ``side // 2``)."""
+    """Return a bias-free convolution with equal padding on all sides.
+
+    The default padding is ``dilation * (side // 2)``.
+    """
     # The padding is explicit, as in PyTorch. "SAME" would pad a strided convolution on one side
     # only.
     return nn.Conv(
         width,
         (side, side),
         strides=stride,
-        padding=side // 2 if padding is None else padding,
+        padding=dilation * (side // 2) if padding is None else padding,
+        kernel_dilation=dilation,
         use_bias=False,
         kernel_init=kernel_init,
         feature_group_count=groups,

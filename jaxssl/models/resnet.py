@@ -50,6 +50,7 @@ class Block(nn.Module):
         groups: groups of the 3x3 convolution of a bottleneck.
         base_width: channels in a group of a bottleneck, relative to ``width`` / 64.
         pooled_shortcut: whether a stride in the shortcut is an average pool before the convolution.
+        dilations: of the first and the second 3x3 convolution.
     """
 
     width: int
@@ -59,6 +60,7 @@ class Block(nn.Module):
     groups: int = 1
     base_width: int = 64
     pooled_shortcut: bool = False
+    dilations: tuple[int, int] = (1, 1)
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
@@ -67,14 +69,15 @@ class Block(nn.Module):
         ones, zeros = nn.initializers.ones, nn.initializers.zeros
         last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
         out = self.width * (4 if self.bottleneck else 1)
+        first, second = self.dilations
         if self.bottleneck:
             inner = self.width * self.base_width // 64 * self.groups
             y = nn.relu(norm(_conv(inner, 1)(x)))
-            y = nn.relu(norm(_conv(inner, 3, self.stride, groups=self.groups)(y)))
+            y = nn.relu(norm(_conv(inner, 3, self.stride, groups=self.groups, dilation=first)(y)))
             y = last_norm(_conv(out, 1)(y))
         else:
-            y = nn.relu(norm(_conv(self.width, 3, self.stride)(x)))
-            y = last_norm(_conv(out, 3)(y))
+            y = nn.relu(norm(_conv(self.width, 3, self.stride, dilation=first)(x)))
+            y = last_norm(_conv(out, 3, dilation=second)(y))
         if x.shape != y.shape:
             stride = self.stride
             if self.pooled_shortcut and stride > 1:
@@ -101,6 +104,9 @@ class ResNet(nn.Module):
         groups: see `Block`.
         base_width: see `Block`.
         pooled_shortcut: see `Block`.
+        maps: whether to return feature maps [n, h, w, f] for dense predictions. The last two stages
+            then dilate their convolutions instead of lowering the resolution (Chen et al., DeepLab,
+            2016). The parameters are the same.
     """
 
     stages: tuple[int, ...]
@@ -112,6 +118,7 @@ class ResNet(nn.Module):
     groups: int = 1
     base_width: int = 64
     pooled_shortcut: bool = False
+    maps: bool = False
 
     @nn.compact
     def __call__(
@@ -131,8 +138,11 @@ class ResNet(nn.Module):
         # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
+            dilation = 2 ** (stage - 1) if self.maps and stage > 1 else 1
             for i in range(blocks):
-                stride = 2 if stage > 0 and i == 0 else 1
+                stride = 2 if stage > 0 and i == 0 and dilation == 1 else 1
+                # The input of a stage is still dilated as the stage before.
+                first = max(dilation // 2, 1) if i == 0 else dilation
                 width = self.width * 2**stage
                 block = Block(
                     width,
@@ -142,9 +152,10 @@ class ResNet(nn.Module):
                     self.groups,
                     self.base_width,
                     self.pooled_shortcut,
+                    (first, dilation),
                 )
                 x = run(block, x)
-        return jnp.mean(x, axis=(1, 2))
+        return x if self.maps else jnp.mean(x, axis=(1, 2))
 
 
 def net(

@@ -35,6 +35,7 @@ PROTOCOLS = {
     "finetune": "fine-tuning of all weights on the labels",
     "knn": "vote of the nearest training examples",
     "linear": "linear classifier on frozen features",
+    "normals": "surface normals by a dense head on the feature maps",
     "online": "measured during training; the preset best is the epoch with the best k-NN",
     "noise": "vote of neighbours under noise on the similarities",
     "retrieval": "whether the nearest examples have the query's label",

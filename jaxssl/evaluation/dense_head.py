@@ -1,0 +1,251 @@
+"""Train a head on the feature maps of a ResNet that predicts the surface normal of each pixel."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from jax import Array
+from jax import numpy as jnp
+from PIL import Image
+from sklearn.cluster import KMeans
+
+from jaxssl.augment.views import match_channels, standardise, to_float
+from jaxssl.data.decoders import decoding
+from jaxssl.models import encoder as networks
+from jaxssl.models._layers import batch_norm
+from jaxssl.models.resnet import ResNet
+from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.training import optim
+
+MULTIPLE = 8  # Sides of resized images are multiples of it.
+MOST_IMAGES, PER_IMAGE = 200, 200  # images, and normals of each, in which directions are found
+
+# Reads pictures with their normals [h, w, 3].
+Read = Callable[[np.ndarray], Sequence[tuple[Any, np.ndarray]]]
+# ``(picture, (h, w)) -> normals`` [h, w, 3]
+Predict = Callable[[Any, tuple[int, int]], np.ndarray]
+
+
+class Training(NamedTuple):
+    """Settings of a dense head and its training.
+
+    Attributes:
+        sides: short sides in pixels. A training step draws one, predictions average over all.
+        steps: length of the training.
+        batch_size: images of a step, at most the number of training images.
+        lr: learning rate of SGD at first. It falls to 0 as (1 - step / steps) ** 0.9.
+        momentum: of SGD.
+        weight_decay: L2 of the kernels.
+        directions: number of directions that normals are quantised to.
+        width: channels of the head.
+        dropout: share of the head's channels that a training step drops.
+        frozen: train the head only, on the backbone in evaluation mode.
+    """
+
+    sides: tuple[int, ...]
+    steps: int
+    batch_size: int
+    lr: float = 0.02
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    directions: int = 40
+    width: int = 512
+    dropout: float = 0.1
+    frozen: bool = True
+
+
+class PyramidPooling(nn.Module):
+    """PSPNet's head: feature maps beside their means over grids of cells, and two convolutions.
+
+    Attributes:
+        outputs: channels of the result.
+        width: channels of each grid, and of the first convolution.
+        dropout: share of the channels that are dropped in training.
+
+    References:
+        Zhao et al., Pyramid Scene Parsing Network, 2017.
+    """
+
+    outputs: int
+    width: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:
+        """Map feature maps [n, h, w, c] to [n, h, w, outputs]."""
+        conv = partial(nn.Conv, kernel_init=nn.initializers.kaiming_normal())
+        norm = partial(batch_norm, train=train, axis_name=None)
+        n, h, w, _ = x.shape
+        parts = [x]
+        for cells in (1, 2, 3, 6):
+            rows, columns = (jnp.asarray(_cell_weights(side, cells)) for side in (h, w))
+            y = jnp.einsum("ih,nhwc,jw->nijc", rows, x, columns)
+            y = nn.relu(norm(conv(self.width, (1, 1), use_bias=False)(y)))
+            parts.append(jax.image.resize(y, (n, h, w, self.width), "bilinear"))
+        y = jnp.concatenate(parts, axis=3)
+        y = nn.relu(norm(conv(self.width, (3, 3), use_bias=False)(y)))
+        y = nn.Dropout(self.dropout, broadcast_dims=(1, 2), deterministic=not train)(y)
+        return conv(self.outputs, (1, 1))(y)
+
+
+def _cell_weights(side: int, cells: int) -> np.ndarray:
+    """Return the weights [cells, side] of the means over cells, as PyTorch's adaptive pooling."""
+    first, last = (np.arange(cells)[:, None] + i for i in (0, 1))
+    pixels = np.arange(side)
+    inside = (pixels >= first * side // cells) & (pixels < -(-last * side // cells))
+    return (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def fit_dense_head(
+    pretrained: PretrainedEncoder, training: Training, read: Read, number: int, seed: int
+) -> tuple[Predict, dict[str, Any]]:
+    """Train a dense head on a ResNet, and the ResNet unless it is frozen, on one device.
+
+    The head classifies each pixel by the nearest of some directions, which are k-means of training
+    normals. The predicted normal is the mean of the directions by the classes' probabilities.
+
+    Args:
+        pretrained: the encoder.
+        training: the settings.
+        read: reads training images by index.
+        number: of training images.
+        seed: of the head, the directions, the order of the images and their sizes.
+
+    Returns:
+        The function that predicts normals, and the variables of the backbone.
+
+    Raises:
+        ValueError: if the backbone is not a ResNet, or there are too few normals.
+    """
+    net, inputs = pretrained.encoder.net, pretrained.inputs
+    if not isinstance(net, ResNet):
+        raise ValueError(f"dense predictions need the maps of a ResNet, got {type(net).__name__}")
+    encoder = pretrained.encoder._replace(net=net.clone(maps=True))
+    head = PyramidPooling(training.directions, training.width, training.dropout)
+    lr = optax.polynomial_schedule(training.lr, 0.0, 0.9, training.steps)
+    optimiser = optim.optimiser(
+        "sgd",
+        lambda step: jnp.asarray(lr(step), jnp.float32),
+        weight_decay=training.weight_decay,
+        momentum=training.momentum,
+        clip_norm=0.0,
+    )
+    rng, key = np.random.default_rng(seed), jax.random.key(seed)
+
+    def prepare(images: Array) -> Array:
+        return standardise(match_channels(to_float(images), inputs.channels), inputs)
+
+    @jax.jit
+    def step(
+        trained: Any, frozen: Any, stats: Any, opt_state: Any, batch: tuple[Any, Any], key: Array
+    ) -> tuple[Any, Any, Any]:
+        images, labels = prepare(batch[0]), batch[1]
+        known = labels >= 0
+
+        def loss(trained: Any) -> tuple[Array, Any]:
+            params = {**frozen, **trained}
+            variables = encoder, params["net"], stats["net"], images
+            if training.frozen:
+                h, net_stats = networks.features(*variables), stats["net"]
+            else:
+                options: Any = {"axis_name": None, "keys": None}
+                h, net_stats = networks.features_in_training(*variables, **options)
+            variables = {"params": params["head"], "batch_stats": stats["head"]}
+            options = {"rngs": {"dropout": key}, "mutable": ["batch_stats"]}
+            scores, new = cast(Any, head.apply(variables, h, train=True, **options))
+            cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+            losses = cross_entropy(scores.astype(jnp.float32), jnp.where(known, labels, 0))
+            count = jnp.maximum(jnp.sum(known, dtype=jnp.float32), 1)
+            new_stats = {"net": net_stats, "head": new["batch_stats"]}
+            return jnp.sum(losses, where=known) / count, new_stats
+
+        grads, stats = jax.grad(loss, has_aux=True)(trained)
+        updates, opt_state = optimiser.update(grads, opt_state, trained)
+        return optax.apply_updates(trained, updates), stats, opt_state
+
+    # ---- The variables before training.
+    params, stats = ({"net": pretrained.variables["net"][k]} for k in ("params", "batch_stats"))
+
+    @functools.cache
+    def map_shape(h: int, w: int) -> tuple[int, ...]:
+        x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
+        return jax.eval_shape(
+            partial(networks.features, encoder), params["net"], stats["net"], x
+        ).shape
+
+    directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
+    variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
+    trained, stats = {"head": variables["params"]}, {**stats, "head": variables["batch_stats"]}
+    frozen = params if training.frozen else {}
+    trained |= {} if training.frozen else params
+    opt_state = optimiser.init(trained)
+
+    # ---- Training.
+    order = itertools.chain.from_iterable(rng.permutation(number) for _ in itertools.count())
+    for i in range(training.steps):
+        side = int(rng.choice(training.sides))
+        indices = list(itertools.islice(order, min(training.batch_size, number)))
+        examples = list(read(np.array(indices)))
+        images = np.stack([resize(picture, side) for picture, _ in examples])
+        grid = map_shape(*images.shape[1:3])[1:3]
+        labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
+        batch, step_key = (images, labels), jax.random.fold_in(key, i)
+        trained, stats, opt_state = step(trained, frozen, stats, opt_state, batch, step_key)
+    params = {**frozen, **trained}
+
+    @partial(jax.jit, static_argnums=3)
+    def probabilities(params: Any, stats: Any, image: Array, shape: tuple[int, int]) -> Array:
+        h = networks.features(encoder, params["net"], stats["net"], prepare(image[None]))
+        variables = {"params": params["head"], "batch_stats": stats["head"]}
+        scores: Any = head.apply(variables, h, train=False)
+        scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
+        return jax.nn.softmax(scores)
+
+    def predict(picture: Any, shape: tuple[int, int]) -> np.ndarray:
+        images = [resize(picture, side) for side in training.sides]
+        parts = [np.asarray(probabilities(params, stats, image, shape)) for image in images]
+        vectors = np.sum(parts, axis=0) @ directions
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+    return predict, {"params": params["net"], "batch_stats": stats["net"]}
+
+
+def _find_directions(
+    examples: Sequence[tuple[Any, np.ndarray]], training: Training, seed: int
+) -> np.ndarray:
+    """Return k-means of normals as unit vectors [k, 3]."""
+    rng = np.random.default_rng(seed)
+    known = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
+    rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in known])
+    if len(rows) < training.directions:
+        raise ValueError(f"{training.directions} directions need more than {len(rows)} normals")
+    means = KMeans(training.directions, random_state=seed).fit(rows).cluster_centers_
+    return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
+
+
+def resize(picture: Any, side: int) -> np.ndarray:
+    """Resize a picture to uint8 [h, w, c]: short side ``side``, rounded up to `MULTIPLE`."""
+    scale = side / min(picture.width, picture.height)
+    sides = (-(-round(x * scale) // MULTIPLE) * MULTIPLE for x in (picture.width, picture.height))
+    return decoding.pixels(picture.resize(tuple(sides), Image.Resampling.BILINEAR))
+
+
+def quantise(normals: np.ndarray, directions: np.ndarray, h: int, w: int) -> np.ndarray:
+    """Return the nearest of ``directions`` [k, 3] at each point of a grid, -1 where unknown.
+
+    Returns:
+        int32 [h, w], for the normals at the centres of h x w equal cells.
+    """
+    rows, columns = (
+        ((np.arange(n) + 0.5) * side / n).astype(int)
+        for n, side in zip((h, w), normals.shape[:2], strict=True)
+    )
+    chosen = normals[rows[:, None], columns]
+    nearest = np.argmax(np.nan_to_num(chosen) @ directions.T, axis=-1)
+    return np.where(np.isfinite(chosen[..., 0]), nearest, -1).astype(np.int32)

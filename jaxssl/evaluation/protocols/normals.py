@@ -1,0 +1,62 @@
+"""Surface normals: angles between true normals and those that a dense head on a ResNet predicts."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxssl.evaluation import surface_normals
+from jaxssl.evaluation.dense_head import Training, fit_dense_head
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, images_of, make_results
+
+# SSL-transfer's code for NYUv2. Its script freezes the backbone up to the last stage, that is all.
+# Differs from the released code: directions are k-means of the training normals (there a file), and
+# labels are taken at the maps' resolution at once (there after two resizings).
+SSL_TRANSFER = Training(sides=(300, 375, 450, 525, 600), steps=150 * 90, batch_size=2)
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"training": Training(sides=(96,), steps=300, batch_size=8, width=64)},
+    "ssl_transfer": {"training": SSL_TRANSFER},
+    "ssl_transfer_finetuned": {"training": SSL_TRANSFER._replace(frozen=False)},
+}
+WITHIN = (11.25, 22.5, 30.0)
+
+
+def summarise(angles: np.ndarray) -> dict[str, float]:
+    """Compute mean and median of angles [n] in degrees, and shares below `WITHIN` in percent."""
+    scores = {"mean_angle": np.mean(angles, dtype=np.float64), "median_angle": np.median(angles)}
+    scores |= {f"within_{limit:g}": 100 * np.mean(angles < limit) for limit in WITHIN}
+    return {f"normals_{name}": float(score) for name, score in scores.items()}
+
+
+def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
+    """Evaluate the angles at all pixels of the test images whose normals are known.
+
+    Raises:
+        ValueError: if images have no normals or several sizes, or the encoder is no ResNet.
+
+    References:
+        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
+        Goyal et al., Scaling and Benchmarking Self-Supervised Visual Representation Learning, 2019.
+    """
+    images, training = images_of(context), PRESETS[preset]["training"]
+
+    for source in (images.train, images.test):
+        surface_normals.check(source, context.data)
+    read = lambda indices: surface_normals.read(images.train, indices, context.data)  # noqa: E731
+    predict, _ = fit_dense_head(images.encoder, training, read, len(images.train), seed)
+    errors = []
+    for i in range(len(images.test)):
+        [(picture, normals)] = surface_normals.read(images.test, np.array([i]), context.data)
+        errors.append(surface_normals.angles(predict(picture, normals.shape[:2]), normals))
+    details = {"preset": preset, **training._asdict(), "training_images": len(images.train)}
+    results = make_results(summarise(np.concatenate(errors)), **details)
+    return [x._replace(unit="°") if x.metric.endswith("_angle") else x for x in results]
+
+
+protocol = Protocol(
+    run,
+    PRESETS,
+    examples=(),
+    kinds=("untrained", "pretrained"),
+    needs_labels=False,
+    needs_features=False,
+)

@@ -1,0 +1,129 @@
+"""Surface normals of images, [h, w, 3] float32: unit vectors, NaN where they are not known."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import ndimage
+
+from jaxssl.data.splits import Source
+from jaxssl.errors import one_line
+
+
+class Camera(NamedTuple):
+    """Focal lengths and centre of a pinhole camera, in pixels."""
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+
+
+# The RGB camera of NYUv2, from the toolbox of its authors, for 640 x 480 pixels.
+NYU = Camera(518.85790, 519.46961, 325.58245, 253.73617)
+
+
+def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.ndarray:
+    r"""Compute normals that face the camera from a depth image.
+
+    On a plane :math:`n \cdot P = c`, :math:`1 / z = (n_1 (u - c_x) / f_x + n_2 (v - c_y) / f_y +
+    n_3) / c` is linear in the pixel (u, v). It is fitted by least squares in a square window, so
+    planes are exact. x points to the right, y down, z away from the camera.
+
+    Args:
+        depth: [h, w], z in any unit. 0 or NaN is not known.
+        camera: that took the image.
+        radius: of the window, in pixels. Normals whose window has unknown depths, or crosses the
+            border of the image, are not known.
+    """
+    known = np.nan_to_num(depth) > 0
+    inverse = np.where(known, 1 / np.where(known, depth, 1).astype(np.float64), 0)
+    offsets = np.arange(-radius, radius + 1.0)
+    mean, slope = np.full(len(offsets), 1 / len(offsets)), offsets / np.sum(offsets**2)
+
+    def fit(vertical: np.ndarray, horizontal: np.ndarray) -> np.ndarray:
+        rows = ndimage.correlate1d(inverse, vertical, axis=0)
+        return ndimage.correlate1d(rows, horizontal, axis=1)
+
+    du, dv = fit(mean, slope), fit(slope, mean)
+    v, u = np.mgrid[: depth.shape[0], : depth.shape[1]]
+    third = fit(mean, mean) - du * (u - camera.cx) - dv * (v - camera.cy)
+    whole = ndimage.minimum_filter(known, 2 * radius + 1, mode="constant")
+    vectors = -np.stack([du * camera.fx, dv * camera.fy, third], axis=-1)
+    return _unit(np.where(whole[..., None], vectors, 0))
+
+
+def check(source: Source, data: Mapping[str, Any]) -> None:
+    """Refuse a split whose images lack normals.
+
+    Args:
+        source: the images.
+        data: the group `config.data`, whose "path" is the folder of the pictures.
+
+    Raises:
+        ValueError: if the images have several sizes, or one has no normals, or of another size.
+    """
+    if not source.one_size:
+        raise ValueError(f"{source.split!r} must have images of one size, got several")
+    expected = [*source.shape[:2], 3]
+    for i in range(len(source)):
+        [(_, record)] = source.read_records(np.array([i]))
+        if "depth" in record:
+            return
+        if "file" not in record or not data.get("path"):
+            raise ValueError(
+                f"{source.name!r} has images without normals; expected --dataset nyu_depth_v2, or "
+                "folder with the normals of NAME.jpg in NAME.npy"
+            )
+        path = _path(record, data)
+        if not path.is_file():
+            name = record["file"].decode()
+            raise ValueError(f"the image {name} has no normals; expected {path} {expected}")
+        try:
+            shape = list(np.load(path, mmap_mode="r", allow_pickle=False).shape)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
+        if shape != expected:
+            raise ValueError(f"{path} has the shape {shape}, expected {expected} as its image")
+
+
+def read(
+    source: Source, indices: np.ndarray, data: Mapping[str, Any]
+) -> list[tuple[Any, np.ndarray]]:
+    """Read pictures with their normals, from .npy files beside them or from depth of `NYU`.
+
+    The arguments are those of `check`, which must have passed, and indices [k].
+    """
+
+    def normals_of(record: Mapping[str, Any]) -> np.ndarray:
+        if "depth" in record:
+            return from_depth(np.asarray(record["depth"], np.float32))
+        return _unit(np.load(_path(record, data), allow_pickle=False))
+
+    records = source.read_records(indices)
+    return [(part.decode(record), normals_of(record)) for part, record in records]
+
+
+def _path(record: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
+    return (Path(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.where(length > 0, vectors / np.where(length > 0, length, 1), np.nan).astype(
+        np.float32
+    )
+
+
+def angles(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Compute the angles in degrees between vectors [..., 3], where both are known.
+
+    Returns:
+        [n] float32, in [0, 180].
+    """
+    known = np.isfinite(predicted).all(axis=-1) & np.isfinite(target).all(axis=-1)
+    a, b = (np.asarray(x, np.float64)[known] for x in (predicted, target))
+    # The arc tangent is exact for small angles, where the arc cosine is not.
+    sine = np.linalg.norm(np.cross(a, b), axis=-1)
+    return np.degrees(np.arctan2(sine, np.sum(a * b, axis=-1))).astype(np.float32)
