@@ -75,7 +75,7 @@ PUBLISHED_WITH = {
     "cifar10_baselines:moco_v3_auc_cl": "linear:paper_imagenet",
     "decl:": "knn",
     "graphs/tu:": "svm",
-    "image_text/clip:": "captions",
+    "image_text/clip:": "zeroshot:photo",
     "imagenet100_baselines:": "linear:cifar_sgd",
     "imagenet100_baselines:mochi": "linear:paper_imagenet",
     "imagenet100_baselines:simclr_r50": "linear:paper_imagenet",

@@ -4,10 +4,12 @@ Papers: Radford et al., Learning Transferable Visual Models From Natural Languag
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
 Command: jaxssl train --config image_text/clip:VARIANT, with --config.data.path=FILE but for coco
 Published, not run here: the figures of the variants. flickr8k was run, see docs/image_text.md.
-Zero-shot accuracy of a run: jaxssl eval --suite zeroshot --workdir runs/RUN
+Zero-shot accuracy of a run whose data have no classes, on ImageNet and CIFAR:
+    jaxssl eval --suite zeroshot --workdir runs/RUN
 Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captions. DeCL does not
 state batch size and learning rate. Its temperature is learned as in CLIP, the rates are moving
-averages of each pair, and steps of loss 1 and loss 2 alternate. The settings of flickr8k are ours.
+averages of each pair, and steps of loss 1 and loss 2 alternate. Its table has the loss of both on
+held-out pairs: eval.held_out_loss measures CLIP's loss for both. The settings of flickr8k are ours.
 With 800 images it is no benchmark, but a check on a laptop that a loss learns at all.
 """
 
@@ -19,7 +21,7 @@ SHARED = {
     "method": {"name": "two_tower"},
     "loss": {"name": "clip"},
     "optim": {"lr": 1e-3, "weight_decay": 0.1},
-    "eval": {"protocols": ("captions",)},
+    "eval": {"held_out_loss": True, "protocols": ("zeroshot:photo", "captions")},
 }
 OPEN_CLIP = {
     "batch_size": 1024,

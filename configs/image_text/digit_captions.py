@@ -32,5 +32,5 @@ def get_config() -> ConfigDict:
     config.optim.lr = 1e-3
     config.optim.weight_decay = 0.1
     config.schedule.warmup_epochs = 2.0
-    config.eval.protocols = ("captions", "zeroshot:digits", "knn", "linear")
+    config.eval.protocols = ("zeroshot:digits", "captions", "knn", "linear")
     return config

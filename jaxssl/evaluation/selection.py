@@ -109,4 +109,6 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             f"protocols {','.join(dropped)} need labels, and {splits.test.name!r} has none in "
             "data.bank_split (or train_split) or data.test_split"
         )
+    if dropped:
+        logs.log.info("left out, as %r has no labels: %s", splits.test.name, ",".join(dropped))
     return [one for one in selected if one.text not in dropped]

@@ -15,7 +15,7 @@ from jaxssl.data.batches import POSITION
 from jaxssl.data.splits import Source
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training.build import make_batches
-from jaxssl.training.config.method import Augment, make_augment
+from jaxssl.training.config.method import Augment, Length, make_augment, make_method
 from jaxssl.training.state import TrainState
 
 # No step of a run has this number, so no step draws from the key of the held-out loss.
@@ -30,7 +30,8 @@ def make_held_out_loss(
     The loss is the mean of the training loss over the whole batches of the test split. The batches
     and all random draws are the same at every call. BatchNorm uses the statistics of the batch, and
     scheduled numbers have their values at the step of the state. A queue or another memory is read
-    as the training left it.
+    as the training left it. Images and captions have CLIP's loss with the learned scale if their
+    loss learns one too, as DeCL's does, so that runs with either loss can be compared.
 
     Args:
         config: of the run.
@@ -42,6 +43,10 @@ def make_held_out_loss(
         A line for the log, and the function. It is None if the loss cannot be computed on the
         split, for the reason that the line names. All processes must call the function.
     """
+    name = ""
+    if config.method.name == "two_tower" and config.loss.get("learn_scale"):
+        config = ConfigDict({**config, "loss": {"name": "clip"}})
+        method, name = make_method(config, Length(1, 1)), " (CLIP's)"
     if reason := _find_obstacle(config, method, test):
         return f"no held-out loss: {reason}", None
     stream = make_batches(config, test, mesh)
@@ -51,6 +56,8 @@ def make_held_out_loss(
     num_batches = len(test) // config.batch_size
 
     def held_out_loss(state: TrainState) -> float:
+        if name:  # CLIP's loss does not read the memory.
+            state = state.replace(carried=state.carried._replace(memory=()))
         try:
             stream.set_state({**stream.get_state(), POSITION: 0})
             losses = [float(batch_loss(state, stream.next())) for _ in range(num_batches)]
@@ -60,7 +67,7 @@ def make_held_out_loss(
 
     left_out = len(test) % config.batch_size
     rest = f", without the last {left_out} of {len(test)}" if left_out else ""
-    return f"held-out loss of {num_batches} batches of {test.split}{rest}", held_out_loss
+    return f"held-out loss{name} of {num_batches} batches of {test.split}{rest}", held_out_loss
 
 
 def make_batch_loss(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from contextlib import closing
 from types import SimpleNamespace
 
 import jax
@@ -23,7 +24,7 @@ from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.training import config, held_out
+from jaxssl.training import build, config, held_out
 from jaxssl.training.online_probe import has_online_probe, make_online_probe, predict
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import TrainState, make_init
@@ -105,6 +106,29 @@ def test_held_out_loss_reads_schedules_at_the_step_of_the_state():
     mesh = distributed.make_mesh(jax.devices()[:1])
     batch_loss = held_out.make_batch_loss(SimpleNamespace(loss=loss), augment, mesh)
     assert batch_loss(state_of(step=7), BATCH) == 7
+
+
+@pytest.mark.long
+def test_held_out_loss_of_decl_on_captions_is_that_of_clip(data_dir):
+    mesh, losses_at_start = distributed.make_mesh(jax.devices()[:1]), []
+    for values in ({"name": "clip"}, {"name": "decl", "preset": "clip"}):
+        overrides = [(f"loss.{key}", value) for key, value in values.items()]
+        overrides += [
+            ("batch_size", "250"),
+            ("text.layers", "1"),
+            ("net.widths", "(8,)"),
+            ("net.strides", "(2,)"),
+        ]
+        settings = config.load("image_text/digit_captions", overrides)
+        settings.data.dir = str(data_dir)
+        test = source.load(settings.data, "test")
+        setup = build.build(settings, len(test))
+        with closing(build.make_batches(settings, test, mesh)) as stream:
+            state = build.make_init(setup, stream.next(), len(test), mesh)(0)
+        line, held_out_loss = held_out.make_held_out_loss(settings, setup.method, test, mesh)
+        losses_at_start.append(held_out_loss(state))
+        assert ("CLIP's" in line) == (values["name"] == "decl")
+    assert losses_at_start[0] == losses_at_start[1] > 1
 
 
 def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
