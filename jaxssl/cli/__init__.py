@@ -229,10 +229,10 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
     module.main(*([overrides] if takes_keys else []))
 
 
-def _tell_peers(error: Exception) -> None:
+def _tell_peers(error: Exception, status: int = 1) -> None:
     """Tell the other processes of the run that this one ends with an error."""
     if _peers:
-        _peers.tell_error(error)
+        _peers.tell_error(error, status)
 
 
 def _unknown_flag(command: str, name: str, known: Iterable[str]) -> str:
@@ -370,6 +370,6 @@ def parse_step(text: str | None) -> int | str | None:
 
 
 def _fail(error: Exception) -> int:
-    _tell_peers(error)
+    _tell_peers(error, 2)
     show_error(f"error: {shorten(' '.join(str(error).split()))}")
     return 2

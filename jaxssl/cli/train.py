@@ -10,12 +10,14 @@ same command again resumes an interrupted run.
 """
 
 import shlex
+import sys
 from pathlib import Path
 
 from absl import flags
 
 from jaxssl import cli
 from jaxssl.errors import UserError
+from jaxssl.training import retry
 
 FLAGS = flags.FlagValues()
 CONFIG = flags.DEFINE_string(
@@ -64,6 +66,13 @@ GRID = flags.DEFINE_multi_string(
 MAX_RUNS = flags.DEFINE_integer(
     "max_runs", 1000, "Largest number of runs of a --grid.", lower_bound=1, flag_values=FLAGS
 )
+RETRY = flags.DEFINE_integer(
+    "retry",
+    0,
+    "Start a run that was killed, or has lost another process, again, at most so many times.",
+    lower_bound=0,
+    flag_values=FLAGS,
+)
 cli.define_processes(FLAGS)
 
 
@@ -79,6 +88,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     for flag, value in single.items():
         if GRID.value and value:
             raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    if RETRY.value:
+        raise SystemExit(retry.run([*sys.orig_argv, "--retry=0"], RETRY.value))
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.training import config, profiling
     from jaxssl.training.config import files

@@ -44,10 +44,10 @@ class Peers:
         for target in (self._listen, self._judge):
             threading.Thread(target=target, name=f"peer {process}", daemon=True).start()
 
-    def tell_error(self, error: Exception) -> None:
-        """Tell the other processes that this one ends with an error."""
+    def tell_error(self, error: Exception, status: int = 1) -> None:
+        """Tell the other processes that this one ends with an error, for them to end likewise."""
         self._ending.set()
-        message = f"process {self._process} of this run has ended: {one_line(error)}"
+        message = f"{status} process {self._process} of this run has ended: {one_line(error)}"
         self._put(f"{ENDED}{self._process}", message)
 
     def _listen(self) -> None:
@@ -62,7 +62,8 @@ class Peers:
                 if message := values.get(f"{ENDED}{other}"):
                     # Errors that all processes find at once are reported by each of them.
                     self._ending.wait(INTERVAL)
-                    self._end(message)
+                    status, _, text = message.partition(" ")
+                    self._end(text, int(status))
             if self._ending.wait(INTERVAL):
                 return
 
@@ -92,13 +93,13 @@ class Peers:
         with suppress(Exception):
             self._store.key_value_set(key, value, allow_overwrite=True)
 
-    def _end(self, message: str) -> None:
+    def _end(self, message: str, status: int = 1) -> None:
         """End this process, unless it ends by itself."""
         if self._ending.is_set():
             return
         self._ending.set()
         show_error(f"error: {message}")
         if self._process == 0:
-            self._put(f"{ENDED}0", message)
+            self._put(f"{ENDED}0", f"{status} {message}")
             time.sleep(GRACE)
-        os._exit(1)  # A normal exit would wait for the other processes.
+        os._exit(status)  # A normal exit would wait for the other processes.

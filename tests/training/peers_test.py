@@ -62,9 +62,9 @@ def test_process_that_gives_no_sign_of_life_is_named_by_all_others(run, lost):
 @pytest.mark.parametrize("failed", [0, 1])
 def test_error_of_a_process_ends_the_others_with_its_message(run, failed):
     processes, result = run
-    processes[failed].tell_error(OSError("no space left"))
+    processes[failed].tell_error(OSError("no space left"), 2)
     lines, exits = result(2)
-    assert exits == [1, 1]
+    assert exits == [2, 2]
     assert lines == [f"error: process {failed} of this run has ended: no space left"] * 2
 
 

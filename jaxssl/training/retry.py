@@ -1,0 +1,52 @@
+"""Start the command of a run again when it has been killed or has lost another process."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+from jaxssl.training.output.console import show_error
+
+# Success, an error of the user, and the signals after which a run has saved a checkpoint.
+FINAL = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+# Until then, the other processes have noticed the loss (`jaxssl.training.peers`) and ended too.
+PAUSE = 30.0  # seconds
+
+
+def run(command: Sequence[str], retries: int) -> int:
+    """Run a command until it succeeds or fails for good, and return its exit status.
+
+    SIGINT and SIGTERM end the command, which is then not started again.
+
+    Args:
+        command: the words of a command that resumes when it is called again.
+        retries: largest number of calls after the first.
+    """
+    stopped: list[int] = []
+    child: subprocess.Popen | None = None
+    status = 0
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        stopped.append(number)
+        # A terminal sends SIGINT to the command too, and a second signal would end it at once.
+        if child and number == signal.SIGTERM:
+            child.send_signal(number)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for attempt in range(retries + 1):
+            if attempt:
+                show_error(f"the run ended with status {status}; retry {attempt} of {retries}")
+                time.sleep(PAUSE)
+            if stopped:
+                return 128 + stopped[0]
+            child = subprocess.Popen(command)
+            status = child.wait()
+            status = 128 - status if status < 0 else status
+            if status in FINAL or stopped:
+                break
+        return status
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)

@@ -1,0 +1,55 @@
+"""Commands that are started again after they were killed or have lost another process."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from jaxssl.training import retry
+
+SCRIPT = """
+import os, signal, sys
+with open(sys.argv[1], "a+") as file:
+    file.write("x")
+    file.seek(0)
+    status = int(sys.argv[2:][len(file.read()) - 1])
+if status == 128 + signal.SIGTERM:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(status))
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+os.kill(os.getpid(), status - 128) if status > 128 else sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("statuses", "retries", "expected"),
+    [
+        ((0,), 3, 0),
+        ((2, 0), 3, 2),  # a wrong config stays wrong
+        ((1, 134, 137, 0), 3, 0),  # a lost peer, a lost coordinator, SIGKILL
+        ((1, 1, 1), 1, 1),
+        ((1, 143, 0), 3, 143),  # SIGTERM is passed on
+    ],
+)
+def test_command_is_started_again_unless_its_end_is_final(
+    monkeypatch, capfd, tmp_path, statuses, retries, expected
+):
+    monkeypatch.setattr(retry, "PAUSE", 0)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    calls = tmp_path / "calls"
+    command = [sys.executable, "-S", "-c", SCRIPT, str(calls), *map(str, statuses)]
+    assert retry.run(command, retries) == expected
+    number = len(calls.read_text())
+    assert statuses[number - 1] == expected
+    lines = [line for line in capfd.readouterr().err.splitlines() if "retry" in line]
+    assert lines == [
+        f"the run ended with status {status}; retry {i} of {retries}"
+        for i, status in enumerate(statuses[: number - 1], 1)
+    ]
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_signal_between_two_calls_ends_the_run(monkeypatch):
+    monkeypatch.setattr(retry.time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert retry.run([sys.executable, "-S", "-c", "raise SystemExit(1)"], 5) == 143
