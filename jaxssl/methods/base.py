@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from flax.typing import Collection
+from flax.typing import Collection, MutableCollection
 from jax import Array
 from jax import numpy as jnp
 
@@ -12,7 +12,7 @@ from jaxssl.losses.memory import empty_queue
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import Pairs
 from jaxssl.models import encoder as networks
-from jaxssl.models.encoder import Encoder
+from jaxssl.models.encoder import Encoder, Images
 
 # A batch holds "views" [V, b, h, w, c] float, "index" [b] int and "label" [b] int. With multi-crop
 # it also holds "crops" [L, b, s, s, c] float. Views may be dicts of arrays.
@@ -30,7 +30,7 @@ class Carried(NamedTuple):
 
     batch_stats: Any
     target: Any
-    memory: Any
+    memory: object
 
 
 class Method(NamedTuple):
@@ -53,24 +53,26 @@ class Method(NamedTuple):
     """
 
     encoder: Encoder
-    init: Callable[..., tuple[Any, Carried]]
+    init: Callable[..., tuple[Collection, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
     after: Callable[[Any, Carried, Array], Carried] = lambda params, carried, step: carried
-    backbone: Callable[[Any, Carried], tuple[Any, Any]] = lambda params, carried: (
-        params["net"],
-        carried.batch_stats["net"],
+    backbone: Callable[[Collection, Carried], tuple[Collection, Collection]] = (
+        lambda params, carried: (
+            params["net"],
+            carried.batch_stats["net"],
+        )
     )
     check_views: Callable[[int, int], None] = lambda num_views, num_crops: None
     per_example: Carried = Carried(False, False, False)
 
-    def features(self, params: Any, carried: Carried, images: Any) -> Array:
+    def features(self, params: Collection, carried: Carried, images: Images) -> Array:
         """Compute backbone features [b, f] in evaluation mode."""
         return networks.features(self.encoder, *self.backbone(params, carried), images)
 
 
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
-) -> tuple[Any, Carried]:
+) -> tuple[Collection, Carried]:
     """Draw the initial parameters and state of a method. ``views`` may be shapes."""
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
@@ -83,7 +85,7 @@ def init_siamese(
     batch: Batch,
     num_examples: int,
     queue_size: int = 0,
-) -> tuple[Any, Carried]:
+) -> tuple[MutableCollection, Carried]:
     """Draw the parameters of one encoder and an objective, and a queue if it has a size."""
     net_key, objective_key = jax.random.split(key)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
@@ -94,12 +96,12 @@ def init_siamese(
     return params, Carried(stats, (), memory)
 
 
-def image_groups(batch: Batch) -> list[Any]:
+def image_groups(batch: Batch) -> list[Images]:
     """Return the views of a batch, followed by its small multi-crop images if it has any."""
     return [batch[name] for name in ("views", "crops") if name in batch]
 
 
-def count_views(group: object) -> int:
+def count_views(group: Images) -> int:
     """Return the number of views in an array [V, b, ...] or in a dict of such arrays."""
     return jax.tree.leaves(group)[0].shape[0]
 
@@ -112,7 +114,7 @@ def weighted_loss(
     *,
     step: Array,
     key: Array,
-) -> tuple[Array, Any, Metrics]:
+) -> tuple[Array, object, Metrics]:
     """Sum the loss over several view pairings of one batch, with a weight for each.
 
     Every term starts from the memory of the previous step and draws from a random key of its own.

@@ -4,9 +4,9 @@ MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with different settin
 """
 
 from functools import partial
-from typing import Any
 
 import jax
+from flax.typing import Collection
 from jax import lax
 from jax import numpy as jnp
 
@@ -171,6 +171,6 @@ def method(
     return base.Method(encoder, init, loss, **functions)
 
 
-def _select(tree: Any) -> dict[str, Any]:
+def _select(tree: Collection) -> Collection:
     """Select the parameters of the sub-networks that the momentum network also has."""
     return {name: tree[name] for name in TARGET_NETWORKS}

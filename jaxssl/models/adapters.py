@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from flax import errors, nnx, traverse_util
 from flax import linen as nn
+from flax.core.scope import CollectionFilter
+from flax.typing import Collection, MutableCollection, VariableDict
 from jax import Array, lax
 
 COLLECTIONS = ("params", "batch_stats")
@@ -17,11 +19,11 @@ OPTIONS = ("train", "axis_name", "keys")
 class Network(Protocol):
     """Interface of a network, which every module of this package has."""
 
-    def init(self, key: Array, x: object, /, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, /, *, train: bool = False) -> VariableDict:
         """Return the variables {"params", "batch_stats"} for inputs of this shape."""
         ...
 
-    def apply(self, variables: Any, x: Any, /, *, train: bool, **options: Any) -> Any:
+    def apply(self, variables: VariableDict, x: object, /, *, train: bool, **options: Any) -> Any:
         """Return features [n, f], or (features, updated variables) with ``mutable``.
 
         The options are ``axis_name``, ``keys`` and ``mutable``, see `jaxssl.models`.
@@ -29,7 +31,7 @@ class Network(Protocol):
         ...
 
 
-def adapt(value: Any) -> Network:
+def adapt(value: object) -> Network:
     """Return a user's network with the interface of this package.
 
     Args:
@@ -77,7 +79,13 @@ class LinenNetwork(NamedTuple):
         return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
 
     def apply(
-        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+        self,
+        variables: VariableDict,
+        x: object,
+        *,
+        train: bool,
+        mutable: CollectionFilter = False,
+        **options: Any,
     ) -> Any:
         """Apply the module with the arguments that it takes."""
         axis_name, name = options.get("axis_name"), type(self.module).__name__
@@ -113,7 +121,7 @@ class FunctionNetwork(NamedTuple):
     init_params: Callable[..., object]
     apply_params: Callable[..., object]
 
-    def init(self, key: Array, x: object, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the parameters."""
         del train
         params = self.init_params(key, x)
@@ -127,7 +135,13 @@ class FunctionNetwork(NamedTuple):
         return {"params": params, "batch_stats": {}}
 
     def apply(
-        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+        self,
+        variables: VariableDict,
+        x: object,
+        *,
+        train: bool,
+        mutable: CollectionFilter = False,
+        **options: Any,
     ) -> Any:
         """Apply the function with the arguments that it takes."""
         accepted = _accepted(self.apply_params, train=train, **options)
@@ -148,7 +162,7 @@ class NnxNetwork:
         self._make = make
 
     @cached_property
-    def _parts(self) -> tuple[Any, Any, Any]:
+    def _parts(self) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
         """Return the definition, and the shapes of parameters and statistics."""
         shapes = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
         name = type(shapes).__name__
@@ -157,7 +171,7 @@ class NnxNetwork:
             raise ValueError(_no_random_layers(name))
         return definition, params, stats
 
-    def init(self, key: Array, x: object, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Build the module with this key."""
         del x, train
         _ = self._parts  # checks the kinds of variables
@@ -165,7 +179,13 @@ class NnxNetwork:
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
     def apply(
-        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+        self,
+        variables: VariableDict,
+        x: object,
+        *,
+        train: bool,
+        mutable: CollectionFilter = False,
+        **options: Any,
     ) -> Any:
         """Call the module with the arguments that it takes."""
         definition, params, stats = self._parts
@@ -216,7 +236,7 @@ def _no_random_layers(name: str) -> str:
     )
 
 
-def _to_dict(state: Any) -> dict[str, Any]:
+def _to_dict(state: nnx.State) -> MutableCollection:
     """Return an NNX state as nested dicts with text keys, which checkpoints can store."""
     flat = nnx.to_flat_state(state)
     return traverse_util.unflatten_dict(
@@ -224,7 +244,7 @@ def _to_dict(state: Any) -> dict[str, Any]:
     )
 
 
-def _from_dict(state: Any, values: object) -> Any:
+def _from_dict(state: nnx.State, values: Collection) -> nnx.State:
     """Return an NNX state with the arrays of nested dicts from `_to_dict`."""
     arrays = traverse_util.flatten_dict(values)
     return nnx.from_flat_state(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -12,6 +12,10 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxssl.losses.accumulate import map_chunks
+
+T = TypeVar("T")
+# one array, or arrays of equally many examples by name
+Images = Array | Mapping[str, Array]
 
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
@@ -46,7 +50,7 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-def init(encoder: Encoder, key: Array, groups: list[object]) -> tuple[dict, dict, int]:
+def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict, int]:
     """Initialise the backbone, projector and predictor on a batch of views.
 
     Args:
@@ -75,9 +79,9 @@ def init(encoder: Encoder, key: Array, groups: list[object]) -> tuple[dict, dict
 
 def embed(
     encoder: Encoder,
-    params: Mapping[str, object],
+    params: Collection,
     stats: Collection,
-    views: list[object],
+    views: list[Images],
     index: Array,
     *,
     key: Array | None,
@@ -109,7 +113,7 @@ def embed(
     if key is not None:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
 
-    def run(name: str, x: object, stats: dict, **keys: object) -> tuple[Array, dict]:
+    def run(name: str, x: Images, stats: dict, **keys: object) -> tuple[Array, dict]:
         x, new = _train(encoder, name, params[name], stats[name], x, axis_name, **keys)
         return x, {**stats, name: new}
 
@@ -121,7 +125,7 @@ def embed(
         fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
         return fold(keys, numbers).reshape(-1)
 
-    def chunk(batch: tuple[Array | None, list[Any]]) -> tuple[Array, Array, dict]:
+    def chunk(batch: tuple[Array | None, list[Images]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
         new, features, first = dict(stats), [], 0
         for group in groups:  # A group of views has shape [rows, V_g, h, w, channels].
@@ -150,7 +154,7 @@ def embed(
     return jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new
 
 
-def features(encoder: Encoder, params: Any, stats: object, images: Any) -> Array:
+def features(encoder: Encoder, params: Collection, stats: Collection, images: Images) -> Array:
     """Apply the backbone in evaluation mode and return features [n, f] in float32.
 
     ``params`` and ``stats`` are the variables of the backbone.
@@ -161,24 +165,24 @@ def features(encoder: Encoder, params: Any, stats: object, images: Any) -> Array
 def features_in_training(
     encoder: Encoder,
     params: Collection,
-    stats: object,
-    images: object,
+    stats: Collection,
+    images: Images,
     *,
     axis_name: str | None,
     keys: Array | None,
-) -> tuple[Array, object]:
+) -> tuple[Array, Collection]:
     """Apply the backbone in training mode: features [n, f] and new BatchNorm statistics."""
     h, new = _train(encoder, "net", params, stats, images, axis_name, keys=keys)
     return h.astype(jnp.float32), new
 
 
-def project(encoder: Encoder, params: Any, stats: object, h: Array) -> Array:
+def project(encoder: Encoder, params: Collection, stats: Collection, h: Array) -> Array:
     """Apply the projector in evaluation mode to features [n, f] and return embeddings [n, d]."""
     return _apply(encoder, "projector", params, stats, h, train=False).astype(jnp.float32)
 
 
 def _apply(
-    encoder: Encoder, name: str, params: object, stats: object, x: object, **options: Any
+    encoder: Encoder, name: str, params: Collection, stats: Collection, x: Images, **options: Any
 ) -> Any:
     """Apply one of the networks in the precision of the encoder."""
     dtype = PRECISIONS[encoder.precision]
@@ -189,23 +193,23 @@ def _apply(
 def _train(
     encoder: Encoder,
     name: str,
-    params: object,
-    stats: object,
-    x: Any,
+    params: Collection,
+    stats: Collection,
+    x: Images,
     axis_name: str | None,
     **keys: object,
-) -> tuple[Array, object]:
+) -> tuple[Array, Collection]:
     """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
     options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}
-    x, updated = _apply(encoder, name, params, stats, x, **options, **keys)
-    return x, updated.get("batch_stats", {})
+    h, updated = _apply(encoder, name, params, stats, x, **options, **keys)
+    return h, updated.get("batch_stats", {})
 
 
-def _first_view(group: object) -> object:
+def _first_view(group: Images) -> Images:
     return jax.tree.map(lambda x: x[0], group)
 
 
-def _cast(tree: object, dtype: DTypeLike) -> Any:
+def _cast(tree: T, dtype: DTypeLike) -> T:
     """Cast floating-point leaves of a tree. Integer leaves (indices) are left unchanged."""
 
     def cast(x: Array) -> Array:

@@ -1,16 +1,19 @@
 """Train parts of a network: frozen modules, learning rates by layer, and low-rank adapters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
-from flax.typing import Collection
+from flax.typing import Collection, MutableCollection, VariableDict
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.tree_util import KeyPath
 
+from jaxssl.models.adapters import Network
 from jaxssl.models.encoder import Encoder
+
+T = TypeVar("T")
 
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 LAST = ("LayerNorm", "AttentionPool")  # modules that follow the blocks of a backbone
@@ -45,7 +48,7 @@ class Transfer(NamedTuple):
     layer_decay: float = 1.0
     lora: int = 0
 
-    def frozen(self, params: Collection) -> Any:
+    def frozen(self, params: Collection) -> Collection:
         """Mark the parameters that are not trained, in a tree of bools by network.
 
         Raises:
@@ -74,7 +77,7 @@ class Transfer(NamedTuple):
             )
         return tree
 
-    def rates(self, params: Collection) -> object:
+    def rates(self, params: Collection) -> Collection:
         """Return the factor on the learning rate of each parameter."""
         layers = _layers(params.get("net", {}))
         last = max(layers.values(), default=0)
@@ -87,12 +90,12 @@ class Transfer(NamedTuple):
 
         return jax.tree_util.tree_map_with_path(rate, params)
 
-    def without_gradient(self, loss: Callable[..., object]) -> Callable[..., object]:
+    def without_gradient(self, loss: Callable[..., T]) -> Callable[..., T]:
         """Return a loss ``(params, ...) -> ...`` without the gradient of frozen parameters."""
         if not (self.freeze or self.freeze_blocks or self.lora):
             return loss
 
-        def partial_loss(params: Collection, *args: object, **kwargs: object) -> object:
+        def partial_loss(params: Collection, *args: object, **kwargs: object) -> T:
             stop = lambda frozen, p: lax.stop_gradient(p) if frozen else p  # noqa: E731
             params = jax.tree.map(stop, self.frozen(params), params)
             return loss(params, *args, **kwargs)
@@ -101,7 +104,7 @@ class Transfer(NamedTuple):
 
     def wrap(self, encoder: Encoder) -> Encoder:
         """Return an encoder with adapters, and its frozen BatchNorms in evaluation mode."""
-        net: Any = encoder.net
+        net: Network = encoder.net
         if self.freeze_stats and (self.freeze or self.freeze_blocks):
             net = FixedNorms(net, self)
         return encoder._replace(net=Adapted(net, self.lora) if self.lora else net)
@@ -118,20 +121,22 @@ class FixedNorms(NamedTuple):
         transfer: tells which modules are frozen.
     """
 
-    net: Any
+    net: Network
     transfer: Transfer
 
-    def init(self, key: object, x: object, *, train: bool = False) -> Any:
+    def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the variables of the backbone."""
         return self.net.init(key, x, train=train)
 
-    def apply(self, variables: Any, x: Any, **options: Any) -> Any:
+    def apply(self, variables: VariableDict, x: object, **options: Any) -> Any:
         """Apply the backbone."""
         names = [name for name in self.transfer.freeze if name.split("/")[0] == "net"]
         transfer = self.transfer._replace(freeze=names)
         frozen = transfer.frozen({"net": variables["params"]})["net"]
 
-        def fix(call: Any, args: Any, kwargs: Any, context: Any) -> object:
+        def fix(
+            call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext
+        ) -> object:
             module, tree = context.module, frozen
             if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
                 for name in module.path:
@@ -159,10 +164,10 @@ class Adapted(NamedTuple):
         Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022, eq. 3, alpha = rank.
     """
 
-    net: Any
+    net: Network
     rank: int
 
-    def init(self, key: Array, x: object, *, train: bool = False) -> dict[str, Any]:
+    def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the variables of the backbone, and its adapters beside their layers.
 
         Raises:
@@ -174,14 +179,16 @@ class Adapted(NamedTuple):
             raise ValueError("optim.lora needs a backbone with attention, such as vit")
         return {**variables, "params": params}
 
-    def apply(self, variables: Mapping[str, Any], x: Any, **options: Any) -> Any:
+    def apply(self, variables: VariableDict, x: object, **options: Any) -> Any:
         """Apply the backbone with its adapters."""
 
-        def adapt(call: Any, args: Any, kwargs: Any, context: Any) -> object:
+        def adapt(
+            call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext
+        ) -> object:
             y, module = call(*args, **kwargs), context.module
             if module.name not in ADAPTED or context.method_name != "__call__":
                 return y
-            block: Any = variables["params"]
+            block = variables["params"]
             for name in module.path[:-1]:
                 block = block[name]
             adapter = block[ADAPTER + module.name]
@@ -191,7 +198,7 @@ class Adapted(NamedTuple):
             return self.net.apply(variables, x, **options)
 
 
-def merge_adapters(params: Collection) -> dict[str, object]:
+def merge_adapters(params: Collection) -> MutableCollection:
     """Return a backbone's parameters without adapters, with their products A B in the kernels."""
     merged = {}
     for name, value in params.items():
@@ -204,7 +211,7 @@ def merge_adapters(params: Collection) -> dict[str, object]:
     return merged
 
 
-def _add_adapters(params: Collection, rank: int, key: Array) -> dict[str, object]:
+def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollection:
     result = dict(params)
     for number, (name, value) in enumerate(sorted(params.items())):
         part = jax.random.fold_in(key, number)

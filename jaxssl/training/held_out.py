@@ -11,11 +11,12 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from jaxssl import collectives, distributed
+from jaxssl.augment.views import Augment
 from jaxssl.data.batches import POSITION
 from jaxssl.data.splits import Source
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training.build import make_batches
-from jaxssl.training.config.method import Augment, Length, make_augment, make_method
+from jaxssl.training.config.method import Length, make_augment, make_method
 from jaxssl.training.state import TrainState
 
 # No step of a run has this number, so no step draws from the key of the held-out loss.

@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from jaxssl import collectives, distributed
+from jaxssl.augment.views import Augment
 from jaxssl.data.splits import Splits
-from jaxssl.methods.base import Batch, Method
-from jaxssl.training.config.method import Augment
+from jaxssl.methods.base import Batch, Carried, Method
 from jaxssl.training.state import TrainState
 
 RATE = 0.1  # learning rate for a batch of 256
@@ -97,7 +97,7 @@ def make_online_probe(
     optimiser = optax.sgd(RATE * batch_size / 256, momentum=MOMENTUM)
     axis = distributed.DATA_AXIS
 
-    def features(params: Any, carried: Any, batch: Batch, key: Array) -> Array:
+    def features(params: Collection, carried: Carried, batch: Batch, key: Array) -> Array:
         views = augment(key, batch["input"], batch["index"])["views"]
         return method.features(params, carried, jax.tree.map(lambda x: x[0], views))
 
@@ -110,7 +110,12 @@ def make_online_probe(
         return with_probe(state, distributed.replicate(probe, mesh))
 
     def gradient(
-        weights: object, params: Collection, carried: Any, key: Array, data: Batch, indices: Array
+        weights: object,
+        params: Collection,
+        carried: Carried,
+        key: Array,
+        data: Batch,
+        indices: Array,
     ) -> Any:
         batch = distributed.take_rows(data, indices)
         x, label = features(params, carried, batch, key), batch["label"]

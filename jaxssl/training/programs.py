@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.typing import Collection
 from jax import Array
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
 from jaxssl.data.batches import Batches
-from jaxssl.methods.base import Batch, Method, init_variables
+from jaxssl.methods.base import Batch, Carried, Method, init_variables
+from jaxssl.models.encoder import Images
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.online_probe import (
     OnlineProbe,
@@ -41,7 +43,7 @@ class Programs(NamedTuple):
     init: Callable[[int], TrainState]
     next_batches: Callable[[int], tuple[Batch, Array]]
     steps: Steps
-    encode: Callable[[Any, Any], Array]
+    encode: Callable[[tuple[Collection, Carried], Images], Array]
     most_steps: int
 
 
@@ -181,10 +183,12 @@ def _has_convolution(setup: Setup, example: Batch) -> bool:
     return "stablehlo.convolution" in lowered.as_text()
 
 
-def make_encoder(method: Method, inputs: Any) -> Callable[[object, object], Array]:
+def make_encoder(
+    method: Method, inputs: Any
+) -> Callable[[tuple[Collection, Carried], Images], Array]:
     """Return the jitted ``((params, carried), uint8 images) -> backbone features`` of a run."""
 
-    def encode(variables: tuple[Any, Any], images: Any) -> Array:
+    def encode(variables: tuple[Collection, Carried], images: Images) -> Array:
         return method.features(*variables, inputs.prepare(images))
 
     return jax.jit(encode)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 from flax import struct
+from flax.typing import Collection
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -14,8 +15,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import collectives, distributed
+from jaxssl.augment.views import Augment
 from jaxssl.methods.base import Batch, Carried, Method, init_variables
-from jaxssl.training.config.method import Augment
 from jaxssl.training.output import compile_cache
 
 # Signature: (state, batch) -> (state, metrics, embeddings [V, B, d]).
@@ -40,16 +41,16 @@ class TrainState(struct.PyTreeNode):
     step: Array
     skipped: Array
     key: Array
-    params: Any
+    params: Collection
     carried: Carried
-    opt_state: Any
+    opt_state: optax.OptState
 
 
 class Gradient(NamedTuple):
     """Gradient, loss, metrics and new state of one global batch."""
 
-    views: dict[str, Any]
-    grads: Any
+    views: dict[str, Array]
+    grads: Collection
     metrics: dict[str, Array]
     carried: Carried
     embeddings: Array
@@ -229,7 +230,7 @@ def make_train_step(
 
 
 def make_train_steps(
-    make_step: Callable[[Any], Step], mesh: Mesh, *, resident: bool, loop: bool = True
+    make_step: Callable[..., Step], mesh: Mesh, *, resident: bool, loop: bool = True
 ) -> Steps:
     """Return a jitted function that takes several training steps in one call.
 
@@ -263,7 +264,7 @@ def make_train_steps(
             state, metrics, embeddings = step(state, gather(data, indices[0]))
             return state, metrics, embeddings, metrics["loss"][None]
 
-        def body(i: Array, carry: Any) -> object:
+        def body(i: Array, carry: tuple) -> tuple:
             state, _, _, losses = carry
             state, metrics, embeddings = step(state, gather(data, indices[i]))
             return state, metrics, embeddings, losses.at[i].set(metrics["loss"])
@@ -315,7 +316,7 @@ def _measure(tree: object) -> dict[str, tuple[Array, Array]]:
     return {name: (jnp.sqrt(squares), count) for name, (squares, count) in sums.items()}
 
 
-def _in_layout_of_params(grads: object) -> Any:
+def _in_layout_of_params(grads: Collection) -> Collection:
     """Give gradients the memory layout of the parameters.
 
     A GPU's convolutions return the gradient of a kernel in another layout. XLA would compute the

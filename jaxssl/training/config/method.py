@@ -1,13 +1,12 @@
 """Build the method of a config, its networks and its loss, and the views that it trains on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.augment.views import measured_scale
+from jaxssl.augment.views import Augment, measured_scale
 from jaxssl.data import kind
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.errors import UserError, suggest
@@ -21,7 +20,6 @@ from jaxssl.training.config.values import LARGEST
 
 # Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's
 # batch needs.
-Augment = Callable[[Array, Any, Array], dict[str, Array]]
 OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=momentum"
 
 
