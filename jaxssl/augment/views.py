@@ -1,12 +1,13 @@
 """Turn uint8 examples into network inputs: random views to train, plain inputs to evaluate."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 from jax import numpy as jnp
+from ml_collections import ConfigDict
 
 from jaxssl.augment.image import centre_box, crop_resize, resize
 from jaxssl.augment.recipes import Recipe
@@ -176,6 +177,6 @@ def to_uint8(views: Array, scale: Scale | None = None) -> Array:
     return jnp.round((views + 1) * 127.5).astype(jnp.uint8)
 
 
-def measured_scale(data: Mapping[str, Any]) -> Scale | None:
+def measured_scale(data: ConfigDict) -> Scale | None:
     """Return the statistics that a run has recorded in its group `data`, None for [-1, 1]."""
     return Scale(tuple(data["mean"]), tuple(data["std"])) if "mean" in data else None

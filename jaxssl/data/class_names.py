@@ -1,12 +1,12 @@
 """Select classes: of subsets of published sets, or those in a file of the user."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from jaxssl.data.records import UNLABELLED
 from jaxssl.data.splits import Source, labels_of
@@ -37,7 +37,7 @@ def read_classes(path: Path) -> list[str]:
     return names
 
 
-def finish(source: Source, data: Mapping[str, Any]) -> Source:
+def finish(source: Source, data: ConfigDict) -> Source:
     """Select the classes that ``data.classes`` lists, and refuse an empty split."""
     _, classes = SUBSETS.get(data["name"], (None, None))
     if classes := data["classes"] or classes:

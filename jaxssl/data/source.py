@@ -1,11 +1,12 @@
 """Open the splits of a data set by its name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.data import integrity, kind
@@ -16,7 +17,7 @@ from jaxssl.data.splits import Source, Splits, find_records
 from jaxssl.errors import UserError
 
 
-def load_splits(data: Mapping[str, Any], examples: str = "image") -> Splits:
+def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
     """Open the splits of a run. See `load` for arguments and errors."""
     open_split = _make_opener(data, examples)
     train, test = (open_split(data[f"{name}_split"]) for name in ("train", "test"))
@@ -24,7 +25,7 @@ def load_splits(data: Mapping[str, Any], examples: str = "image") -> Splits:
     return Splits(train, open_split(bank) if bank else train, test)
 
 
-def load(data: Mapping[str, Any], split: str, examples: str = "image") -> Source:
+def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
     """Open a split. Prepare the data set first if that was not done before.
 
     Args:
@@ -39,14 +40,14 @@ def load(data: Mapping[str, Any], split: str, examples: str = "image") -> Source
     return _make_opener(data, examples)(split)
 
 
-def _make_opener(data: Mapping[str, Any], examples: str) -> Callable[[str], Source]:
+def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     """Return the function that opens a split by its name. See `load` for arguments and errors."""
     if components.is_custom(data["name"]):
         return in_memory.make_opener(data, examples)
     return partial(_open, prepare.prepare(data), data, examples)
 
 
-def _open(builder: Any, data: Mapping[str, Any], examples: str, split: str) -> Source:
+def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
     info, root = builder.info, Path(builder.data_dir)
     with integrity.guard(root):
         metadata = dict(info.metadata or {})

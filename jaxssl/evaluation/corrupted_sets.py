@@ -8,12 +8,13 @@ A set is a folder of `data.dir`, either as its authors publish it or as TFDS pre
     imagenet2012_corrupted/fog_3/               TFDS' own run of the authors' code, not their files
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
 from jaxssl.augment.corruptions import CORRUPTIONS, SEVERITIES
@@ -37,7 +38,7 @@ Read = Callable[[], tuple[Any, np.ndarray]]
 
 
 def open_set(
-    name: str, data: Mapping[str, Any], class_names: Sequence[str], size: int
+    name: str, data: ConfigDict, class_names: Sequence[str], size: int
 ) -> dict[tuple[str, int], Read]:
     """Find the files of a published set. They are read when a function of the result is called.
 
@@ -121,14 +122,14 @@ def _find_pictures(
 
 
 def _find_prepared(
-    root: Path, data: Mapping[str, Any], class_names: Sequence[str], size: int
+    root: Path, data: ConfigDict, class_names: Sequence[str], size: int
 ) -> dict[tuple[str, int], Read]:
     """Find the prepared configurations of a TFDS set."""
     names, split = TFDS[root.name]
 
     def read(config: str) -> tuple[Any, np.ndarray]:
         changes = {"name": f"{root.name}/{config}", "path": "", "labels": "", "classes": ""}
-        opened = source.load({**data, **changes}, split)
+        opened = source.load(ConfigDict({**data, **changes}), split)
         labels = opened.labels
         if root.name != "cifar10_corrupted":  # TFDS gives it no class names.
             _check_classes(opened.class_names, class_names, root / config)

@@ -145,7 +145,7 @@ class _Request(NamedTuple):
     config: ConfigDict | None
     path: Path | None
     protocols: list[Selected]
-    data: Mapping[str, Any]
+    data: ConfigDict
     splits: Splits
     out: Path | None
 
@@ -174,7 +174,7 @@ def _resolve(
     config = encoder.metadata.get("config")
     config = ConfigDict(config) if config else None
     name, run_name = path or "the encoder", path or "the run of the encoder"
-    names, settings = protocols, data
+    names, settings = protocols, None if data is None else ConfigDict(data)
     if names is None:
         if config is None:
             raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")

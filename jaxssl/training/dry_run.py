@@ -1,6 +1,5 @@
 """Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -130,7 +129,7 @@ def dry_run(config: ConfigDict) -> None:
     show(f"one step   of {number} examples: {figures}")
 
 
-def find_metadata(data: Mapping[str, Any], size: int) -> Metadata:
+def find_metadata(data: ConfigDict, size: int) -> Metadata:
     """Look up the sizes of a training split, or read them from the data set.
 
     Args:

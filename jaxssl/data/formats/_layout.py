@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.user_files import abbreviate
@@ -101,7 +102,7 @@ class Builder(user_files.Builder, skip_registration=True):
             raise user_files.unreadable(self.noun, config.root, metadata["skipped"])
 
 
-def check_fraction(data: Mapping[str, Any]) -> None:
+def check_fraction(data: ConfigDict) -> None:
     """Raise UserError if the config key `data.test_fraction` is not in [0, 1)."""
     if not 0 <= data["test_fraction"] < 1:
         raise UserError(f"data.test_fraction must be in [0, 1), got {data['test_fraction']}")

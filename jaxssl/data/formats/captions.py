@@ -7,11 +7,12 @@ table's header names the columns "image" and "caption". A picture may have sever
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import user_files
@@ -60,7 +61,7 @@ class Builder(user_files.Builder, skip_registration=True):
             yield key, {"image": pictures[name], "captions": captions[name], "file": name}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a folder with captions as it is now.
 
     Args:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _layout, user_files
@@ -50,7 +51,7 @@ class Builder(_layout.Builder, skip_registration=True):
         return [*next(iter(sizes)), self.builder_config.channels] if len(sizes) == 1 else None
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a folder of pictures as it is now.
 
     Args:

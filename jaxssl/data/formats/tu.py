@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.decoders import files
 from jaxssl.data.formats import user_files
@@ -76,7 +77,7 @@ class Builder(user_files.Builder, skip_registration=True):
             yield key, {**graphs[i], "label": str(labels[i])}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a TU data set as its files are now.
 
     Args:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
 from jaxssl.data import integrity
@@ -99,7 +100,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
 
-def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) -> UserFiles:
+def locate(data: ConfigDict, expected: str, suffixes: tuple[str, ...]) -> UserFiles:
     """Find the files that `data.path` names, and compute their fingerprint.
 
     Args:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
@@ -72,7 +73,7 @@ class Builder(_layout.Builder, skip_registration=True):
         return [length, max(sides), max(sides), self.builder_config.contents.channels]
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a folder of videos as it is now.
 
     Args:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl import components
@@ -121,7 +122,7 @@ def _labelled_part(source: Source) -> Source:
     return source.take(labelled)
 
 
-def make_opener(data: Mapping[str, Any], examples: str) -> Callable[[str], Source]:
+def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     """Return the function that opens a split of the data set of a user's file, by its name.
 
     Args:
@@ -159,7 +160,7 @@ def make_opener(data: Mapping[str, Any], examples: str) -> Callable[[str], Sourc
     return open_split
 
 
-def split_options(data: Mapping[str, object]) -> dict[str, Any]:
+def split_options(data: ConfigDict) -> dict[str, Any]:
     """Return the settings of `load_splits` in the group `config.data`."""
     return {
         "test_fraction": data["test_fraction"],

@@ -6,12 +6,12 @@ import io
 import logging
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import requests
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants, read_only_builder
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
@@ -27,7 +27,7 @@ log = logging.getLogger("jaxssl")
 FORMAT = "array_record"
 
 
-def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
+def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a data set, which is prepared first if necessary.
 
     Args:
@@ -99,9 +99,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
     )
 
 
-def _find_builder(
-    name: str, data: Mapping[str, Any], data_dir: str | None
-) -> tfds.core.DatasetBuilder:
+def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the builder of a data set, prepared or not, after checking prepared files."""
     root = Path(data_dir or constants.DATA_DIR).expanduser() / name
     if not needs_path(name):
@@ -111,9 +109,7 @@ def _find_builder(
         return _make_builder(name, data, data_dir)
 
 
-def _make_builder(
-    name: str, data: Mapping[str, object], data_dir: str | None
-) -> tfds.core.DatasetBuilder:
+def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     formats = components.names("data")
     if data["path"] and name not in (*formats, *PUBLISHED):
         raise UserError(

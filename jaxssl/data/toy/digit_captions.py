@@ -1,10 +1,11 @@
 """The handwritten digits with generated captions, for demos and tests of image-text models."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digits
@@ -48,7 +49,7 @@ class Builder(digits.Builder):
             yield i, {**example, "captions": [text.format(**words) for text in TEMPLATES]}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of the captioned digits."""
     return Builder(data_dir=data_dir)
 

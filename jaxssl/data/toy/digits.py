@@ -1,11 +1,12 @@
 """Data set of scikit-learn's 1 797 images of handwritten digits."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 from PIL import Image
 
 NUM_TRAIN = 1297
@@ -51,7 +52,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": png.getvalue(), "label": int(labels[i]), "id": i}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of the handwritten digits."""
     return Builder(data_dir=data_dir)
 

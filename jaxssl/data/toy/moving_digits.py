@@ -1,10 +1,11 @@
 """Generated clips of moving digits, for demos and tests."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data.toy import digits
 
@@ -91,7 +92,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             yield i, {"clip": draw_video(rng, motion, image), "label": motion}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of the moving digits."""
     return Builder(data_dir=data_dir)
 

@@ -1,10 +1,11 @@
 """Generated graphs of rings with pendants, for demos and tests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 # Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
@@ -48,7 +49,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             yield i, {**necklace(rng, CLASSES[name]), "label": name}
 
 
-def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of the necklace graphs."""
     return Builder(data_dir=data_dir)
 
