@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 from numpy.typing import ArrayLike
 
 from jaxssl import distributed
@@ -180,7 +181,7 @@ class EvalContext(NamedTuple):
     embed_images: Callable[[], np.ndarray] | None = None
     embed_texts: Callable[[np.ndarray], np.ndarray] | None = None
     text_length: int = 0
-    data: Mapping[str, Any] = {}
+    data: ConfigDict = ConfigDict()
 
 
 class Images(NamedTuple):

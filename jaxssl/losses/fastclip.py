@@ -147,6 +147,6 @@ def objective(
             logs = write_examples(memory[tower]["log_u"], direction, log_u, logs=True)
             new[tower]["log_u"] = logs
             loss, taus = loss + value, [*taus, jnp.mean(tau)]
-        return Terms(loss, new, {"temperature": sum(taus) / 2})
+        return Terms(loss, new, {"temperature": jnp.add(*taus) / 2})
 
     return make_objective(compute, hyper, init, per_example=True, takes_queue=False)
