@@ -10,6 +10,7 @@ from jaxssl import components
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol
+from jaxssl.training.output import logs
 
 
 class Selected(NamedTuple):
