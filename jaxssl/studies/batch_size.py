@@ -54,13 +54,12 @@ def run(setting: Setting) -> Findings:
         {**verdicts, **_judge_changes(results, tuple(sizes))},
         log="x",
     )
-    if len(sizes) > 1:
-        return findings
-    # The claims are about every batch size, which a single one can refute but not show.
-    judged = {
-        key: verdict._replace(holds=None) if verdict.holds else verdict
-        for key, verdict in findings.verdicts.items()
-    }
+    # The claims are about every batch size. Some of them, or one alone, can refute but not show it.
+    judged = dict(findings.verdicts)
+    for key, arms in {**PAIRS, **CHANGES}.items():
+        complete = len(sizes) > 1 and all(results.get((arm, n)) for arm in arms[:2] for n in sizes)
+        if key in judged and judged[key].holds and not complete:
+            judged[key] = judged[key]._replace(holds=None)
     return findings._replace(verdicts=judged)
 
 

@@ -98,13 +98,20 @@ def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
         study("batch_size").run(setting(tmp_path, methods=("auc",)))
 
 
-@pytest.mark.parametrize(("sizes", "holds"), [((8,), None), ((8, 16), True)])
-def test_claim_about_every_batch_size_cannot_hold_after_one(
-    sizes, holds, trained_cells, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("sizes", "missing", "holds"),
+    [((8,), (), None), ((8, 16), (), True), ((8, 16), ("dcl", 16), None)],
+)
+def test_claim_about_every_batch_size_cannot_hold_after_some(
+    sizes, missing, holds, trained_cells, monkeypatch, tmp_path
 ):
     def run_grid(setting, cells):
         best = {"auc_cl": 80.0, "dcl": 70.0}
-        return {name: [with_accuracy(best[name[0]], s) for s in range(3)] for name in cells}
+        finished = {name: 0 if name == missing else 3 for name in cells}
+        return {
+            name: [with_accuracy(best[name[0]], seed) for seed in range(number)]
+            for name, number in finished.items()
+        }
 
     monkeypatch.setattr(grid, "run_grid", run_grid)
     only = setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=sizes)
