@@ -109,6 +109,9 @@ def add_later_keys(config: Any) -> None:
         node = config.get(group) if dot else config
         if isinstance(node, dict | ConfigDict) and name not in node:
             node[name] = value
+    method = config.get("method")
+    if isinstance(method, dict | ConfigDict) and method.get("name") == "siamese":
+        method["queue_size"] = method.get("queue_size", 0)
 
 
 def check_argument(key: str, component: str, value: Any) -> None:
