@@ -73,7 +73,7 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
 
     split = distributed.data_sharding(mesh)
     given = jax.tree.map(lambda x: shape(x, split), batches.next())
-    state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, False))
+    state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, "none"))
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     # Matrix products use cuBLAS. Triton would time its tile sizes on a GPU, and here is none.
     options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}

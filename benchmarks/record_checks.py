@@ -169,7 +169,7 @@ def take_step(
             start = make_init(parts, batches.example, len(images), mesh)(config.seed)
         # The state is copied, because the step donates it.
         state = jax.tree.map(jnp.copy, start)
-        state = jax.device_put(state, shardings(parts.method, state, mesh, False))
+        state = jax.device_put(state, shardings(parts.method, state, mesh, "none"))
         step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
         moved, _, _ = step(state, batches.next())
     both = (jax.tree.leaves(jax.device_get(tree.params)) for tree in (moved, start))

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 # A run can resume with other values of these keys, because they do not change its result.
-CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
+CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharding", "log")
 # A mapping that names one of these components replaces its group in `changed`.
 COMPONENTS = ("augment", "net", "head", "text", "predictor", "method", "loss")
 
@@ -69,7 +69,7 @@ def get_config() -> ConfigDict:
     config.optim.nesterov = False  # Nesterov momentum in sgd, lars and larc
     config.optim.trust_coefficient = 1e-3  # trust coefficient of lars and larc
     config.optim.lars_clip = False  # larc caps the trust ratio at 1
-    config.optim.sharded = False  # shard the optimiser's state over devices (ZeRO-1)
+    config.optim.sharding = "none"  # split over devices: "none", "optimizer" (its state) or "all"
     config.optim.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
     config.optim.backbone_lr = 1.0  # learning rate of the backbone, relative to lr
     config.optim.layer_decay = (

@@ -285,7 +285,9 @@ def replicate(tree: T, mesh: Mesh) -> T:
 
 
 def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
-    """Return arrays that are replicated over ``mesh``, and the mesh, on this process's devices."""
+    """Return whole arrays on the devices of this process, and the mesh of these devices."""
+    if not all(x.is_fully_replicated for x in jax.tree.leaves(tree)):
+        tree = replicate_global(tree, mesh)
     local = make_mesh(mesh.local_devices)
     if local.size == mesh.size:
         return tree, mesh
@@ -297,12 +299,12 @@ def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
     return jax.tree.map(view, tree), local
 
 
-def replicate_global(x: Array, mesh: Mesh) -> Array:
-    """Replicate a global array over all devices of the mesh."""
+def replicate_global(x: T, mesh: Mesh) -> T:
+    """Replicate a global array, or a tree of them, over all devices of the mesh."""
     return jax.jit(_same, out_shardings=replicated_sharding(mesh))(x)
 
 
-def _same(x: Array) -> Array:
+def _same(x: T) -> T:
     return x
 
 
@@ -335,9 +337,12 @@ def data_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the longest divisible axis, or replicates if none is."""
+    """Return the sharding that splits the longest axis that the number of devices divides.
+
+    Vectors, which are small, and arrays without such an axis are replicated.
+    """
     lengths = [n if n % mesh.size == 0 else 0 for n in shape]
-    if mesh.size == 1 or not any(lengths):
+    if mesh.size == 1 or len(shape) < 2 or not any(lengths):
         return replicated_sharding(mesh)
     axis = int(np.argmax(lengths))
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))

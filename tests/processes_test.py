@@ -182,7 +182,7 @@ def test_round_up_returns_a_multiple_that_is_not_smaller():
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((8, 16), 1), ((24, 16), 0), ((8, 9), 0), ((7, 9), None), ((), None)]
+    ("shape", "axis"), [((8, 16), 1), ((24, 16), 0), ((8, 9), 0), ((7, 9), None), ((8,), None)]
 )
 def test_longest_divisible_axis_is_split_over_devices(shape, axis):
     sharding = distributed.split_sharding(shape, distributed.make_mesh())

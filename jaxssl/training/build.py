@@ -32,7 +32,7 @@ from jaxssl.training.config.method import (
 from jaxssl.training.state import TrainState
 
 # Keys of the group `optim` that are not arguments of the optimiser.
-OTHER_KEYS = ("lr", "lr_scaling", "sharded")
+OTHER_KEYS = ("lr", "lr_scaling", "sharding")
 NORMALISE = ("auto", "half", "measured")  # values of `config.data.normalise`
 
 
@@ -49,7 +49,7 @@ class Setup(NamedTuple):
         steps_per_epoch: number of batches in an epoch.
         total_steps: length of the run.
         batch_size: number of examples of a step.
-        sharded: whether the devices share the optimiser's state, see `jaxssl.training.state`.
+        sharding: what the devices store in parts, see `jaxssl.training.state.shardings`.
         max_skipped: number of skipped steps in a row that ends the run.
         log_every: steps between two lines of metrics.
         eval_every: steps between two evaluations.
@@ -66,7 +66,7 @@ class Setup(NamedTuple):
     steps_per_epoch: int
     total_steps: int
     batch_size: int
-    sharded: bool
+    sharding: str
     max_skipped: int
     log_every: int
     eval_every: int
@@ -107,6 +107,10 @@ def build(
     lr = numbers.pop("optim.lr", config.optim.lr)
     loss_numbers = {k.removeprefix("loss."): _constant(v) for k, v in numbers.items()}
     try:
+        if config.optim.sharding not in state.SHARDINGS:
+            raise ValueError(
+                f"optim.sharding must be one of {state.SHARDINGS}, got {config.optim.sharding!r}"
+            )
         peak = optim.effective_lr(lr, config.optim.lr_scaling, config.batch_size)
         warmup = round(config.schedule.warmup_epochs * steps_per_epoch)
         rate = schedules.learning_rate(
@@ -140,7 +144,7 @@ def build(
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         batch_size=config.batch_size,
-        sharded=config.optim.sharded,
+        sharding=config.optim.sharding,
         max_skipped=config.max_skipped,
         log_every=config.log_every,
         eval_every=max(1, round(config.eval.every * steps_per_epoch)),
@@ -199,7 +203,7 @@ def make_init(
     """
     components = setup.method, setup.optimiser, setup.augment
     try:
-        return state.make_init(*components, example, num_examples, mesh, sharded=setup.sharded)
+        return state.make_init(*components, example, num_examples, mesh, sharding=setup.sharding)
     except (ValueError, OverflowError) as error:
         raise UserError(one_line(error, 1000)) from error
 

@@ -90,17 +90,18 @@ def dry_run(config: ConfigDict) -> None:
     data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
     init: Any = make_init(setup, data.few, data.num_examples, mesh)
-    state, sharded = init.eval_shape(config.seed), setup.sharded
+    state = init.eval_shape(config.seed)
     show(f"data       {data.description}")
     for line in summary.lines(config, setup, state, data.shapes, mesh.size):
         show(line)
 
-    state = _place(state, shardings(setup.method, state, mesh, sharded))
+    state = _place(state, shardings(setup.method, state, mesh, setup.sharding))
     whole, few = (
         _place(batch, jax.tree.map(lambda _: distributed.data_sharding(mesh), batch))
         for batch in (data.shapes, data.few)
     )
-    step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh, sharded=sharded)
+    components = setup.method, setup.optimiser, setup.augment
+    step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
     lowered, available = step.lower(state, whole), _available_memory()
     arguments, temporary = _compile(lowered)[1:]
     show(

@@ -156,7 +156,7 @@ def _make_shared(
             traced.augment,
             mesh,
             max_skipped=setup.max_skipped,
-            sharded=setup.sharded,
+            sharding=setup.sharding,
         )
 
     # Neither the initial weights nor the features depend on the numbers of the config.

@@ -26,6 +26,9 @@ Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Arr
 Steps = Callable[..., tuple["TrainState", dict[str, Array], Array, Array]]
 
 
+SHARDINGS = ("none", "optimizer", "all")  # values of `config.optim.sharding`
+
+
 class TrainState(struct.PyTreeNode):
     """Everything that the next training step reads besides its batch. All is checkpointed.
 
@@ -64,7 +67,7 @@ def make_init(
     num_examples: int,
     mesh: Mesh,
     *,
-    sharded: bool = False,
+    sharding: str = "none",
 ) -> Callable[[int], TrainState]:
     """Return the jitted function ``seed -> untrained training state``.
 
@@ -75,7 +78,7 @@ def make_init(
         batch: an example batch with "input" and "index". Two examples are enough.
         num_examples: size of the training set, for per-example memory.
         mesh: the devices.
-        sharded: True splits the optimiser's state over the devices, see `shardings`.
+        sharding: "none", "optimizer" or "all", see `shardings`.
 
     Returns:
         A function of the seed >= 0 of all randomness: weights, augmentation and objective.
@@ -94,7 +97,7 @@ def make_init(
 
     # The state is initialised under jit with out_shardings. It is never transferred, and no host
     # holds the shards of other hosts.
-    layout = shardings(method, jax.eval_shape(init, 0), mesh, sharded)
+    layout = shardings(method, jax.eval_shape(init, 0), mesh, sharding)
     options = compile_cache.fast_compile_options()
     return jax.jit(init, out_shardings=layout, compiler_options=options)
 
@@ -112,12 +115,13 @@ def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carri
     return jax.tree.map(clear_branch, method.per_example, carried)
 
 
-def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
+def shardings(method: Method, state: TrainState, mesh: Mesh, sharding: str) -> TrainState:
     """Return the sharding of every array of a training state.
 
-    Per-example buffers are sharded over the devices along axis 0. With ``sharded`` the optimiser's
+    Per-example buffers are sharded over the devices along axis 0. With "optimizer" the optimiser's
     state is sharded too: every device stores and updates its part, and sends the updated parameters
-    to the others (ZeRO, stage 1). All other arrays are replicated.
+    to the others (ZeRO, stage 1). With "all", parameters and the momentum network are stored in
+    parts too, and every step gathers them (ZeRO, stage 3). All other arrays are replicated.
 
     References:
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
@@ -131,27 +135,38 @@ def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> T
 
     carried = jax.tree.map(branch, method.per_example, state.carried)
     layout = jax.tree.map(lambda _: replicated, state).replace(carried=carried)
-    if not sharded:
-        return layout
-    split = jax.tree.map(lambda x: distributed.split_sharding(x.shape, mesh), state.opt_state)
-    return layout.replace(opt_state=split)
+    split = partial(jax.tree.map, lambda x: distributed.split_sharding(x.shape, mesh))
+    if sharding == "all":
+        carried = carried._replace(target=split(state.carried.target))
+        layout = layout.replace(params=split(state.params), carried=carried)
+    return layout if sharding == "none" else layout.replace(opt_state=split(state.opt_state))
 
 
 def make_gradient(
-    method: Method, augment: Augment, mesh: Mesh
+    method: Method, augment: Augment, mesh: Mesh, sharding: str = "none"
 ) -> Callable[[TrainState, Batch], Gradient]:
     """Return the function that computes the gradient of a batch split over the devices.
 
     Value, gradient and carried state equal those of the whole batch on one device, because every
-    random draw is keyed by the step and the example.
+    random draw is keyed by the step and the example. The gradient is sharded as the parameters.
     """
     axis = distributed.DATA_AXIS
 
-    def gradient(state: TrainState, batch: Batch) -> Gradient:
+    def gather(x: Array, spec: P) -> Array:
+        return collectives.gather(x, axis, axis=spec.index(axis)) if axis in spec else x
+
+    def mean(grad: Array, spec: P) -> Array:
+        # The derivative of a gather has summed the gradients of all devices (reduce-scatter).
+        return grad / mesh.size if axis in spec else collectives.mean(grad, axis)
+
+    def local(specs: Any, state: TrainState, batch: Batch) -> Gradient:
+        def loss(params: Any, *args: Any, **kwargs: Any) -> Any:
+            return method.loss(jax.tree.map(gather, params, specs), *args, **kwargs)
+
         augment_key, objective_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         views = augment(augment_key, batch["input"], batch["index"])
-        value_and_grad = jax.value_and_grad(method.loss, has_aux=True)
-        (loss, (carried, metrics, embeddings)), grads = value_and_grad(
+        value_and_grad = jax.value_and_grad(loss, has_aux=True)
+        (value, (carried, metrics, embeddings)), grads = value_and_grad(
             state.params,
             state.carried,
             {**batch, **views},
@@ -161,14 +176,24 @@ def make_gradient(
         )
         # The mean of the devices' local gradients is the global gradient, as jaxssl/collectives.py
         # explains.
-        grads, metrics = collectives.mean((grads, {"loss": loss, **metrics}), axis)
+        grads = jax.tree.map(mean, grads, specs)
+        metrics = collectives.mean({"loss": value, **metrics}, axis)
         return Gradient(views, grads, metrics, carried, embeddings)
 
-    carried = jax.tree.map(lambda per_example: P(axis) if per_example else P(), method.per_example)
-    by_field: list[Any] = [P(), P(), P(), P(), carried, P()]
-    state, by_example = TrainState(*by_field), P(None, axis)
-    out = Gradient(by_example, P(), P(), carried, by_example)  # pyright: ignore[reportArgumentType] a tree of specs
-    return distributed.spmd(gradient, mesh, (state, P(axis)), out)
+    def gradient(state: TrainState, batch: Batch) -> Gradient:
+        layout = shardings(method, state, mesh, sharding)
+        specs = jax.tree.map(lambda x: x.spec, layout.params)
+        # The momentum network has no gradient: XLA gathers it, and splits it again.
+        carried: Any = jax.tree.map(
+            lambda per_example: P(axis) if per_example else P(), method.per_example
+        )
+        by_field: list[Any] = [P(), P(), P(), specs, carried, P()]
+        by_example: Any = P(None, axis)
+        out = Gradient(by_example, specs, P(), carried, by_example)  # pyright: ignore[reportArgumentType] a tree of specs
+        in_specs = TrainState(*by_field), P(axis)
+        return distributed.spmd(partial(local, specs), mesh, in_specs, out)(state, batch)
+
+    return gradient
 
 
 def make_train_step(
@@ -178,7 +203,7 @@ def make_train_step(
     mesh: Mesh,
     *,
     max_skipped: int = 10,
-    sharded: bool = False,
+    sharding: str = "none",
 ) -> Step:
     """Return the jitted training step ``(state, batch) -> (state, metrics, embeddings)``.
 
@@ -194,13 +219,13 @@ def make_train_step(
         augment: makes the views of a batch.
         mesh: the devices, over which the batch is split by examples.
         max_skipped: steps that may be skipped in a row, > 0.
-        sharded: True splits the optimiser's state, see `shardings`. The results are the same.
+        sharding: "none", "optimizer" or "all", see `shardings`. The results are the same.
 
     Returns:
         A function whose metrics are scalars, equal on all devices. The embeddings [V, B, d] are
         the input of the loss, in the order of the batch.
     """
-    gradient = make_gradient(method, augment, mesh)
+    gradient = make_gradient(method, augment, mesh, sharding)
 
     @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
@@ -222,7 +247,7 @@ def make_train_step(
         total = total + jnp.where(finite, 0, one)
         skipped = jnp.stack([total, jnp.where(finite & ~stopped, 0, in_a_row + one)])
         state = TrainState(state.step + one, skipped, state.key, *chosen)
-        state = lax.with_sharding_constraint(state, shardings(method, state, mesh, sharded))
+        state = lax.with_sharding_constraint(state, shardings(method, state, mesh, sharding))
         metrics |= {"skipped_steps": skipped[0], "skipped_in_a_row": skipped[1]}
         return state, metrics, embeddings
 

@@ -401,14 +401,15 @@ def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
     "written", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 8))]
 )
 def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
-    """With a replicated queue, and sharded per-example buffers and optimiser state."""
+    """With a replicated queue, sharded per-example buffers, and each `optim.sharding`."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
-    settings = tiny(**method, **{"loss.name": "decl", "optim.sharded": "True"})
+    settings = tiny(**method, **{"loss.name": "decl"})
     parts = build(settings, 1297)
 
-    def state_on(devices):
+    def state_on(devices, sharding="all"):
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        return make_init(parts, EXAMPLE, 1297, mesh)(settings.seed)
+        setup = parts._replace(sharding=sharding)
+        return make_init(setup, EXAMPLE, 1297, mesh)(settings.seed)
 
     def arrays(state):
         """The arrays without the rows of zeros that pad per-example buffers."""
@@ -424,8 +425,9 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
     saved = checkpoint.Manager(tmp_path)
     saved.save(3, state, {}, {}, None)
     saved.close()
-    for devices in (1, 2, 4, 8):
-        actual = checkpoint.restore(tmp_path, state_on(devices)).state
+    cases = [(1, "all"), (2, "none"), (4, "optimizer"), (8, "all"), (8, "none")]
+    for devices, sharding in cases:
+        actual = checkpoint.restore(tmp_path, state_on(devices, sharding)).state
         assert {len(x.sharding.device_set) for x in jax.tree.leaves(actual)} == {devices}
         part = actual.carried.memory["objective"].addressable_shards[0].data
         assert part.shape == (-(-1297 // devices),)

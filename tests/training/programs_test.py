@@ -99,11 +99,11 @@ def test_compiled_step_has_the_settings_of_the_config(data_dir, monkeypatch):
     monkeypatch.setattr(programs, "make_train_steps", lambda make_step, *_, **__: make_step)
     monkeypatch.setattr(programs, "make_train_step", lambda *_, **options: options)
     programs._cache.clear()
-    settings = load(data_dir, **{"optim.sharded": "True", "max_skipped": "7"})
+    settings = load(data_dir, **{"optim.sharding": "all", "max_skipped": "7"})
     make_step = programs_of(settings).steps.func
     assert make_step(shared_numbers(settings.loss, settings.optim.lr)) == {
         "max_skipped": 7,
-        "sharded": True,
+        "sharding": "all",
     }
     programs._cache.clear()
 

@@ -16,7 +16,13 @@ from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import optim
-from jaxssl.training.state import make_diagnosis, make_init, make_train_step, make_train_steps
+from jaxssl.training.state import (
+    SHARDINGS,
+    make_diagnosis,
+    make_init,
+    make_train_step,
+    make_train_steps,
+)
 
 # name -> method, settings of the method, loss, settings of the loss, number of small crops.
 RUNS = {
@@ -100,25 +106,30 @@ def test_training_steps_do_not_depend_on_the_number_of_devices(name):
     jax.tree.map(close, eight[0], state)
 
 
-@pytest.mark.parametrize("name", [pytest.param("adamw", marks=pytest.mark.long), "lars"])
-def test_sharded_optimiser_takes_the_same_steps(name):
-    method, _, augment = parts("auc_cl")
-    optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
+@pytest.mark.parametrize(
+    ("run", "optimiser"),
+    [("moco_v3", "lars"), pytest.param("auc_cl", "adamw", marks=pytest.mark.long)],
+)
+@pytest.mark.parametrize("sharding", SHARDINGS[1:])
+def test_split_state_takes_the_same_steps(run, optimiser, sharding):
+    method, _, augment = parts(run)
+    settings = {"weight_decay": 0.01, "momentum": 0.9, "clip_norm": 1}
+    optimiser = optim.optimiser(optimiser, lambda _: 0.01, **settings)
     mesh, actual = distributed.make_mesh(), []
     start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh
-    for sharded in (False, True):
-        state = make_init(*start, sharded=sharded)(0)
-        step = make_train_step(method, optimiser, augment, mesh, sharded=sharded)
+    for setting in ("none", sharding):
+        state = make_init(*start, sharding=setting)(0)
+        step = make_train_step(method, optimiser, augment, mesh, sharding=setting)
         for i in range(STEPS):
             # optax.adam raises a float to its integer step count.
             with jax.numpy_dtype_promotion("standard"):
                 state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
         actual.append(state)
-    for leaf in jax.tree.leaves(actual[1].opt_state):
-        own = leaf.addressable_shards[0].data.size
-        divisible = any(n % mesh.size == 0 for n in leaf.shape)
-        assert own == (leaf.size // mesh.size if divisible else leaf.size)
-    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(actual[1].params))
+    for part in (actual[1].opt_state, actual[1].params, actual[1].carried.target):
+        is_split = sharding == "all" or part is actual[1].opt_state
+        for leaf in jax.tree.leaves(part):
+            divisible = leaf.ndim > 1 and any(n % mesh.size == 0 for n in leaf.shape)
+            assert leaf.sharding.is_fully_replicated != (is_split and divisible)
     whole, split = (as_numpy(state) for state in actual)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
 

@@ -34,7 +34,7 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(_INTS.split(), int),
     **dict.fromkeys(_FLOATS.split(), float),
     **dict.fromkeys(_TEXTS.split(), str),
-    **dict.fromkeys(("optim.nesterov", "optim.lars_clip", "optim.sharded"), bool),
+    **dict.fromkeys(("optim.nesterov", "optim.lars_clip"), bool),
     "optim.weight_decay": float | Callable,
     "schedule.milestones": tuple[float, ...],
     "eval.protocols": tuple[str, ...],
@@ -44,6 +44,7 @@ TYPES: dict[str, Any] = {
 LATER: dict[str, object] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
     "optim.decay_all": False,
+    "optim.sharding": "none",
     "init": "",
     "data.channels": 0,
     "data.normalise": "auto",
@@ -103,7 +104,10 @@ def check_common_keys(config: ConfigDict) -> None:
 
 
 def add_later_keys(config: Any) -> None:
-    """Add the keys of `LATER` that the groups of a config lack."""
+    """Add the keys of `LATER` that the groups of a config lack, and rename a key of version 0.1."""
+    if "sharded" in config.get("optim", ()):
+        config["optim"]["sharding"] = "optimizer" if config["optim"]["sharded"] else "none"
+        del config["optim"]["sharded"]
     for key, value in LATER.items():
         group, dot, name = key.rpartition(".")
         node = config.get(group) if dot else config
