@@ -178,11 +178,11 @@ def normalised(*widths: int, times: int) -> Counter:
     return summed(*[(2 * width,) for width in widths], times=times)
 
 
-def step(name: str):
+def step(name: str, sharding: str = "none", encoder: Encoder = ENCODER):
     """Return the communication of a training step, and the parameters."""
     crops = 3 if "multi-crop" in name else 0
     method = {
-        "siamese": lambda: siamese.method(ENCODER, nt_xent()),
+        "siamese": lambda: siamese.method(encoder, nt_xent()),
         "accumulated": lambda: siamese.method(ENCODER._replace(num_chunks=5), nt_xent()),
         "memory": lambda: siamese.method(ENCODER, sogclr()),
         "momentum": lambda: momentum.method(PREDICTING, info_nce()),
@@ -199,13 +199,12 @@ def step(name: str):
         "index": np.arange(B, dtype=np.int32),
         "label": np.zeros(B, np.int32),
     }
-    mesh, optimiser = distributed.make_mesh(), optax.sgd(0.1)
+    mesh, optimiser = distributed.make_mesh(), optax.sgd(0.1, momentum=0.9)
     two = jax.tree.map(lambda x: x[:2], batch)
-    state = make_init(method, optimiser, augment, two, EXAMPLES, mesh)(0)
-    lowered = make_train_step(method, optimiser, augment, mesh).lower(
-        state, distributed.shard(batch, mesh)
-    )
-    return collectives(lowered.compile().as_text(), N), jax.tree.leaves(state.params)
+    state = make_init(method, optimiser, augment, two, EXAMPLES, mesh, sharding=sharding)(0)
+    step = make_train_step(method, optimiser, augment, mesh, sharding=sharding)
+    compiled = step.lower(state, distributed.shard(batch, mesh)).compile()
+    return collectives(compiled.as_text(), N), jax.tree.leaves(state.params)
 
 
 NET, HEAD = WIDTHS, (HIDDEN,)
@@ -245,6 +244,24 @@ def test_step_communicates_gradients_statistics_and_the_loss(name):
     assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
     gradient = summed(*[x.shape for x in params], times=1)
     assert actual == gradient + STEPS[name] + send("all-gather", B)
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "all"])
+def test_split_parameters_are_gathered_and_their_gradient_is_reduced(sharding):
+    hidden = 2 * N
+    head = heads.mlp(proj_hidden_dim=hidden, proj_output_dim=D)
+    actual, params = step("siamese", sharding, ENCODER._replace(projector=head))
+    split = [x.shape for x in params if x.ndim == 2 and hidden in x.shape]
+    rest = [x.shape for x in params if x.shape not in split]
+    assert len(split) == 2
+    operation = "reduce-scatter" if sharding == "all" else "all-reduce"
+    expected = summed(*rest, times=1) + normalised(*NET, hidden, times=2) + gathered(2)
+    expected += send("all-gather", B)
+    for shape in split:
+        expected += send(operation, *shape) + send("all-gather", *shape)
+    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers, and whether all are finite
+    assert actual.pop(("all-reduce", 1)) <= 4
+    assert actual == expected
 
 
 def test_hlo_communication_counter_handles_loops_tuples_and_replicated_arrays():

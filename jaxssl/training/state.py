@@ -176,7 +176,7 @@ def make_gradient(
         )
         # The mean of the devices' local gradients is the global gradient, as jaxssl/collectives.py
         # explains.
-        grads = jax.tree.map(mean, grads, specs)
+        grads = _in_layout_of_params(jax.tree.map(mean, grads, specs))
         metrics = collectives.mean({"loss": value, **metrics}, axis)
         return Gradient(views, grads, metrics, carried, embeddings)
 
@@ -230,7 +230,6 @@ def make_train_step(
     @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
         _, grads, metrics, carried, embeddings = gradient(state, batch)
-        grads = _in_layout_of_params(grads)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
