@@ -141,6 +141,7 @@ def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeyp
 
 @pytest.mark.long
 def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
+    """They store parameters and optimiser in parts."""
     one, two = tmp_path / "one", tmp_path / "two"
     hosts = start("train", str(data_dir), str(two), "10")
     hosts[1].wait(timeout=240)
@@ -240,7 +241,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
     seed = str(jax.process_index()) if eyes == "seed" else "0"
-    pretrain.train(settings(data_dir, seed=seed), Path(workdir))
+    pretrain.train(settings(data_dir, seed=seed, **{"optim.sharding": "all"}), Path(workdir))
 
 
 def main() -> None:
