@@ -134,8 +134,9 @@ def _stem(name: str, setting: Any) -> str:
 
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:
-    """Return the command line of a study from its flags, with file names for absolute paths."""
-    options = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag != "name"]
+    """Return a study's command line without output files, with file names for absolute paths."""
+    given = [flag for flag in FLAGS if FLAGS[flag].present and flag not in ("name", "out", "page")]
+    options = [FLAGS[flag].serialize() for flag in given]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
     words = [word.partition("=") for word in (*options, *changes)]
     portable = [
