@@ -17,7 +17,7 @@ DOCS = Path(__file__).parent
 # Documents of the study batch_size, by title. The first one is in README.md.
 DOCUMENTS = {
     "A fifth of CIFAR-10": "small/batch_size-simclr-simclr_tuned-auc_cl-decl",
-    "All of CIFAR-10": "medium/batch_size-simclr-simclr_tuned-auc_cl-64",
+    "All of CIFAR-10": "medium/batch_size-simclr-simclr_tuned-auc_cl-16-64-256",
     "Handwritten digits": "tiny/batch_size",
     "Handwritten digits, equal steps": "tiny/batch_size-equal_steps",
 }
@@ -151,7 +151,7 @@ def table(board: Board, metric: str, note: bool = False) -> str:
             text = f"{mean(values):.1f}" if values else "not run"
             text += f" ± {stdev(values):.1f}" if len(values) > 1 else ""
             best, below, run = ranks[size]
-            wins = loss == best and below == run - {best}
+            wins = loss == best and len(run) > 1 and below == run - {best}
             texts.append(f"**{text}**" if wins else text)
         rows.append(f"| {NAMES[loss]} | {' | '.join(texts)} |")
     for key, name in (("raw", "raw pixels"), ("untrained", "untrained network")):
