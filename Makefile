@@ -46,7 +46,7 @@ record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (d
 
 site: .venv/ready  ## the documentation as site/index.html, with the reference of all functions
 	$(PY) -m pip install --quiet --editable ".[docs]"
-	$(PY) -m sphinx --quiet docs site
+	$(PY) -m sphinx --quiet -W --keep-going docs site
 
 clean:
 	rm -rf .venv .cache site docs/generated

@@ -6,12 +6,12 @@ called as
 
     module.apply(variables, images, train=True, axis_name=None, keys=None) -> features
 
-images: float array [n, h, w, c]. A file whose network takes other examples says so in a constant:
-    ``EXAMPLES = "graph"``, ``"video"`` or ``"captions"``.
-train: whether BatchNorm uses the statistics of the batch, and random layers are active.
-axis_name: name of a mapped axis. In training, BatchNorm averages its statistics over its devices.
-keys: typed random keys [n], one per image, for stochastic depth. None switches random layers off.
-features: float array [n, f].
+- images: float array [n, h, w, c]. A file whose network takes other examples says so in a constant:
+  ``EXAMPLES = "graph"``, ``"video"`` or ``"captions"``.
+- train: whether BatchNorm uses the statistics of the batch, and random layers are active.
+- axis_name: name of a mapped axis. In training, BatchNorm averages its statistics over its devices.
+- keys: typed random keys [n], one per image, for stochastic depth. None switches random layers off.
+- features: float array [n, f].
 
 The random numbers for an image depend only on its own key, so the result does not depend on how a
 batch is split over devices.

@@ -78,24 +78,24 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         path: a file with one of `SUFFIXES`, or a folder that `folders` reads, whose JSON files give
             settings of the network and its inputs.
         **options: None keeps what the file says, or the default.
-            num_heads: attention heads of a ViT, by default one per 64 channels of its width, and 12
-                for MoCo-v3's small ViT.
-            stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of
-                2, as in solo-learn). By default "cifar_wide" for files of solo-learn.
-            pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
-            activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it, and
-                names alone do not tell it.
-            layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
-                public ViTs of its width is refused without this number, because it may be
-                incomplete.
-            mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
-                ImageNet's, or CIFAR-10's with a 3 x 3 stem.
-            std: standard deviation of images, in (0, 1], with the same defaults.
-            crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps
-                the whole image. timm calls it ``crop_pct``.
-            size: side length of the network's images in pixels, 1 to 8192. The learned positions of
-                a ViT are interpolated if it is not theirs.
-            interpolation: "bilinear" or "bicubic", for the resizing of images.
+
+            - num_heads: attention heads of a ViT, by default one per 64 channels of its width, and
+              12 for MoCo-v3's small ViT.
+            - stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding
+              of 2, as in solo-learn). By default "cifar_wide" for files of solo-learn.
+            - pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
+            - activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it,
+              and names alone do not tell it.
+            - layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
+              public ViTs of its width is refused without this number, because it may be incomplete.
+            - mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
+              ImageNet's, or CIFAR-10's with a 3 x 3 stem.
+            - std: standard deviation of images, in (0, 1], with the same defaults.
+            - crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps
+              the whole image. timm calls it ``crop_pct``.
+            - size: side length of the network's images in pixels, 1 to 8192. The learned positions
+              of a ViT are interpolated if it is not theirs.
+            - interpolation: "bilinear" or "bicubic", for the resizing of images.
 
     Raises:
         UserError: if the file does not exist, is damaged or contains no supported network, if its

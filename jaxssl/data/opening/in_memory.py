@@ -63,7 +63,7 @@ def load_splits(
 ) -> tuple[Splits, str]:
     """Return the splits of a data set that is given as Python objects, and its fingerprint.
 
-    All examples are read once, to find their sizes and labels, unless they are `items.Stream`s.
+    All examples are read once, to find their sizes and labels, but not those of `items.Stream`.
 
     Args:
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
