@@ -286,7 +286,8 @@ def replicate(tree: T, mesh: Mesh) -> T:
 
 def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
     """Return whole arrays on the devices of this process, and the mesh of these devices."""
-    if not all(x.is_fully_replicated for x in jax.tree.leaves(tree)):
+    arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, Array)]
+    if not all(x.is_fully_replicated for x in arrays):
         tree = replicate_global(tree, mesh)
     local = make_mesh(mesh.local_devices)
     if local.size == mesh.size:
