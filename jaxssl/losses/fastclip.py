@@ -2,21 +2,21 @@
 
 import math
 
-from jax import Array, lax
+from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import log_average, read_examples, write_examples
+from jaxssl.losses.memory import read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
     count_positives,
-    log_sum_exp,
     mean_where,
     negatives,
     positives,
     swap,
 )
+from jaxssl.losses.sogclr import update_average
 
 RANGES = {
     **{"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"},
@@ -75,14 +75,10 @@ def _direction(
     s, neg = cosine(pairs), negatives(pairs)
     logits = s - mean_where(s, positives(pairs))[:, None]
     logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
-    log_count = jnp.log(jnp.maximum(jnp.sum(neg, axis=1, dtype=s.dtype), 1))
-    log_g = log_sum_exp(logits, neg) - log_count
-    new = lax.stop_gradient(log_g)
-    log_u = new if log_u is None else log_average(log_u, new, gamma)
-    loss = jnp.where(count_positives(pairs) > 0, jnp.exp(log_g - log_u), 0)
-    log_weight = jnp.where(neg, logits - (log_u + log_count)[:, None], 0)
-    slope = log_u - jnp.sum(jnp.where(neg, jnp.exp(log_weight) * logits, 0), axis=1)
-    return loss, log_u, slope
+    average = update_average(logits, neg, log_u, gamma)
+    loss = jnp.exp(average.log_mean - average.log_u)
+    loss = jnp.where(count_positives(pairs) > 0, loss, 0)
+    return loss, average.log_u, average.slope
 
 
 def objective(

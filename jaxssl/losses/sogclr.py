@@ -1,6 +1,7 @@
 """SogCLR: global contrastive loss with a moving average of the denominator for every example."""
 
 import math
+from typing import NamedTuple
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -61,16 +62,43 @@ def _terms(
     """Return the loss, the new log u, and the temperature's gradient without rho, each [n]."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
-    num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=s.dtype), 1)
-    logits = lax.stop_gradient(s) / tau
+    average = update_average(s / tau, neg, log_u, gamma)
+    loss = 2 * (jnp.sum(average.weight * s, axis=1) - mean_where(s, pos))
+    return jnp.where(jnp.any(pos, axis=1), loss, 0), average.log_u, average.slope
+
+
+class Average(NamedTuple):
+    """The moving average u of each anchor's mean of e^logits over its negatives N.
+
+    Attributes:
+        log_mean: [n] log of the batch's mean, with gradient. The other numbers are constants.
+        log_u: [n] log of u after this batch.
+        weight: [n, m], e^logits / (u |N|) of the negatives, at most 1 / gamma.
+        slope: [n] gradient of tau log u by the temperature tau, by which the logits are divided.
+    """
+
+    log_mean: Array
+    log_u: Array
+    weight: Array
+    slope: Array
+
+
+def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar) -> Average:
+    """Mix this batch into the moving averages.
+
+    Args:
+        logits: [n, m].
+        neg: [n, m], True for negatives.
+        log_u: [n] log of u before this batch, -inf for an example's first batch. None is -inf.
+        gamma: weight of this batch in u, in [0, 1].
+    """
+    num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=logits.dtype), 1)
     log_mean = log_sum_exp(logits, neg) - jnp.log(num_neg)
-    log_u = log_mean if log_u is None else log_average(log_u, log_mean, gamma)
-    # The weight is at most (number of negatives) / gamma at every temperature.
+    logits, now = lax.stop_gradient((logits, log_mean))
+    log_u = now if log_u is None else log_average(log_u, now, gamma)
     weight = jnp.where(neg, jnp.exp(jnp.where(neg, logits - log_u[:, None], 0)), 0)
     weight = weight / num_neg[:, None]
-    loss = 2 * (jnp.sum(weight * s, axis=1) - mean_where(s, pos))
-    gradient = log_u - jnp.sum(weight * logits, axis=1)
-    return jnp.where(jnp.any(pos, axis=1), loss, 0), log_u, gradient
+    return Average(log_mean, log_u, weight, log_u - jnp.sum(weight * logits, axis=1))
 
 
 def objective(

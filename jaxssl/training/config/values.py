@@ -104,7 +104,10 @@ def check_common_keys(config: ConfigDict) -> None:
 
 
 def add_later_keys(config: Any) -> None:
-    """Add the keys of `LATER` that the groups of a config lack, and rename a key of version 0.1."""
+    """Give a config of an earlier version its later keys, and the present name of optim.sharding.
+
+    The keys are those of `LATER`. Siamese methods, and no others, had none for a queue.
+    """
     if "sharded" in config.get("optim", ()):
         config["optim"]["sharding"] = "optimizer" if config["optim"]["sharded"] else "none"
         del config["optim"]["sharded"]
