@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.data import integrity, kind
 from jaxssl.data.class_names import finish
-from jaxssl.data.opening import in_memory, prepare
+from jaxssl.data.opening import in_memory, prepare, tar_shards
 from jaxssl.data.records import PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records
 from jaxssl.errors import UserError
@@ -43,7 +43,9 @@ def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
 def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     """Return the function that opens a split by its name. See `load` for arguments and errors."""
     if components.is_custom(data["name"]):
-        return in_memory.make_opener(data, examples)
+        return in_memory.make_opener(in_memory.call, data, examples)
+    if data["name"] == tar_shards.NAME:
+        return in_memory.make_opener(tar_shards.load, data, examples)
     return partial(_open, prepare.prepare(data), data, examples)
 
 

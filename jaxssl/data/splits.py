@@ -112,7 +112,9 @@ class Source:
 
     def take(self, indices: np.ndarray) -> "Source":
         """Return a split of the examples at ``indices`` [k], each once, in the present order."""
-        indices, parts, start = np.unique(indices), [], 0
+        chosen = np.zeros(len(self), bool)
+        chosen[indices] = True
+        indices, parts, start = np.flatnonzero(chosen), [], 0
         for part, members in self.parts:
             here = indices[(indices >= start) & (indices < start + len(members))] - start
             parts.append((part, members[here]))

@@ -184,7 +184,7 @@ def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
     with root.open("rb") as file:
         content = decompression.open_tar(file, root)
         fileobj: Any = content
-        with tarfile.open(fileobj=fileobj, mode="r|", tarinfo=_TarEntry) as archive:
+        with tarfile.open(fileobj=fileobj, mode="r|", tarinfo=TarEntry) as archive:
             for member in archive:
                 if member.isdir():
                     continue
@@ -223,7 +223,7 @@ class _SparseEntryError(Exception):
     """A tar archive holds a sparse file."""
 
 
-class _TarEntry(tarfile.TarInfo):
+class TarEntry(tarfile.TarInfo):
     """Tar entry that raises errors for damage that the tarfile module ignores.
 
     At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
@@ -233,6 +233,7 @@ class _TarEntry(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:  # pyright: ignore
+        """Parse a header, and refuse one that is followed by a huge extended header."""
         entry = super().frombuf(buf, encoding, errors)
         if entry.type in LONG_HEADERS and entry.size > MAX_LONG_HEADER:
             raise tarfile.ReadError(f"a header of {entry.size} bytes")
@@ -240,6 +241,7 @@ class _TarEntry(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:  # pyright: ignore
+        """Read the next header, and refuse a damaged one and one of a huge entry."""
         try:
             entry = super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # pyright: ignore[reportAttributeAccessIssue]  # untyped

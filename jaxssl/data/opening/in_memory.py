@@ -122,32 +122,48 @@ def _labelled_part(source: Source) -> Source:
     return source.take(labelled)
 
 
-def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
-    """Return the function that opens a split of the data set of a user's file, by its name.
+def call(data: ConfigDict) -> object:
+    """Return what the function of a user's file returns, any of the data of `load_splits`.
 
     Args:
-        data: the group `config.data`. "name" is path/to/file.py:NAME. The function NAME returns any
-            of the data of `load_splits`, and may take the argument ``path``, which is "path".
-        examples: kind of data set that the run needs.
+        data: the group `config.data`. "name" is path/to/file.py:NAME. The function NAME may take
+            the argument ``path``, which is "path".
 
     Raises:
-        UserError: if the function or its data are not valid, or the run does not take images.
+        UserError: if the function is not valid.
     """
     name = components.short_name(data["name"])
     function = components.factory("data", data["name"])
     if not callable(function):
         raise UserError(f"data.name={name!r} must be a function that returns the data set")
+    arguments = {"path": data["path"]} if "path" in inspect.signature(function).parameters else {}
+    if data["path"] and not arguments:
+        raise UserError(f"data.name={name!r} takes no argument path; leave data.path empty")
+    return function(**arguments)
+
+
+def make_opener(
+    load: Callable[[ConfigDict], object], data: ConfigDict, examples: str
+) -> Callable[[str], Source]:
+    """Return the function that opens a split of data that `load_splits` takes, by its name.
+
+    Args:
+        load: returns the data for the group `config.data`.
+        data: the group `config.data`.
+        examples: kind of data set that the run needs.
+
+    Raises:
+        UserError: if the data are not valid, or the run does not take images.
+    """
+    name = components.short_name(data["name"])
     if not kind.get(examples).pictures:
         raise UserError(
             f"data.name={name!r} holds images, but augment.name makes views of "
             f"{kind.units(examples)}; change one of them"
         )
-    arguments = {"path": data["path"]} if "path" in inspect.signature(function).parameters else {}
-    if data["path"] and not arguments:
-        raise UserError(f"data.name={name!r} takes no argument path; leave data.path empty")
     if data["labels"]:
         raise UserError("data.labels is only for folders and captions; leave it empty")
-    splits, _ = load_splits(function(**arguments), **split_options(data))
+    splits, _ = load_splits(load(data), **split_options(data))
     parts = {"train": splits.train, "test": splits.test}
     counts = {split: SimpleNamespace(num_examples=len(part)) for split, part in parts.items()}
 

@@ -253,7 +253,9 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
         values = np.asarray(labels)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
-        given = np.array([not (x is None or x != x or x == "") for x in values.tolist()], bool)
+        given = np.ones(len(values), bool)
+        if values.dtype.kind not in "biu":  # Of 10^8 integers, a list would take gigabytes.
+            given[:] = [not (x is None or x != x or x == "") for x in values.tolist()]
         present = values[given]
         present = np.asarray(present.tolist()) if present.dtype == object else present
     except (TypeError, ValueError) as error:

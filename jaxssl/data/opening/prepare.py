@@ -21,6 +21,7 @@ from jaxssl.data import IN_MEMORY, integrity
 from jaxssl.data.class_names import SUBSETS
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
+from jaxssl.data.opening import tar_shards
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
@@ -75,6 +76,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
 def is_known(name: str) -> bool:
     """Return True if the name is that of a data set, and not a path of the user."""
     ours = (*components.names("data"), *components.names("toy"), *PUBLISHED, *SUBSETS)
+    ours = (*ours, tar_shards.NAME)
     return name in ours or name in tfds.list_builders(with_community_datasets=False)
 
 
@@ -110,6 +112,8 @@ def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 
 def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    if name == tar_shards.NAME:
+        raise UserError(f"data.name={name!r} is read where it is; there is nothing to prepare")
     formats = components.names("data")
     if data["path"] and name not in (*formats, *PUBLISHED):
         raise UserError(
@@ -130,7 +134,7 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
     try:
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        valid = {*formats, *components.names("toy"), *PUBLISHED, *SUBSETS}
+        valid = {tar_shards.NAME, *formats, *components.names("toy"), *PUBLISHED, *SUBSETS}
         valid |= {*tfds.list_builders(with_community_datasets=False)}
         raise UserError(f"data.name={name!r} is unknown{suggest(name, sorted(valid))}") from error
     except ImportError as error:

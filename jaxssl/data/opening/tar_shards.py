@@ -1,0 +1,201 @@
+"""Pictures in tar shards, as WebDataset writes them: `data.name=tar_shards data.path=FOLDER`.
+
+The shards are read where they are, at the offsets of an index, so that a batch depends on the seed
+and its number alone. The index is built once, from the headers, and stored in `data.dir`.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import re
+import tarfile
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from ml_collections import ConfigDict
+from tensorflow_datasets.core import constants
+
+from jaxssl.data.decoders import decoding, files
+from jaxssl.data.opening.items import PictureFile
+from jaxssl.data.records import UNLABELLED
+from jaxssl.errors import UserError
+
+log = logging.getLogger("jaxssl")
+NAME = "tar_shards"
+# A split is a word in the path of its shards, such as train/000.tar or imagenet-val-000.tar.
+SPLIT = re.compile(r"(?<![a-z])(train|test|val|validation)(?![a-z])")
+LABEL = ".cls"
+MAX_LABEL = 2**10  # bytes of a label
+OPEN_FILES = 256
+SCANS = 16  # shards whose headers are read at the same time
+
+
+class Index(NamedTuple):
+    """Where the pictures of the shards are. The arrays have one row for each picture.
+
+    Attributes:
+        shard: int32 [n], position of the shard among the sorted paths.
+        offset: int64 [n], first byte of the picture in the shard.
+        size: int32 [n], number of bytes.
+        label: [n] text of the .cls file, "" for pictures without one, or int32 if all are numbers.
+    """
+
+    shard: np.ndarray
+    offset: np.ndarray
+    size: np.ndarray
+    label: np.ndarray
+
+
+@dataclass(frozen=True)
+class TarShards(Sequence):
+    """The pictures of shards by index, each read at its offset.
+
+    Attributes:
+        paths: the shards.
+        places: where the pictures are.
+    """
+
+    paths: tuple[Path, ...]
+    places: Index
+
+    def __len__(self) -> int:
+        """Return the number of pictures."""
+        return len(self.places.offset)
+
+    def __getitem__(self, index: int) -> PictureFile:  # pyright: ignore
+        """Read the file of a picture."""
+        path = self.paths[self.places.shard[index]]
+        offset, size = int(self.places.offset[index]), int(self.places.size[index])
+        content = os.pread(_open(path).number, size, offset)
+        if len(content) < size:
+            raise UserError(f"{path} ends before picture {index}; copy or download it again")
+        return PictureFile(f"byte {offset} of {path}", content)
+
+
+class _File:
+    """A file that is open for reading until nothing refers to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+_open = functools.lru_cache(OPEN_FILES)(_File)
+
+
+def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
+    """Return pictures and labels of the splits, in a form that `in_memory.load_splits` takes.
+
+    Pictures with the same name up to the first dot as a .cls file in their shard have its text as
+    label, a number or a name. Other files are ignored. Without splits in the names of the shards,
+    all pictures are of "train".
+
+    Args:
+        data: the group `config.data`. "path" is the folder of the shards, "dir" the folder for the
+            index.
+
+    Raises:
+        UserError: if the folder has no shards, or a shard is damaged, or has no pictures.
+    """
+    root = Path(data["path"]).expanduser()
+    if not data["path"] or not root.is_dir():
+        raise UserError(f"data.path={data['path']!r} must be the folder of the .tar files")
+    paths = tuple(sorted(root.rglob("*.tar")))
+    if not paths:
+        raise UserError(
+            f"data.path={root} holds no .tar files; unpack shards that are compressed as a whole, "
+            "such as .tar.gz"
+        )
+    splits = [_split_of(path.relative_to(root).as_posix()) for path in paths]
+    words = set(splits)
+    if words != {""} and ("" in words or "train" not in words or len(words) > 2):
+        raise UserError(
+            f"the shards of data.path={root} name {', '.join(sorted(words - {''}))}"
+            f"{', some of them no split' if '' in words else ''}; expected 'train' and at most one "
+            "of 'test', 'val' and 'validation' in the path of each shard, or none"
+        )
+    _open.cache_clear()  # Files of these names may have been replaced.
+    index = _find_index(root, paths, Path(data["dir"] or constants.DATA_DIR).expanduser())
+    out, in_test = {}, np.array([split not in ("", "train") for split in splits])[index.shard]
+    for name, chosen in (("train", ~in_test), ("test", in_test)):
+        part = Index(*(column[chosen] for column in index))
+        if name == "train" or len(words) == 2:
+            out[name] = TarShards(paths, part), part.label
+    return out
+
+
+def _split_of(name: str) -> str:
+    match = SPLIT.search(name.lower())
+    return match.group() if match else ""
+
+
+def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
+    """Load the index of shards, or build and store it."""
+    content = f"{root.resolve()}\0{files.fingerprint(root, ('.tar',))}"
+    path = folder / NAME / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.npz"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return Index(*(stored[name] for name in Index._fields))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        pass  # The index is missing or damaged.
+    log.info("data       reading the headers of %d shards once, for %s", len(paths), path)
+    with ThreadPoolExecutor(SCANS) as pool:
+        parts = list(pool.map(_scan, range(len(paths)), paths))
+    index = Index(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    if not len(index.shard):
+        raise UserError(
+            f"the shards in data.path={root} hold no pictures; expected files ending in "
+            f"{', '.join(decoding.SUFFIXES)}"
+        )
+    present = index.label[index.label != ""]
+    if np.char.isdecimal(present).all():
+        label = np.where(index.label == "", str(UNLABELLED), index.label)
+        index = index._replace(label=label.astype(np.int32))
+    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez(file, **index._asdict())
+        temporary.replace(path)
+    except OSError as error:
+        log.warning("data       cannot store the index %s: %s", path, error)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return index
+
+
+def _scan(number: int, path: Path) -> Index:
+    """Read the headers of a shard. Without "r:", tarfile would unpack a compressed one."""
+    labels, rows = {}, []
+    try:
+        size = path.stat().st_size
+        with tarfile.open(path, "r:", tarinfo=files.TarEntry) as archive:
+            for member in archive:
+                archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
+                end = member.offset_data + member.size
+                if end > size:
+                    raise tarfile.ReadError(f"{member.name} is cut off")
+                folder, name = os.path.split(member.name)
+                key = os.path.join(folder, name.partition(".")[0])
+                if not member.isfile() or name.startswith("."):
+                    continue
+                if name.endswith(LABEL) and member.size <= MAX_LABEL:
+                    labels[key] = os.pread(_open(path).number, member.size, member.offset_data)
+                elif name.lower().endswith(decoding.SUFFIXES):
+                    rows.append((member.offset_data, member.size, key))
+    except (*files.ARCHIVE_ERRORS, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}; copy or download it again") from error
+    texts = [labels.get(key, b"").decode(errors="replace").strip() for _, _, key in rows]
+    shard = np.full(len(rows), number, np.int32)
+    offset, length = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+    return Index(shard, offset, length.astype(np.int32), np.array(texts, np.str_))

@@ -1,0 +1,133 @@
+"""Pictures in tar shards, read by index."""
+
+import gzip
+import io
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from file_cases import refused
+from PIL import Image
+
+from jaxssl.data.opening import tar_shards
+from jaxssl.data.opening.prepare import prepare
+from jaxssl.data.source import load_splits
+from jaxssl.training import config
+
+pytestmark = pytest.mark.fast
+PICTURES = 12  # of a shard
+
+
+def picture(value, size=8):
+    file = io.BytesIO()
+    Image.fromarray(np.full((size, size, 3), value, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_shard(path, first, label=lambda index: str(index % 3), **options):
+    """Write a shard as WebDataset does: the files of an example follow each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", **options) as archive:
+        for index in range(first, first + PICTURES):
+            files = {"png": picture(index), "cls": label(index).encode(), "json": b"{}"}
+            for suffix, content in files.items():
+                entry = tarfile.TarInfo(f"./{index:06d}.{suffix}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+
+def settings(folder, **keys):
+    pairs = [("data.name", "tar_shards"), ("data.path", str(folder))]
+    pairs += [
+        ("data.dir", str(folder.parent / "sets")),
+        *((f"data.{k}", v) for k, v in keys.items()),
+    ]
+    return config.load("base", pairs).data
+
+
+def values(split):
+    """Return the first byte of each picture, which is its number."""
+    return [int(np.asarray(x.input)[0, 0, 0]) for x in split.read(np.arange(len(split)))]
+
+
+@pytest.mark.parametrize("cache", ["auto", "none"])
+@pytest.mark.parametrize("names", [("train/0.tar", "val/0.tar"), ("a-train-0.tar", "a-test-0.tar")])
+def test_splits_pictures_and_labels_are_those_of_the_shards(tmp_path, names, cache):
+    for number, name in enumerate(names):
+        write_shard(tmp_path / "shards" / name, number * PICTURES)
+    splits = load_splits(settings(tmp_path / "shards", cache=cache, test_split="test[:6]"))
+    assert values(splits.train) == list(range(PICTURES))
+    assert values(splits.test) == list(range(PICTURES, PICTURES + 6))
+    assert splits.train.labels.tolist() == [i % 3 for i in range(PICTURES)]
+    assert splits.train.class_names == ("0", "1", "2")
+    assert splits.train.streamed == (cache == "none") and splits.train.shape == (8, 8, 3)
+    if cache == "none":  # as a process that reads batches gets the split
+        assert values(pickle.loads(pickle.dumps(splits.test)))[0] == PICTURES
+
+
+@pytest.mark.parametrize(
+    "options", [{"format": tarfile.USTAR_FORMAT}, {"format": tarfile.PAX_FORMAT}]
+)
+def test_labels_may_be_names_or_missing_and_names_may_be_long(tmp_path, options):
+    shard = tmp_path / "shards" / "0.tar"
+    write_shard(shard, 0, lambda index: ["cat", "dog", ""][index % 3], **options)
+    splits = load_splits(settings(tmp_path / "shards", cache="none"))
+    assert splits.train.class_names == ("cat", "dog")
+    assert set(splits.train.labels.tolist()) == {0, 1, -1}
+    assert splits.test.labelled and len(splits.train) + len(splits.test) <= PICTURES
+
+
+def test_the_index_is_stored_and_built_again_after_a_change(tmp_path, monkeypatch):
+    scans = []
+    scan = tar_shards._scan
+    monkeypatch.setattr(tar_shards, "_scan", lambda *a: scans.append(a) or scan(*a))
+    shard, data = tmp_path / "shards" / "0.tar", settings(tmp_path / "shards")
+    write_shard(shard, 0)
+    for _ in range(2):
+        load_splits(data)
+    assert len(scans) == 1
+    (index,) = (tmp_path / "sets" / "tar_shards").iterdir()
+    index.write_bytes(index.read_bytes()[:-99])
+    assert len(load_splits(data).train) == len(load_splits(data).train) and len(scans) == 2
+    write_shard(shard.with_name("1.tar"), PICTURES)
+    splits = load_splits(data)
+    assert len(splits.train) + len(splits.test) == 2 * PICTURES and len(scans) == 4
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: -tarfile.RECORDSIZE - 2000])
+
+
+BAD = [
+    (cut, "0.tar cannot be read: "),
+    (lambda shard: shard.write_bytes(b"no tar" * 999), "0.tar cannot be read"),
+    (lambda shard: shard.write_bytes(gzip.compress(shard.read_bytes())), "0.tar cannot be read"),
+    (lambda shard: shard.rename(shard.with_suffix(".tar.gz")), "holds no .tar files"),
+    (lambda shard: write_shard(shard.with_name("train-1.tar"), 0), "some of them no split"),
+    (lambda shard: shard.rename(shard.with_name("val.tar")), "name val; expected 'train'"),
+    (lambda shard: tarfile.open(shard, "w").close(), "hold no pictures"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), BAD)
+def test_unusable_shards_are_refused_in_one_line(tmp_path, damage, message):
+    shard = tmp_path / "shards" / "0.tar"
+    write_shard(shard, 0)
+    damage(shard)
+    with refused(message):
+        load_splits(settings(shard.parent))
+    assert not (tmp_path / "sets").exists()
+
+
+def test_a_shard_that_shrinks_while_it_is_read_is_named(tmp_path):
+    shard = tmp_path / "shards" / "0.tar"
+    write_shard(shard, 0)
+    train = load_splits(settings(shard.parent, cache="none")).train
+    shard.write_bytes(shard.read_bytes()[:600])
+    with refused("0.tar ends before picture"):
+        train.read(np.arange(len(train)))
+    with refused("must be the folder"):
+        load_splits(settings(shard))
+    with refused("nothing to prepare"):
+        prepare(settings(shard.parent))
