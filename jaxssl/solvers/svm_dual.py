@@ -218,7 +218,7 @@ def svm_dual_inv(
 
 def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     """Return the step size of projected gradient descent, [n, 1] or [1, 1]."""
-    dtype, m = problem.row.dtype, problem.row.shape[1]
+    dtype = problem.row.dtype
     if isinstance(step, str) and step != "frobenius":
         raise ValueError(f"step must be a number, None or 'frobenius', got {step!r}")
     if step is not None and not isinstance(step, str):
@@ -226,16 +226,22 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     if step is not None:
         square = _squared_norm(problem)
         return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, tiny(dtype))), 0)
-    # This bounds the largest eigenvalue of every problem's matrix Delta_i, a principal block of D =
-    # K' + t11' - k'1' - 1k' + beta I over all m rows. Because K'1 = 0, D is [[m t + beta, -sqrt(m)
-    # k'], [-sqrt(m) k', K' + beta I]] along 1 and across it. Its norm is at most the norm of the
-    # 2x2 matrix of norms, whatever the signs of t and of K'. If D >= 0, then |k'|^2 <= lambda_1 t
-    # and the bound is below lambda_1 + m t + beta.
-    across = spectral_radius(problem.matrix)
+    return 1 / _bound_norm(problem, spectral_radius(problem.matrix))
+
+
+def _bound_norm(problem: Problem, across: Array) -> Array:
+    """Bound the norm [n, 1] of every Delta_i, given the norm of K' + beta I.
+
+    Delta_i is a principal block of D = K' + t11' - k'1' - 1k' + beta I over all m rows. Because K'1
+    = 0, D is [[m t + beta, -sqrt(m) k'], [-sqrt(m) k', K' + beta I]] along 1 and across it. Its
+    norm is at most the norm of the 2x2 matrix of norms, whatever the signs of t and of K'. If D >=
+    0, then |k'|^2 <= lambda_1 t and the bound is below lambda_1 + m t + beta.
+    """
+    m = problem.row.shape[1]
     along = m * jnp.abs(problem.offset) + problem.beta
     between = jnp.sum(problem.row * problem.row, axis=1, keepdims=True)
     half = (across - along) / 2
-    return 1 / ((across + along) / 2 + jnp.sqrt(half * half + m * between))
+    return (across + along) / 2 + jnp.sqrt(half * half + m * between)
 
 
 def _squared_norm(problem: Problem) -> Array:
@@ -310,8 +316,8 @@ def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
     shift = jnp.maximum(problem.beta / m, 100 * float(jnp.finfo(dtype).eps) * top)
     root = inverse_root(problem.matrix + (shift - problem.beta) * eye)
     convex = jnp.all(jnp.isfinite(root)) & (jnp.max(diagonal) <= 1 + shift)
-    # Otherwise rho is 1.2 times a bound on the norm of every Delta_x, computed as in `_step_size`.
-    along = m * jnp.max(jnp.abs(centred - problem.beta + 1 - diagonal)) + problem.beta
-    between = jnp.max(jnp.linalg.norm(problem.matrix, axis=1)) + problem.beta
-    safe = 1.2 * (jnp.maximum(top, along) + m**0.5 * between)
+    # Otherwise rho is 1.2 times a bound on the norms of all Delta_x.
+    offset = (centred - problem.beta + 1 - diagonal)[:, None]
+    every = problem._replace(row=problem.matrix - problem.beta * eye, offset=offset)
+    safe = 1.2 * jnp.max(_bound_norm(every, top))
     return jnp.where(convex, usual, safe), jnp.where(convex, 1.6, 1.0).astype(dtype)

@@ -10,6 +10,7 @@ from scipy.optimize import lsq_linear
 
 from jaxssl.solvers import svm_dual_admm, svm_dual_inv, svm_dual_pgd
 from jaxssl.solvers._problem import certify, make_problem
+from jaxssl.solvers.svm_dual import _penalty, _step_size
 
 pytestmark = pytest.mark.fast
 
@@ -245,6 +246,19 @@ def test_pgd_default_step_size_is_at_most_one_over_lambda_max():
                 step = one[i, free[0]] / 2  # from 0, the first step is 2 eta
                 largest = np.linalg.eigvalsh(delta)[-1]
                 assert 0.4 < step * largest <= 1
+
+
+def test_admm_penalty_of_indefinite_kernels_is_slightly_above_all_norms():
+    """A kernel of one number c leaves Delta_x = (1 - c) 11' + beta I, whose norm is |1 - c| m."""
+    cases = [(kernels()[name], 1.2, 4) for name in ("tanh", "poly")]
+    with jax.enable_x64(True):
+        for kernel, least, most in [*cases, (np.full((M, M), 3.0), 1.2, 1.3)]:
+            problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, 1.0, BETA, mask=False)
+            rho, _ = _penalty(problem, jnp.asarray(kernel))
+            norms = [np.linalg.norm(delta, 2) for delta, _ in dense(kernel, POSITIVE, ONE)]
+            assert least < rho / max(norms) < most
+            steps = _step_size(problem, None)
+            np.testing.assert_allclose(rho, 1.2 / steps.min(), rtol=1e-9)
 
 
 @each_solver
