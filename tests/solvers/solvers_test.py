@@ -1,6 +1,7 @@
 """Tests of the solvers against dense float64 problems and SciPy's exact solutions."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,11 +17,12 @@ pytestmark = pytest.mark.fast
 
 M, BETA, STEPS = 16, 0.2, 30  # the solvers have another beta by default
 OPTIONS = ("num_steps", "step", "accelerated", "restart", "tol", "check_every")
-POSITIVE = np.arange(M, dtype=np.int32)
-ONE = POSITIVE[:, None]  # the released negatives
-TWO = np.stack([(POSITIVE + M // 2) % M, POSITIVE], 1).astype(np.int32)  # both views
+# Solvers take arrays of NumPy too.
+POSITIVE: Any = np.arange(M, dtype=np.int32)
+ONE: Any = POSITIVE[:, None]  # the released negatives
+TWO: Any = np.stack([(POSITIVE + M // 2) % M, POSITIVE], 1).astype(np.int32)  # both views
 LABELS = np.array([0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5])
-MASK = LABELS[:, None] == LABELS[None, :]
+MASK: Any = LABELS[:, None] == LABELS[None, :]
 THREE = np.stack([(POSITIVE + k) % M for k in (1, 0, 7)], 1).astype(np.int32)
 EXCLUDED = {"one": ONE, "two": TWO, "three": THREE, "mask": MASK}
 both = pytest.mark.parametrize("excluded", ["one", "two"])
@@ -310,7 +312,7 @@ def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
         1e30 * kernels()["rbf"],
         1e-30 * kernels()["rbf"],
     ):
-        for C in np.float32([0, 1, np.inf]):
+        for C in (0.0, 1.0, np.inf):
             solution = SOLVERS[name](np.float32(kernel), POSITIVE, EXCLUDED[excluded], C)
             assert all(np.isfinite(leaf).all() for leaf in solution)
             assert np.all((solution.alpha >= 0) & (solution.alpha <= C))
@@ -318,11 +320,11 @@ def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
 
 @each_solver
 def test_kernels_with_at_most_one_free_row_have_a_closed_form_solution(name):
-    kernel, positive = np.float32([[1, 0.5], [0.5, 1]]), POSITIVE[:2]
+    kernel, positive = jnp.array([[1, 0.5], [0.5, 1]]), POSITIVE[:2]
     one = SOLVERS[name](kernel, positive, ONE[:2])
     # One free row: (K_jj - 2 K_xj + 1 + beta) a = 2
-    np.testing.assert_allclose(one.alpha, np.float32([[0, 2], [2, 0]]) / (1 + BETA), rtol=1e-3)
-    none = SOLVERS[name](kernel, positive, np.int32([[0, 1], [1, 0]]))
+    np.testing.assert_allclose(one.alpha, 2 * (1 - np.eye(2)) / (1 + BETA), rtol=1e-3)
+    none = SOLVERS[name](kernel, positive, np.array([[0, 1], [1, 0]]))
     for leaf in none[:4]:
         assert (leaf == 0).all()
 
@@ -353,7 +355,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel[:3], POSITIVE, ONE), "kernel"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE[:3]), "excluded"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK[:, :3]), "excluded"),
-        (lambda: svm_dual_pgd(kernel, np.float32(POSITIVE), ONE), "positive"),
+        (lambda: svm_dual_pgd(kernel, 1.0 * POSITIVE, ONE), "positive"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=0), "num_steps"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "step"),
