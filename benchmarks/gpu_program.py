@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_program.py --networks resnet18 --batches 128 --precisions bf16
 
-Needs `pip install "jax[cuda12]"`: XLA compiles the step of `train_step.py` for the description of
+Needs `pip install "jaxssl[cuda]"`: XLA compiles the step of `train_step.py` for the description of
 an H200. It cannot choose algorithms of convolutions and matrix products by autotuning without a
 device; otherwise the kernels, layouts and arrays are the same as on a device.
 
@@ -20,34 +20,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["JAX_PLATFORMS"] = "cpu"  # The script itself runs on a CPU.
 
 import jax
-from jax.experimental import topologies
 from shared import NETWORKS, begin
 
 from jaxssl import distributed
+from jaxssl.errors import UserError
 from jaxssl.report.markdown import markdown_table
+from jaxssl.training import topology
 from jaxssl.training.state import make_train_step, shardings
 
-H200 = """
-gpu_device_info {
-  cuda_compute_capability { major: 9 }
-  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  shared_memory_per_core: 233472 shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 device_memory_size: 150000000000
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 8 }
-runtime_version { major: 12 minor: 9 }
-device_description_str: "NVIDIA H200"
-"""
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
@@ -61,12 +47,9 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     """Compile a training step and return its program text and temporary memory in bytes."""
     config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
     try:
-        described = topologies.get_topology_desc(
-            platform="cuda", target_config=H200, topology="1x1x1"
-        )
-    except NotImplementedError:
-        sys.exit('error: JAX has no compiler for GPUs here; pip install "jax[cuda12]"')
-    mesh = distributed.make_mesh(described.devices)
+        mesh = topology.describe("h200-1").mesh
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
     def shape(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -74,10 +57,8 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     split = distributed.data_sharding(mesh)
     given = jax.tree.map(lambda x: shape(x, split), batches.next())
     state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, "none"))
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    # Matrix products use cuBLAS. Triton would time its tile sizes on a GPU, and here is none.
-    options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-    compiled = step.lower(state, given).compile(options)
+    step: Any = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    compiled = step.lower(state, given).compile(topology.UNTIMED)
     return compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -102,7 +83,7 @@ def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, 
         name, shape, kind, operands = match.groups()
         sizes[name] = size_of(WORKSPACE.sub("", shape) if kind == "custom-call" else shape)
         if kind == "while":
-            body = re.search(r"body=(%[^,\s]+)", line)[1]
+            (body,) = re.findall(r"body=(%[^,\s]+)", line)
             times = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
             yield from kernels(text, body, turns * (int(times[1]) if times else 1))
         elif kind in KERNELS:
@@ -114,7 +95,7 @@ def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, 
 
 def main() -> None:
     """Print kernels and bytes for each network, batch size and precision."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Count kernels and bytes of a step.")
     parser.add_argument("--networks", nargs="+", default=["resnet18"], choices=NETWORKS)
     parser.add_argument("--batches", nargs="+", type=int, default=[128])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=("bf16", "float32"))
@@ -131,7 +112,7 @@ def main() -> None:
                     args.text.mkdir(parents=True, exist_ok=True)
                     (args.text / f"{network}-{batch}-{precision}.txt").write_text(text)
                 counts, sizes = Counter(), Counter()
-                entry = re.search(r"\n(ENTRY %\S+) ", text)[1]
+                (entry,) = re.findall(r"\n(ENTRY %\S+) ", text)
                 for part, times, size in kernels(text, entry):
                     for key in (part, "all"):
                         counts[key] += times

@@ -50,6 +50,13 @@ DRY_RUN = flags.DEFINE_bool(
     "unless its program is large. Needs no data for common sets of images, and writes nothing.",
     FLAGS,
 )
+TOPOLOGY = flags.DEFINE_string(
+    "topology",
+    None,
+    "With --dry_run: compile for a pod, such as v5e-256, v6e:8x8, v5p-512, h100-64 or cpu:8, and "
+    "print memory and communication. Needs no such device.",
+    FLAGS,
+)
 PROFILE = flags.DEFINE_string(
     "profile",
     None,
@@ -101,6 +108,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
     if profile and DRY_RUN.value:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
+    if TOPOLOGY.value and not DRY_RUN.value:
+        raise UserError("--topology describes devices that are not here; add --dry_run")
     workdir = Path(RESUME.value or WORKDIR.value or Path("runs") / files.run_name(CONFIG.value))
     if RESUME.value:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
@@ -109,11 +118,12 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if KEYS.value:
         print(*config_help.table(config_help.config_settings(settings)), sep="\n")
         return None
-    cli.start_jax(FLAGS)
+    if not TOPOLOGY.value:
+        cli.start_jax(FLAGS)
     if DRY_RUN.value:
         from jaxssl.training.dry_run import dry_run
 
-        return dry_run(settings)
+        return dry_run(settings, TOPOLOGY.value)
     from jaxssl.evaluation import pretrain
 
     pretrain.train(settings, workdir, profile=profile, trust=TRUST.value)

@@ -1,19 +1,25 @@
 """Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh
+from jax.stages import Compiled
 from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.training import summary
+from jaxssl.errors import one_line
+from jaxssl.training import summary, topology
 from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.config.method import check_labels, make_crops
+from jaxssl.training.hlo import collectives
 from jaxssl.training.output import compile_cache
 from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
@@ -68,8 +74,8 @@ class _Data(NamedTuple):
     description: str
 
 
-def dry_run(config: ConfigDict) -> None:
-    """Print what a run would do and the memory it needs, and take one step on a few examples.
+def dry_run(config: ConfigDict, pod: str | None = None) -> None:
+    """Print what a run would do, send and need of memory, and take one step on a few examples.
 
     The step of the whole batch is compiled for the figure of its memory, and not taken. A small
     step is compiled too and taken. It has two examples on each device, or in each of the
@@ -80,30 +86,42 @@ def dry_run(config: ConfigDict) -> None:
     Nothing is written. A data set of images whose sizes are known is not opened; examples other
     than images are read from the training split.
 
+    Args:
+        config: complete.
+        pod: compile for the devices of this name, see `jaxssl.training.topology.describe`, and take
+            no step. By default the devices are those of this machine.
+
     Raises:
-        UserError: on a value that a component rejects, or a data set of unknown sizes.
+        UserError: on a value that a component rejects, a data set of unknown sizes, or a pod that
+            is unknown or too small.
     """
-    mesh = distributed.make_mesh()
+    described = topology.describe(pod) if pod else None
+    mesh = described.mesh if described else distributed.make_mesh()
     ours = kind.of(config)
-    number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
+    number = 0 if pod else min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
     find = _random_images if ours.batch_shapes else _read_examples
     data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
     init: Any = make_init(setup, data.few, data.num_examples, mesh)
     state = init.eval_shape(config.seed)
     show(f"data       {data.description}")
-    for line in summary.lines(config, setup, state, data.shapes, mesh.size):
+    for line in summary.lines(config, setup, state, data.shapes, mesh):
         show(line)
 
     state = _place(state, shardings(setup.method, state, mesh, setup.sharding))
-    whole, few = (
-        _place(batch, jax.tree.map(lambda _: distributed.data_sharding(mesh), batch))
-        for batch in (data.shapes, data.few)
-    )
+    split = distributed.data_sharding(mesh)
+    whole = _place(data.shapes, jax.tree.map(lambda _: split, data.shapes))
     components = setup.method, setup.optimiser, setup.augment
     step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
-    lowered, available = step.lower(state, whole), _available_memory()
-    arguments, temporary = _compile(lowered)[1:]
+    lowered = step.lower(state, whole)
+    options = described.options if described else {}
+    available = described.memory * mesh.size if described else _available_memory()
+    try:
+        compiled, arguments, temporary = _compile(lowered, mesh, options)
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return show(f"too large  {one_line(error)}; reduce batch_size or raise accumulate_steps")
     show(
         f"memory     {_mebibytes(arguments + temporary)} on each device: "
         f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing "
@@ -112,6 +130,10 @@ def dry_run(config: ConfigDict) -> None:
     room = f"{_mebibytes(available)} are available"
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
+    if mesh.size > 1:
+        show(f"sends      {_describe_collectives(compiled, mesh.size)}")
+    if pod:
+        return
     operations = lowered.as_text().count(" = ")
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     if operations > MOST_OPERATIONS or size > MOST_BYTES:
@@ -120,7 +142,8 @@ def dry_run(config: ConfigDict) -> None:
             "too large for a dry run"
         )
         return
-    compiled, arguments, temporary = _compile(step.lower(state, few))
+    few = _place(data.few, jax.tree.map(lambda _: split, data.few))
+    compiled, arguments, temporary = _compile(step.lower(state, few), mesh)
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"one step   skipped: {room}; take a smaller network")
         return
@@ -128,6 +151,19 @@ def dry_run(config: ConfigDict) -> None:
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     show(f"one step   of {number} examples: {figures}")
+
+
+def _describe_collectives(compiled: Compiled, devices: int) -> str:
+    """Return how many collective operations of each kind a step has, and their bytes."""
+    try:
+        sent = collectives(compiled, devices)
+    except (ValueError, JaxRuntimeError) as error:  # a loop of unknown length; another libtpu
+        return f"not counted: {one_line(error, 80)}"
+    counts, sizes = Counter[str](), Counter[str]()
+    for (operation, arrays), times in sent.items():
+        counts[operation] += times
+        sizes[operation] += times * sum(arrays)
+    return ", ".join(f"{counts[x]} {x} ({sizes[x] / 1e6:,.3g} MB)" for x in sorted(counts))
 
 
 def find_metadata(data: ConfigDict, size: int) -> Metadata:
@@ -153,9 +189,13 @@ def _place(tree: object, layout: object) -> Any:
     )
 
 
-def _compile(lowered: Any) -> tuple[Any, int, int]:
+def _compile(
+    lowered: Any, mesh: Mesh, options: Mapping[str, int | bool] | None = None
+) -> tuple[Any, int, int]:
     """Return a compiled step, and the bytes of its arguments and of its computation."""
-    compiled = lowered.compile(compile_cache.fast_compile_options(0))
+    if mesh.devices.flat[0].platform == "cpu":
+        options = compile_cache.fast_compile_options(0)
+    compiled = lowered.compile(options)
     sizes = compiled.memory_analysis()
     if sizes is None:  # The platform does not tell.
         return compiled, 0, 0
@@ -163,14 +203,14 @@ def _compile(lowered: Any) -> tuple[Any, int, int]:
 
 
 def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
-    """Return random images with the sizes of the data set."""
+    """Return random images with the sizes of the data set; two at least, for their shapes."""
     metadata = find_metadata(config.data, config.augment.size)
     check_labels(config, metadata.num_classes, metadata.num_classes > 0)
     check_batch(config.batch_size, metadata.num_examples, mesh.size)
     crops = None if metadata.one_size else make_crops(config)
     make_shapes: Any = kind.of(config).batch_shapes
     shapes = make_shapes(config.batch_size, metadata.shape, crops)
-    rng = np.random.default_rng(config.seed)
+    rng, number = np.random.default_rng(config.seed), max(number, 2)
     few = {
         "input": jax.tree.map(
             lambda x: rng.integers(0, 256, (number, *x.shape[1:]), x.dtype), shapes["input"]
@@ -184,18 +224,19 @@ def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
 
 
 def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
-    """Read a few examples of the training split."""
+    """Read a few examples of the training split, or with ``number`` 0 two for their shapes."""
     kind.of(config).check()
     train = source.load(config.data, config.data.train_split, kind.of(config).data)
     check_labels(config, train.num_classes, train.labelled)
-    shapes = make_batches(config, train, mesh).shapes
-    config = config.copy_and_resolve_references()
-    config.batch_size = number
     batches = make_batches(config, train, mesh)
-    try:
-        return _Data(shapes, batches.next(), len(train), batches.crops, train.describe())
-    finally:
+    shapes, few = batches.shapes, batches.example
+    if number:
+        config = config.copy_and_resolve_references()
+        config.batch_size = number
+        batches = make_batches(config, train, mesh)
+        few = batches.next()
         batches.close()
+    return _Data(shapes, few, len(train), batches.crops, train.describe())
 
 
 def _mebibytes(num_bytes: float) -> str:

@@ -293,7 +293,7 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
     log.info("evaluation %s", evaluation)
     if run.record.init and not step:
         log.info("init       %s", summary.describe_init(run.record.init))
-    for line in summary.lines(run.config, run.setup, state, run.batches.shapes, run.mesh.size):
+    for line in summary.lines(run.config, run.setup, state, run.batches.shapes, run.mesh):
         log.info(line)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import components
@@ -18,7 +19,7 @@ def lines(
     setup: Setup,
     state: TrainState,
     batch: Mapping[str, object],
-    num_devices: int,
+    mesh: Mesh,
 ) -> list[str]:
     """Return the lines that a run logs when it starts.
 
@@ -27,7 +28,7 @@ def lines(
         setup: built from the config.
         state: untrained state.
         batch: a batch, or its shapes.
-        num_devices: number of devices that share a batch.
+        mesh: the devices that share a batch.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(setup.augment, key, batch["input"], batch["index"])
@@ -36,7 +37,7 @@ def lines(
     counts = {name: _count(tree) for name, tree in state.params.items()}
     by_network = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
-    device, size = jax.devices()[0].device_kind, config.batch_size
+    device, size = mesh.devices.flat[0].device_kind, config.batch_size
     chunks, unit = config.accumulate_steps, setup.units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     captions = ()
@@ -62,7 +63,7 @@ def lines(
         f"method     {_settings(config.method)}",
         f"loss       {_settings(config.loss)}",
         f"batch      {size} {unit}, {config.views} views each{accumulated}; "
-        f"{size // num_devices} {unit} on each of {num_devices} devices ({device})",
+        f"{size // mesh.size} {unit} on each of {mesh.size} devices ({device})",
         f"optimiser  {config.optim.name}, peak learning rate {setup.peak_rate:g} "
         f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
         f"weight decay {_value(config.optim.weight_decay)}",

@@ -1,12 +1,12 @@
-"""What the devices of a compiled program send each other, read from its text."""
+"""What the devices of a compiled program send each other, read from the text of its HLO."""
 
 import math
 import re
 from collections import Counter
 
+from jax.stages import Compiled
+
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
-BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 HEAD = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{$")
 # `%name = shape operation(`, where the shape may be a tuple's.
 LINE = re.compile(r"^\s*(?:ROOT )?%[\w.-]+ = (.+?) ([a-z][a-z-]*)\(")
@@ -15,24 +15,27 @@ CALLED = re.compile(r"(\w+)=%([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
+# An operation and the bytes of each array that it sends.
+Collective = tuple[str, tuple[int, ...]]
 
-def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
-    """How often a device sends what: (operation, bytes of the array that all devices share).
 
-    The array is whole: what an all-gather makes, what a reduce-scatter starts from. An operation
-    on a tuple counts as one for each array, so that it does not matter what the compiler puts
-    together. What a loop sends counts once for each round.
+def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
+    """Count the collective operations that a device takes part in, with the bytes of their arrays.
+
+    The bytes are those of whole arrays: the result of an all-gather, the operand of a
+    reduce-scatter. The compiler may send several arrays by one operation. Operations in a loop
+    count once for each iteration.
 
     Args:
-        text: of the compiled program, in HLO.
-        devices: how many share the work.
+        compiled: the program.
+        devices: number of devices that share the work.
 
     Raises:
         ValueError: on a collective in a loop of unknown length, or in one branch alone.
     """
     parts: dict[str, list[str]] = {}
     name = entry = ""
-    for line in text.splitlines():
+    for line in (compiled.as_text() or "").splitlines():
         if head := HEAD.match(line):
             name = head[2]
             entry = name if head[1] else entry
@@ -40,33 +43,32 @@ def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
         elif name:
             parts[name].append(line)
 
-    def sent(name: str) -> Counter[tuple[str, int]]:
-        actual: Counter[tuple[str, int]] = Counter()
+    def sent(name: str) -> Counter[Collective]:
+        actual: Counter[Collective] = Counter()
         for line in parts[name]:
             if not (match := LINE.match(line)):
                 continue
-            shape, operation = match[1], match[2].removesuffix("-start")
+            # An asynchronous operation has its result where it ends.
+            shape, operation = match[1], match[2].removesuffix("-done")
             if operation in COLLECTIVES:
-                if match[2].endswith("-start"):
-                    raise ValueError(f"asynchronous collectives are not read: {line}")
                 whole = devices if operation == "reduce-scatter" else 1
-                actual.update((operation, size * whole) for size in sizes(shape))
+                actual[operation, tuple(size * whole for size in sizes(shape))] += 1
                 continue
             called = dict((key, part) for key, part in CALLED.findall(line) if part in parts)
             if operation == "while":
                 body, trips = sent(called["body"]), TRIPS.search(line)
                 if body and not trips:
-                    raise ValueError(f"a collective in a loop of unknown length: {line}")
+                    raise ValueError("a collective in a loop of unknown length")
                 for key, count in body.items():
-                    actual[key] += count * int(trips[1])
+                    actual[key] += count * int(trips[1]) if trips else 0
             elif operation == "conditional":
                 names = [*re.findall(r"%([\w.-]+)", "".join(BRANCHES.findall(line)))]
                 names += [called[key] for key in called if key.endswith("_computation")]
                 branches = [sent(branch) for branch in names]
                 if any(branch != branches[0] for branch in branches):
-                    raise ValueError(f"a collective in one branch alone: {line}")
+                    raise ValueError("a collective in one branch alone")
                 actual += branches[0]
-            elif operation in ("call", "fusion"):
+            elif operation in ("call", "fusion", "async-start"):
                 for part in called.values():
                     actual += sent(part)
         return actual
@@ -75,8 +77,10 @@ def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
 
 
 def sizes(shape: str) -> list[int]:
-    """Bytes of every array of a shape or tuple of shapes."""
+    """Return the bytes of each array of a shape or a tuple, such as "(f32[8,4], u8[])"."""
     return [
-        BYTES[dtype] * math.prod(map(int, filter(None, dims.split(","))))
+        int(re.sub(r"^\D+|\D.*", "", dtype.replace("pred", "u8")))
+        * math.prod(map(int, filter(None, dims.split(","))))
+        // 8
         for dtype, dims in ARRAY.findall(shape)
     ]

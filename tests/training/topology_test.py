@@ -1,0 +1,101 @@
+"""Pods described by a name: their shape, errors, and a dry run that compiles for them."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from jaxssl import cli
+from jaxssl.errors import UserError
+from jaxssl.training import config as config_lib
+from jaxssl.training import topology
+from jaxssl.training.dry_run import dry_run
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+fast = pytest.mark.fast
+
+
+@fast
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("v5e-256", "v5e:16x16"),
+        ("v5litepod-8", "v5e:2x4"),
+        ("v6e-1", "v6e:1x1"),
+        ("v5p-8", "v5p:2x2x1"),
+        ("v5p-512", "v5p:4x8x8"),
+        ("v5p:4x4x12", "v5p:4x4x12"),
+        ("h100-64", "1x8x8"),
+        ("h100-4", "1x1x4"),
+        ("h200-12", "1x3x4"),
+        ("h200:2x4", "1x2x4"),
+    ],
+)
+def test_name_of_a_pod_gives_its_shape(monkeypatch, name, shape):
+    def describe(torus="", platform="", topology="", target_config=""):
+        assert (platform == "cuda") == (f"NVIDIA {name[:4].upper()}" in target_config)
+        shapes.append(torus or topology)
+        return SimpleNamespace(devices=jax.devices())
+
+    shapes = []
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", describe)
+    assert topology.describe(name).mesh.size == len(jax.devices())
+    assert shapes == [shape]
+
+
+@fast
+@pytest.mark.parametrize("name", ["", "v5e", "v9-8", "v5e:2x", "v5e-0", "h100:8 x 8", "cpu:-1"])
+def test_unknown_pod_is_refused_with_examples(name):
+    with pytest.raises(UserError, match="expected a pod such as v5e-256"):
+        topology.describe(name)
+
+
+@fast
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("v5e-100", None, "give the sides of its torus"),
+        ("v5e:3x3", jax.errors.JaxRuntimeError("not divisible"), "--topology=v5e:3x3: not divis"),
+        ("v5e-4", RuntimeError("no TPU support"), r"not installed; pip install 'jaxssl\[tpu\]'"),
+        ("h100-8", NotImplementedError(), r"not installed; pip install 'jaxssl\[cuda\]'"),
+        ("cpu:9999", None, "JAX has started with 8 CPU devices"),
+    ],
+)
+def test_pod_that_cannot_be_described_is_refused(monkeypatch, name, error, message):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", fail)
+    with pytest.raises(UserError, match=message):
+        topology.describe(name)
+
+
+TINY = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
+
+
+@pytest.mark.parametrize("pod", ["cpu:4", "v5e-8", "h100-8"])
+def test_dry_run_for_a_pod_counts_what_a_step_sends_and_takes_none(pod, capsys):
+    """The last two run where the compilers of JAX for TPUs and GPUs are installed."""
+    if not pod.startswith("cpu"):
+        pytest.importorskip("libtpu" if pod[0] == "v" else "jax_cuda12_plugin")
+    dry_run(config_lib.load("digits", TINY), pod)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert f"examples on each of {pod[-1]} devices" in lines["batch"].replace("images", "examples")
+    assert "of the compiled step of 16 examples" in lines["memory"]
+    assert "all-reduce" in lines["sends"] and "one" not in lines
+
+
+def test_dry_run_of_a_ring_sends_to_the_next_device(capsys):
+    dry_run(config_lib.load("digits", [*TINY, ("loss.name", "nt_xent"), ("loss.ring", "True")]))
+    sends = capsys.readouterr().out.split("sends")[1]
+    # Three arrays in the forward pass and four in the backward pass, to each of eight devices.
+    assert f"{7 * 8} collective-permute" in sends
+
+
+@fast
+def test_pod_without_a_dry_run_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.run("train", ["--topology=v5e-8"])
+    assert (
+        "--topology describes devices that are not here; add --dry_run" in capsys.readouterr().err
+    )
