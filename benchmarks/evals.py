@@ -40,7 +40,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run
-from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.context import load_arrays
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols import knn, linear
 from jaxssl.training.config import load
@@ -78,7 +78,9 @@ def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
     def block(x: jax.Array) -> jax.Array:
         pixels = x.astype(jnp.float32) / 255
         axes = ("NHWC", "HWIO", "NHWC")
-        z = lax.conv_general_dilated(pixels, filters, (1, 1), "VALID", dimension_numbers=axes)
+        z = lax.conv_general_dilated(
+            pixels, jnp.asarray(filters), (1, 1), "VALID", dimension_numbers=axes
+        )
         z = jnp.concatenate([jax.nn.relu(z - 0.25), jax.nn.relu(-z - 0.25)], axis=-1)
         return z[:, :26, :26].reshape(len(x), 2, 13, 2, 13, -1).mean((2, 4)).reshape(len(x), -1)
 
@@ -106,14 +108,12 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
     if data is None:
         return "Gaussian classes", synthetic(n, m)
     config = load("cifar10_baselines:simclr", [("data.dir", data)])
-    splits = arrays(source.load_splits(config.data), Inputs(32, 3))
-    images = [
-        np.asarray(splits[part]["input"][:size]) for part, size in (("train", n), ("test", m))
-    ]
-    labels = [splits[part]["label"][:size] for part, size in (("train", n), ("test", m))]
+    arrays = load_arrays(source.load_splits(config.data), Inputs(32, 3))
+    images = np.asarray(arrays.train[:n]), np.asarray(arrays.test[:m])
     filters = patch_filters(images[0])
     train, test = (random_patches(x, filters) for x in images)
-    return "random patches of CIFAR-10", Features(train, labels[0], test, labels[1])
+    features = Features(train, arrays.train_labels[:n], test, arrays.test_labels[:m])
+    return "random patches of CIFAR-10", features
 
 
 # ---- 1. k-NN.
@@ -125,7 +125,8 @@ def brute_force(features: Features) -> Callable[[], np.ndarray]:
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         for x in (features.train, features.test)
     )
-    votes = lambda d: np.exp((1 - d * d / 2) / HYPER["temperature"])  # noqa: E731
+    # scikit-learn's annotation of ``weights`` lacks functions.
+    votes: Any = lambda d: np.exp((1 - d * d / 2) / HYPER["temperature"])  # noqa: E731
     model = KNeighborsClassifier(HYPER["k"], algorithm="brute", weights=votes)
     model.fit(train, features.train_labels)
     return lambda: model.predict(test)
@@ -229,9 +230,9 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
         w, b = sgd(x, features.train_labels, rate, epochs)
         accuracy[rate] = 100 * np.mean((test @ w + b).argmax(axis=1) == features.test_labels)
     best = max(accuracy, key=lambda rate: accuracy[rate])
-    first, times = seconds(ours)[0], []
+    (first, fit), times = seconds(ours), []
     for _ in range(rounds):
-        own, fit = seconds(ours)
+        own, _ = seconds(ours)
         times.append((own, seconds(lambda: sgd(x, features.train_labels, best, epochs))[0]))
     own, reference = ([pair[i] for pair in times] for i in (0, 1))
     code = "PyTorch" if "torch" in sys.modules else "NumPy"
@@ -249,8 +250,8 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
 
 
 def protocols(workdir: Path) -> None:
-    logs.console.quiet, taken = True, {}
-    with tempfile.TemporaryDirectory() as out:
+    taken = {}
+    with logs.quiet(), tempfile.TemporaryDirectory() as out:
         for name in components.names("protocol"):
             try:
                 took, _ = seconds(lambda name=name: run.evaluate(workdir, [name], out=Path(out)))
@@ -264,7 +265,7 @@ def protocols(workdir: Path) -> None:
 
 def main() -> None:
     """Print the tables of evaluation times."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", help="data directory with CIFAR-10")
     parser.add_argument("--workdir", type=Path, help="of a run whose protocols are timed")
     parser.add_argument("--quick", action="store_true")

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,9 +23,9 @@ import numpy as np
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
-from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.context import extract_features, load_arrays
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocol import EvalContext
 from jaxssl.evaluation.protocols import fewshot, knn, linear
 from jaxssl.report.markdown import markdown_table
 from jaxssl.training import collapse
@@ -117,7 +118,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     config = load(ROOT / "configs" / "digits.py", list(settings.items()))
     mesh = distributed.make_mesh()
     splits = source.load_splits(config.data)
-    data = list(arrays(splits, Inputs(config.augment.size, splits.train.shape[2])).values())
+    data = load_arrays(splits, Inputs(config.augment.size, splits.train.shape[2]))
     parts = build(config, len(splits.train))
     batches = make_batches(config, splits.train, mesh)
     state = make_init(parts, batches.example, len(splits.train), mesh)(config.seed)
@@ -130,9 +131,9 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     jax.block_until_ready(metrics)
     speed = batch * (parts.total_steps - 1) / (time.perf_counter() - start)
     encode = make_encoder(parts.method, Inputs(config.augment.size, splits.train.shape[2]))
-    x = [extract(each["input"], encode, (state.params, state.carried), mesh) for each in data]
-    y = [each["label"] for each in data]
-    context = EvalContext(Features(x[0], y[0], x[1], y[1]))
+    variables = state.params, state.carried
+    read = partial(extract, apply=encode, variables=variables, mesh=mesh)
+    context = EvalContext(extract_features(read, data))
     rows = [*fewshot.run(context, seed=seed), *linear.run(context, seed=seed)]
     rows += knn.run(context, seed=seed, preset="cifar_simclr")
     accuracies = {row.metric: row.value for row in rows if row.metric.endswith("top1")}

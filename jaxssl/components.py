@@ -17,13 +17,15 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxssl.errors import UserError, one_line, printable, suggest
+
+Settings = Mapping[str, Any]  # values by name, as in a group of a config
 
 
 class Group(NamedTuple):

@@ -45,7 +45,7 @@ ONLY = {
     "models": {"errors", "collectives", "losses"},
     "kinds": {"errors", "distributed", "augment", "data", "models"},
     "methods": {"collectives", "losses", "models"},
-    "report": {"errors", "configs", "training"},
+    "report": {"errors", "components", "configs", "training"},
 }
 # jaxssl/configs is a link, which rglob does not follow.
 FILES = sorted({*PACKAGE.rglob("*.py"), *(PACKAGE / "configs").rglob("*.py")})
@@ -60,7 +60,7 @@ def imports(path: Path) -> set[str]:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxssl":
-            parts = node.module.split(".")[1:]
+            parts = (node.module or "").split(".")[1:]
             imported |= {parts[0]} if parts else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,7 +39,7 @@ LOG = """2026-01-02 03:04:05,000 INFO begins: somewhere
 """
 
 
-def changed(tree, **changes):
+def changed(tree: Any, **changes: object) -> Any:
     """Return a copy with other values at dotted keys, written with two underscores per dot."""
     out = copy.deepcopy(tree)
     for name, value in changes.items():

@@ -26,6 +26,7 @@ from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.report.results import Row
 from jaxssl.training import config as configs
 from jaxssl.training.config import files
 from jaxssl.training.output import compile_cache, logs
@@ -162,7 +163,7 @@ def evaluate(
     *,
     data: Any = None,
     **options: Any,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Evaluate an encoder with protocols, without training it.
 
     Args:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -11,9 +10,9 @@ from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.report.results import read_results
+from jaxssl.report.results import Row, read_results
 from jaxssl.training import config as configs
-from jaxssl.training.output.metrics_writer import read_metrics
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import run_record
 
 
@@ -59,12 +58,12 @@ class Run:
         return configs.read_config(self.workdir)
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[metrics_writer.Row]:
         """The metrics of the logged steps, a dict with "step" for each."""
-        return read_metrics(self.workdir / "metrics.jsonl")
+        return metrics_writer.read_metrics(self.workdir / "metrics.jsonl")
 
     @property
-    def init(self) -> dict[str, Any] | None:
+    def init(self) -> dict[str, object] | None:
         """The report of the weights that the run started from, or None for random weights.
 
         Its entries are described by `jaxssl.pretrained.start.start`.
@@ -72,7 +71,7 @@ class Run:
         return run_record.read_init(self.workdir)
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Row]:
         """The rows of results.json: protocol, metric, value, features and their settings."""
         return read_results(self.workdir)
 

@@ -59,9 +59,9 @@ def make_contexts(
     """
     inputs = resolve_inputs(pretrained.inputs, splits.test)
     programs = _make_programs(pretrained, inputs, layer)
-    data = arrays(splits, pretrained.inputs)
+    data = load_arrays(splits, pretrained.inputs)
     ours = kind.get(inputs.kind)
-    augment = _make_augment(config, inputs, ours) if ours.batch_of else None
+    augment = _make_augment(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
     for name in kinds:
         fields: dict[str, Any] = {}
         if name == "raw":
@@ -74,7 +74,7 @@ def make_contexts(
                 fields["encoder"] = pretrained._replace(variables=variables)
             if programs.embed:
                 embed_images, embed_texts = programs.embed
-                fields["embed_images"] = partial(run, data["test"]["input"], embed_images)
+                fields["embed_images"] = partial(run, data.test, embed_images)
                 fields["embed_texts"] = partial(run, apply=embed_texts)
                 fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
         if augment is not None:
@@ -84,15 +84,31 @@ def make_contexts(
         yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
 
-def arrays(splits: Splits, inputs: Any) -> dict[str, dict[str, Any]]:
-    """Return inputs and labels of evaluation's training part (the bank) and test part.
+class Arrays(NamedTuple):
+    """Examples and labels of evaluation's training part (the bank) and test part.
+
+    Attributes:
+        train: examples that are read by slices and arrays of indices, as uint8 [k, h, w, c].
+        train_labels: [n] int32.
+        test: as ``train``.
+        test_labels: [m] int32.
+    """
+
+    train: Any
+    train_labels: np.ndarray
+    test: Any
+    test_labels: np.ndarray
+
+
+def load_arrays(splits: Splits, inputs: Any) -> Arrays:
+    """Return the examples and labels of evaluation.
 
     Images of different sizes are cropped to the network's size. A split that does not fit into
     memory is decoded when it is read.
     """
     array = kind.get(inputs.kind).array
-    parts = {"train": splits.bank, "test": splits.test}
-    return {name: {"input": array(s, inputs), "label": s.labels} for name, s in parts.items()}
+    bank, test = splits.bank, splits.test
+    return Arrays(array(bank, inputs), bank.labels, array(test, inputs), test.labels)
 
 
 def resolve_inputs(inputs: Any, test: Source) -> Any:
@@ -107,7 +123,7 @@ def resolve_inputs(inputs: Any, test: Source) -> Any:
 def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
     """Return features [n, f] without a network, such as pixels."""
 
-    def run(examples: object, apply: Callable[[Any], Array]) -> np.ndarray:
+    def run(examples: object, apply: Callable[[Array], Array]) -> np.ndarray:
         return extract(examples, lambda _, block: apply(block), (), mesh)
 
     return ours.raw_features(examples, run)
@@ -124,28 +140,26 @@ def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _P
     return _Programs(encode, encode_views, embed)
 
 
-def extract_features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
+def extract_features(encode: Callable[..., np.ndarray] | None, data: Arrays) -> Features:
     """Return features and labels of all examples.
 
     Args:
         encode: ``(inputs) -> [n, f]``. Without it, features are empty.
-        data: from `arrays`.
+        data: from `load_arrays`.
     """
-    columns = []
-    for split in (data["train"], data["test"]):
-        empty = np.zeros((0, 0), np.float32)
-        columns += [encode(split["input"]) if encode else empty, split["label"]]
-    return Features(*columns)
+    read = encode or (lambda examples: np.zeros((0, 0), np.float32))
+    return Features(read(data.train), data.train_labels, read(data.test), data.test_labels)
 
 
-def _make_augment(config: ConfigDict | None, inputs: Inputs, ours: kind.Kind) -> Any:
+def _make_augment(
+    config: ConfigDict | None, inputs: Inputs, views: Callable, batch_of: Callable
+) -> Callable[..., Array]:
     """Return the jitted function that draws one random view of each image as uint8."""
     if config is None:
-        augment = ours.views([recipes.simclr(size=inputs.size)])
+        augment = views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
     scale = measured_scale(config.data) if config else None
-    batch_of: Any = ours.batch_of
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
@@ -155,7 +169,11 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs, ours: kind.Kind) ->
 
 
 def _encode_views(
-    augment: Any, encode: Callable[..., np.ndarray], images: np.ndarray, number: int, seed: int
+    augment: Callable[..., Array],
+    encode: Callable[..., np.ndarray],
+    images: np.ndarray,
+    number: int,
+    seed: int,
 ) -> np.ndarray:
     """Return the features of ``number`` random views of each image, [number, n, f]."""
     key, blocks = jax.random.key(seed), []

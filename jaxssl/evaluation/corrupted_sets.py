@@ -8,10 +8,9 @@ A set is a folder of `data.dir`, either as its authors publish it or as TFDS pre
     imagenet2012_corrupted/fog_3/               TFDS' own run of the authors' code, not their files
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -34,7 +33,7 @@ TFDS = {
 }
 
 # Images [n, h, w, c] uint8 and labels [n] of a corruption at a severity.
-Read = Callable[[], tuple[Any, np.ndarray]]
+Read = Callable[[], tuple[np.ndarray | LazyArray, np.ndarray]]
 
 
 def open_set(
@@ -111,7 +110,7 @@ def _find_pictures(
         pictures = [path for name in class_names for path in sorted((folder / name).iterdir())]
         labels = np.array([class_names.index(path.parent.name) for path in pictures])
 
-        def decode(indices: np.ndarray) -> Any:
+        def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
             opened = (decoding.open_picture(pictures[i].read_bytes(), 3) for i in indices)
             return (decoding.centre(picture, size, 1.0) for picture in opened)
 
@@ -127,7 +126,7 @@ def _find_prepared(
     """Find the prepared configurations of a TFDS set."""
     names, split = TFDS[root.name]
 
-    def read(config: str) -> tuple[Any, np.ndarray]:
+    def read(config: str) -> tuple[LazyArray, np.ndarray]:
         changes = {"name": f"{root.name}/{config}", "path": "", "labels": "", "classes": ""}
         opened = source.load(ConfigDict({**data, **changes}), split)
         labels = opened.labels

@@ -4,12 +4,13 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from flax.typing import Collection, VariableDict
 from jax import Array
 from jax import numpy as jnp
 from PIL import Image
@@ -17,6 +18,7 @@ from sklearn.cluster import KMeans
 
 from jaxssl.augment.views import match_channels, standardise, to_float
 from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.decoding import Picture
 from jaxssl.models import encoder as networks
 from jaxssl.models._layers import batch_norm
 from jaxssl.models.resnet import ResNet
@@ -27,9 +29,9 @@ MULTIPLE = 8  # Sides of resized images are multiples of it.
 MOST_IMAGES, PER_IMAGE = 200, 200  # images, and normals of each, in which directions are found
 
 # Reads pictures with their normals [h, w, 3].
-Read = Callable[[np.ndarray], Sequence[tuple[Any, np.ndarray]]]
+Read = Callable[[np.ndarray], Sequence[tuple[Picture, np.ndarray]]]
 # ``(picture, (h, w)) -> normals`` [h, w, 3]
-Predict = Callable[[Any, tuple[int, int]], np.ndarray]
+Predict = Callable[[Picture, tuple[int, int]], np.ndarray]
 
 
 class Training(NamedTuple):
@@ -104,7 +106,7 @@ def _cell_weights(side: int, cells: int) -> np.ndarray:
 
 def fit_dense_head(
     pretrained: PretrainedEncoder, training: Training, read: Read, number: int, seed: int
-) -> tuple[Predict, dict[str, Any]]:
+) -> tuple[Predict, VariableDict]:
     """Train a dense head on a ResNet, and the ResNet unless it is frozen, on one device.
 
     The head classifies each pixel by the nearest of some directions, which are k-means of training
@@ -143,22 +145,28 @@ def fit_dense_head(
 
     @jax.jit
     def step(
-        trained: Any, frozen: Any, stats: Any, opt_state: Any, batch: tuple[Any, Any], key: Array
-    ) -> tuple[Any, Any, Any]:
-        images, labels = prepare(batch[0]), batch[1]
+        trained: Collection,
+        frozen: Collection,
+        stats: Collection,
+        opt_state: optax.OptState,
+        images: Array,
+        labels: Array,
+        key: Array,
+    ) -> tuple[optax.Params, Collection, optax.OptState]:
+        images = prepare(images)
         known = labels >= 0
 
-        def loss(trained: Any) -> tuple[Array, Any]:
+        def loss(trained: Collection) -> tuple[Array, Collection]:
             params = {**frozen, **trained}
             variables = encoder, params["net"], stats["net"], images
             if training.frozen:
                 h, net_stats = networks.features(*variables), stats["net"]
             else:
-                options: Any = {"axis_name": None, "keys": None}
-                h, net_stats = networks.features_in_training(*variables, **options)
+                h, net_stats = networks.features_in_training(*variables, axis_name=None, keys=None)
             variables = {"params": params["head"], "batch_stats": stats["head"]}
-            options = {"rngs": {"dropout": key}, "mutable": ["batch_stats"]}
-            scores, new = cast(Any, head.apply(variables, h, train=True, **options))
+            scores, new = head.apply(
+                variables, h, train=True, rngs={"dropout": key}, mutable=["batch_stats"]
+            )
             cross_entropy = optax.softmax_cross_entropy_with_integer_labels
             losses = cross_entropy(scores.astype(jnp.float32), jnp.where(known, labels, 0))
             count = jnp.maximum(jnp.sum(known, dtype=jnp.float32), 1)
@@ -195,19 +203,21 @@ def fit_dense_head(
         images = np.stack([resize(picture, side) for picture, _ in examples])
         grid = map_shape(*images.shape[1:3])[1:3]
         labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
-        batch, step_key = (images, labels), jax.random.fold_in(key, i)
-        trained, stats, opt_state = step(trained, frozen, stats, opt_state, batch, step_key)
+        state, step_key = (trained, frozen, stats, opt_state), jax.random.fold_in(key, i)
+        trained, stats, opt_state = step(*state, images, labels, step_key)
     params = {**frozen, **trained}
 
     @partial(jax.jit, static_argnums=3)
-    def probabilities(params: Any, stats: Any, image: Array, shape: tuple[int, int]) -> Array:
+    def probabilities(
+        params: Collection, stats: Collection, image: Array, shape: tuple[int, int]
+    ) -> Array:
         h = networks.features(encoder, params["net"], stats["net"], prepare(image[None]))
         variables = {"params": params["head"], "batch_stats": stats["head"]}
-        scores: Any = head.apply(variables, h, train=False)
+        scores = cast(Array, head.apply(variables, h, train=False))
         scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
         return jax.nn.softmax(scores)
 
-    def predict(picture: Any, shape: tuple[int, int]) -> np.ndarray:
+    def predict(picture: Picture, shape: tuple[int, int]) -> np.ndarray:
         images = [resize(picture, side) for side in training.sides]
         parts = [np.asarray(probabilities(params, stats, image, shape)) for image in images]
         vectors = np.sum(parts, axis=0) @ directions
@@ -217,7 +227,7 @@ def fit_dense_head(
 
 
 def _find_directions(
-    examples: Sequence[tuple[Any, np.ndarray]], training: Training, seed: int
+    examples: Sequence[tuple[Picture, np.ndarray]], training: Training, seed: int
 ) -> np.ndarray:
     """Return k-means of normals as unit vectors [k, 3]."""
     rng = np.random.default_rng(seed)
@@ -229,11 +239,11 @@ def _find_directions(
     return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
 
-def resize(picture: Any, side: int) -> np.ndarray:
+def resize(picture: Picture, side: int) -> np.ndarray:
     """Resize a picture to uint8 [h, w, c]: short side ``side``, rounded up to `MULTIPLE`."""
     scale = side / min(picture.width, picture.height)
-    sides = (-(-round(x * scale) // MULTIPLE) * MULTIPLE for x in (picture.width, picture.height))
-    return decoding.pixels(picture.resize(tuple(sides), Image.Resampling.BILINEAR))
+    w, h = (-(-round(x * scale) // MULTIPLE) * MULTIPLE for x in (picture.width, picture.height))
+    return decoding.pixels(picture.resize((w, h), Image.Resampling.BILINEAR))
 
 
 def quantise(normals: np.ndarray, directions: np.ndarray, h: int, w: int) -> np.ndarray:

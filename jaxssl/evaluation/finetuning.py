@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from flax.typing import Collection
+from flax.typing import Collection, VariableDict
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
@@ -23,6 +23,7 @@ from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import top1_top5
+from jaxssl.methods.base import Batch
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import optim
@@ -97,7 +98,7 @@ class Classifier(NamedTuple):
         loss: mean over the last epoch of training, None before it ends, or if it was not finite.
     """
 
-    variables: Any
+    variables: VariableDict
     head: dict[str, Array]
     loss: float | None = None
 
@@ -119,8 +120,8 @@ class Tuner(NamedTuple):
 
 class _State(NamedTuple):
     params: Any  # "head", and "net" unless the backbone is frozen
-    stats: Any
-    opt_state: Any
+    stats: Collection
+    opt_state: optax.OptState
 
 
 def make_tuner(
@@ -262,12 +263,12 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
     return peak_lr(resolved, lr) * np.asarray(jax.jit(jax.vmap(relative))(steps))
 
 
-def make_optimiser(training: Training, lr: Any, weight_decay: Any) -> optax.GradientTransformation:
+def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.GradientTransformation:
     """Build the optimiser of one step. Learning rate and weight decay may be traced."""
     return optim.optimiser(
         training.optimiser,
         lambda _: lr,
-        weight_decay=lambda _: weight_decay,
+        weight_decay=lambda _: decay,
         momentum=training.momentum,
         clip_norm=0.0,
         nesterov=training.nesterov,
@@ -294,7 +295,7 @@ def _make_step(
     def step(
         state: _State,
         frozen: object,
-        batch: dict[str, Any],
+        batch: Batch,
         key: Array,
         number: Array,
         rate: Array,
@@ -311,7 +312,7 @@ def _make_step(
             images, target = mix(mix_key, (images, target), others, **alphas)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(net_key, batch["index"])
 
-        def objective(params: Collection) -> tuple[Array, Any]:
+        def objective(params: Collection) -> tuple[Array, Collection]:
             x, stats = standardise(images, pretrained.inputs), state.stats
             net = params.get("net", frozen)
             if train_mode:
@@ -344,17 +345,21 @@ def _reversed(x: Array, axis: str) -> Array:
 
 
 def _init(
-    pretrained: PretrainedEncoder, training: Training, num_classes: int, key: Array, variables: Any
+    pretrained: PretrainedEncoder,
+    training: Training,
+    num_classes: int,
+    key: Array,
+    net: VariableDict,
 ) -> _State:
-    inputs, stats = pretrained.inputs, variables["batch_stats"]
+    inputs, stats = pretrained.inputs, net["batch_stats"]
     image = jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
     features = partial(networks.features, pretrained.encoder)
-    h = jax.eval_shape(features, variables["params"], stats, image)
+    h = jax.eval_shape(features, net["params"], stats, image)
     kernel = training.head_std * jax.random.normal(key, (h.shape[1], num_classes), jnp.float32)
-    params = {"head": {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}}
-    if not training.frozen:
-        params["net"] = variables["params"]
-    return _State(params, stats, make_optimiser(training, 0.0, 0.0).init(params))
+    head = {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}
+    params = {"head": head} | ({} if training.frozen else {"net": net["params"]})
+    zero = jnp.zeros(())  # The rates do not change the initial state.
+    return _State(params, stats, make_optimiser(training, zero, zero).init(params))
 
 
 def _predict(
@@ -376,7 +381,7 @@ def _host_crops(training: Training, size: int) -> Crops:
     return Crops(views, (), size)
 
 
-def _views(key: Array, batch: dict[str, Any], training: Training, inputs: Inputs) -> Array:
+def _views(key: Array, batch: Batch, training: Training, inputs: Inputs) -> Array:
     """Draw one augmented view of each image, [b, s, s, c] in [0, 1]."""
     images, scale, kind = batch["input"], training.crop_scale, training.augment
     if isinstance(images, dict):  # The images were cropped on the host.

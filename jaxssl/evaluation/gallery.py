@@ -6,7 +6,6 @@
 import io
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +20,7 @@ from jaxssl.data.batches import Order, make_plan
 from jaxssl.data.splits import Source, Splits
 from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
+from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features, subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -36,7 +36,7 @@ def write(
     config: ConfigDict,
     splits: Splits,
     features: Features,
-    data: dict[str, dict[str, Any]],
+    data: Arrays,
     encoder: PretrainedEncoder,
 ) -> Path:
     """Write gallery.npz, the images that `jaxssl.report` shows. All processes must call this.
@@ -46,38 +46,36 @@ def write(
         config: config of the run.
         splits: splits of its data set.
         features: features of the pretrained backbone.
-        data: "train" and "test", each a dict of "input", uint8 [n, h, w, c], and "label" [n].
-            Only images and videos are shown.
+        data: the examples. Only images and videos are shown.
         encoder: the pretrained network.
 
     Returns:
         The path of the file.
     """
-    train, test = data["train"], data["test"]
     points = min(MAP_POINTS, len(features.test))
-    arrays: dict[str, Any] = {
+    arrays = {
         "step": np.array(encoder.metadata["step"]),
         "map": _map(features.test[:points], config.seed),
-        "map_label": test["label"][:points],
+        "map_label": data.test_labels[:points],
         "class_names": np.array(splits.bank.class_names),
     }
     matches = nearest_classes(
-        features.train, train["label"], features.test, test["label"], config.seed
+        features.train, data.train_labels, features.test, data.test_labels, config.seed
     )
     if len(matches):
         arrays["nearest_classes"] = matches
     ours = kind.get(encoder.inputs.kind)
     if ours.is_drawn(encoder.inputs):
         originals, views = example_views(config, splits.train, PAIRS)
-        query = loss_inspection.one_of_each(test["label"], QUERIES)  # of different classes
+        query = loss_inspection.one_of_each(data.test_labels, QUERIES)  # of different classes
         neighbour = neighbours(features.train, features.test[query], NEIGHBOURS)[1]
         arrays |= {
             "pairs": views["views"],
             "pairs_original": originals,
-            "query": ours.draw(test["input"][query]),
-            "neighbour": ours.draw(train["input"][neighbour]),
-            "query_label": test["label"][query],
-            "neighbour_label": train["label"][neighbour],
+            "query": ours.draw(data.test[query]),
+            "neighbour": ours.draw(data.train[neighbour]),
+            "query_label": data.test_labels[query],
+            "neighbour_label": data.train_labels[neighbour],
         }
     arrays["block_size"] = np.array(0)
     if ours.pictures:
@@ -86,7 +84,7 @@ def write(
         arrays["frames"] = np.array(ours.frames)
     path = workdir / "gallery.npz"
     content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     if distributed.is_first_process():
         file_io.write_bytes(path, content.getvalue())
     return path

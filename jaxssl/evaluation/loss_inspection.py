@@ -1,7 +1,6 @@
 """Hardest negatives and MMCL's support vectors of a batch of training images, for the report."""
 
 import inspect
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.data import kind
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
@@ -39,7 +39,7 @@ DEFAULTS = {name: inspect.signature(mmcl_loss).parameters[name].default for name
 
 def arrays(
     workdir: Path, config: ConfigDict, train: Source, encoder: PretrainedEncoder
-) -> dict[str, Any]:
+) -> dict[str, np.ndarray]:
     """Compute the arrays of gallery.npz that describe a random batch of training images.
 
     Args:
@@ -56,7 +56,7 @@ def arrays(
     rng = np.random.default_rng(config.seed)
     number = min(SIZE, len(train))
     indices = np.sort(rng.choice(len(train), number, replace=False))
-    out: dict[str, Any] = {"block_size": np.array(number)}
+    out: dict[str, np.ndarray] = {"block_size": np.array(number)}
     images = train.lazy_images(config.augment.size)[indices]
     z = _embeddings(images, train, encoder)
     if number < 2 or not np.isfinite(z).all():
@@ -77,9 +77,7 @@ def arrays(
     return out | {"block": thumbnails(drawn), "block_label": labels[used]}
 
 
-def mmcl_settings(
-    workdir: Path, config: ConfigDict, num_examples: int, step: int
-) -> dict[str, Any]:
+def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: int) -> Settings:
     """Return the arguments of `mmcl_loss` at a checkpoint, with schedules and learned values.
 
     Args:
@@ -206,7 +204,7 @@ def _embeddings(images: np.ndarray, train: Source, encoder: PretrainedEncoder) -
     return extract(images, make_encode(encoder, inputs, "projector"), variables, mesh)
 
 
-def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Find each image's most similar other images, and the shares of the image's class."""
     similarity, index = nearest_others(z, HARDEST)
     is_hard = np.zeros((len(z), len(z)), bool)
@@ -221,7 +219,7 @@ def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _support(z: np.ndarray, labels: np.ndarray, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str, np.ndarray]:
     svms = support_vectors(z, z, labels, **settings)
     _, by_similarity = nearest_others(z, len(z))
     query = one_of_each(labels, ANCHORS)

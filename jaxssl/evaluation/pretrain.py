@@ -1,18 +1,18 @@
 """Pretrain an encoder and then evaluate it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
-from jaxssl.evaluation.context import arrays, extract_features
+from jaxssl.evaluation.context import extract_features, load_arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
@@ -68,7 +68,7 @@ def _check(settings: ConfigDict) -> None:
 
 
 def _online(
-    config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: object
+    config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the metrics that training logs, and its description."""
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
@@ -86,7 +86,7 @@ def _online(
 
 
 def _accuracy(
-    settings: ConfigDict, splits: Splits, inputs: object, encode: Any
+    settings: ConfigDict, splits: Splits, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
     """Return the probe of the accuracies on the test split, and its description.
 
@@ -110,7 +110,7 @@ def _accuracy(
         description += "; online linear probe"
     elif settings.online_linear:
         description += f"; no online linear probe: {splits.train.split} has no labels"
-    data = arrays(splits, inputs)
+    data = load_arrays(splits, inputs)
 
     def probe(state: TrainState) -> dict[str, float]:
         """Compute the k-NN accuracy on the test split, with the training split as the bank."""

@@ -1,7 +1,7 @@
 """What protocols share: their types, the checks of their arguments, draws and rows of results."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -9,11 +9,15 @@ from ml_collections import ConfigDict
 from numpy.typing import ArrayLike
 
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.errors import suggest
 
 if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
     from jaxssl.data.splits import Source
     from jaxssl.pretrained.encoder import PretrainedEncoder
+
+
+Presets = Mapping[str, Settings]  # settings of a protocol by the name of a preset
 
 
 class Features(NamedTuple):
@@ -74,11 +78,11 @@ def check_features(
 
 
 def choose_settings(
-    presets: Mapping[str, Mapping[str, object]],
+    presets: Presets,
     preset: str,
     default: str,
     changes: Mapping[str, object],
-) -> dict[str, Any]:
+) -> Settings:
     """Return the settings of a preset with some values changed.
 
     Args:
@@ -222,11 +226,11 @@ class Result(NamedTuple):
     metric: str
     value: float
     std: float | None
-    details: dict[str, Any]
+    details: Settings
     unit: str = "%"
 
 
-def make_results(scores: Mapping[str, Any], **details: Any) -> list[Result]:
+def make_results(scores: Mapping[str, float | np.ndarray], **details: object) -> list[Result]:
     """Return a result of each metric.
 
     Args:
@@ -261,7 +265,7 @@ class Protocol(NamedTuple):
     """
 
     run: Callable[..., list[Result]]
-    presets: Mapping[str, Any]
+    presets: Mapping[str, object]
     examples: tuple[str, ...] | None = None
     kinds: tuple[str, ...] | None = None
     layer: str | None = None

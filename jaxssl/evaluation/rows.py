@@ -2,21 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from jaxssl.components import Settings
 from jaxssl.data.splits import Splits
 from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.report.results import Row
 from jaxssl.report.workdir import is_finite
+from jaxssl.training.output.metrics_writer import Row as Metrics
 
 # metric of metrics.jsonl to its unit in results.json
 ONLINE_METRICS = {"knn_top1": "%", "online_linear_top1": "%", "held_out_loss": ""}
 
 
-def online_rows(
-    metrics: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], knn_preset: str
-) -> list[dict[str, object]]:
+def online_rows(metrics: Iterable[Metrics], fields: Settings, knn_preset: str) -> list[Row]:
     """Return the online metrics of the last evaluation, and of the one with the best k-NN.
 
     The best evaluation is the latest of equals, like the checkpoint that a run keeps as "best".
@@ -32,19 +32,23 @@ def online_rows(
     ranked.sort(key=lambda row: (row["knn_top1"], row["step"]))
     chosen = [("last", row) for row in evaluations[-1:]] + [("best", row) for row in ranked[-1:]]
     return [
-        {
-            **{"protocol": "online", "metric": metric, "value": row[metric], "std": None},
+        Row(
+            protocol="online",
+            metric=metric,
+            value=row[metric],
+            std=None,
+            unit=unit,
             # The preset keeps both rows apart where the last evaluation is also the best.
-            **{"unit": unit, "details": {"preset": checkpoint, "knn": knn_preset}},
+            details={"preset": checkpoint, "knn": knn_preset},
             **{**fields, "checkpoint": checkpoint, "step": row["step"]},
-        }
+        )
         for checkpoint, row in chosen
         for metric, unit in ONLINE_METRICS.items()
         if is_finite(row.get(metric))
     ]
 
 
-def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, object]:
+def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> Settings:
     """Return the fields of a results row that identify the encoder and its features."""
     facts = encoder.metadata
     lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
@@ -59,11 +63,11 @@ def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[st
 
 def data_fields(
     splits: Splits,
-    settings: Mapping[str, Any],
+    settings: Settings,
     encoder: PretrainedEncoder,
     path: Path | None,
     seed: int,
-) -> dict[str, object]:
+) -> Settings:
     """Return the fields of a results row that identify the data set and the random draws.
 
     The hash "data" distinguishes data sets, networks and files (``path``) of the same name.

@@ -3,18 +3,19 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation import rows as rows_of
-from jaxssl.evaluation.context import arrays, make_contexts
+from jaxssl.evaluation.context import load_arrays, make_contexts
 from jaxssl.evaluation.protocol import EvalContext, Result
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained import hub
@@ -33,17 +34,17 @@ def evaluate(
     protocols: Sequence[str] | None = None,
     *,
     step: int | str | None = None,
-    data: Mapping[str, Any] | None = None,
+    data: Settings | None = None,
     kinds: Sequence[str] | None = None,
     layer: str = "backbone",
     seed: int | None = None,
     out: Path | None = None,
-    weights_options: Mapping[str, Any] | None = None,
+    weights_options: Settings | None = None,
     page: bool = True,
     splits: Splits | None = None,
     online: bool = False,
     trust: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[results.Row]:
     """Evaluate an encoder without training it, and write results.json and report.html.
 
     Args:
@@ -91,7 +92,7 @@ def evaluate(
     file = None if workdir else request.path
     data_fields = rows_of.data_fields(splits, request.data, encoder, file, seed)
     if online and config and workdir:
-        fields = rows_of.feature_fields(encoder, "pretrained", "backbone") | data_fields
+        fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
@@ -104,8 +105,10 @@ def evaluate(
         for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
-            common = {**fields, **data_fields}
-            new = [{"protocol": one.name, **result._asdict(), **common} for result in outcome]
+            fields = {**fields, **data_fields}
+            new = [
+                results.Row(protocol=one.name, **result._asdict(), **fields) for result in outcome
+            ]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
     if strict:
@@ -121,7 +124,7 @@ def evaluate(
             # It needs the features of all examples, and is not written again if it is up to date.
             stale = gallery.read_step(workdir) != encoder.metadata["step"]
             if distributed.any_process(stale):
-                inputs = arrays(splits, encoder.inputs)
+                inputs = load_arrays(splits, encoder.inputs)
                 gallery.write(workdir, config, splits, features, inputs, encoder)
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
@@ -221,13 +224,13 @@ def _run_protocol(
     return new
 
 
-def _write(out: Path | None, rows: Sequence[Mapping[str, object]]) -> None:
+def _write(out: Path | None, rows: Sequence[results.Row]) -> None:
     if out is not None and distributed.is_first_process():
         results.add_results(out, rows)
 
 
 def _require_results(
-    selected: Sequence[Selected], rows: Sequence[Mapping[str, object]], kinds: Sequence[str]
+    selected: Sequence[Selected], rows: Sequence[results.Row], kinds: Sequence[str]
 ) -> None:
     """Raise UserError if a protocol ran on none of the kinds of features."""
     for one in selected:

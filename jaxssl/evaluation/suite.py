@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation.overrides import data_config
@@ -19,6 +20,13 @@ from jaxssl.training.config import find
 from jaxssl.training.output import console
 
 PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
+
+
+class Row(results.Row):
+    """A result of a suite, with the row and the column of the table."""
+
+    encoder: str
+    column: str
 
 
 class Suite(NamedTuple):
@@ -33,7 +41,7 @@ class Suite(NamedTuple):
 
     protocol: str
     metric: str
-    datasets: dict[str, dict[str, Any]]
+    datasets: dict[str, Settings]
 
 
 def run(
@@ -42,7 +50,7 @@ def run(
     defaults: ConfigDict,
     overrides: Sequence[tuple[str, str]] = (),
     **options: Any,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Evaluate every encoder on every data set of a suite and print the table.
 
     Args:
@@ -87,7 +95,7 @@ def run(
                 f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
                 f"{metric!r}{suggest(metric, metrics)}"
             )
-        all_rows += [{**row, "encoder": str(encoder), "column": name} for row in rows]
+        all_rows += [Row(**row, encoder=str(encoder), column=name) for row in rows]
     console.show_table(table(suite, all_rows))
     return all_rows
 
@@ -111,7 +119,7 @@ def read(path: str | Path) -> Suite:
     return suite
 
 
-def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
+def table(suite: Suite, rows: Sequence[Row]) -> Table:
     """Build the suite's table: a row per encoder, a column per data set, their mean and the wins.
 
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
@@ -128,7 +136,7 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         out.add_column("\n".join([name, f"({split})", *changed]), justify="right")
     for heading in ("mean", "wins"):
         out.add_column(heading, justify="right")
-    lines: dict[tuple, dict[str, Mapping[str, Any]]] = {}
+    lines: dict[tuple, dict[str, Row]] = {}
     best = dict.fromkeys(suite.datasets, -np.inf)
     for row in rows:
         name = row["column"]

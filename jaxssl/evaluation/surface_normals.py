@@ -1,12 +1,14 @@
 """Surface normals of images, [h, w, 3] float32: unit vectors, NaN where they are not known."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
 
+from jaxssl.components import Settings
+from jaxssl.data.decoders.decoding import Picture
+from jaxssl.data.records import Record
 from jaxssl.data.splits import Source
 from jaxssl.errors import one_line
 
@@ -54,7 +56,7 @@ def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.n
     return _unit(np.where(whole[..., None], vectors, 0))
 
 
-def check(source: Source, data: Mapping[str, Any]) -> None:
+def check(source: Source, data: Settings) -> None:
     """Refuse a split whose images lack normals.
 
     Args:
@@ -88,15 +90,13 @@ def check(source: Source, data: Mapping[str, Any]) -> None:
             raise ValueError(f"{path} has the shape {shape}, expected {expected} as its image")
 
 
-def read(
-    source: Source, indices: np.ndarray, data: Mapping[str, Any]
-) -> list[tuple[Any, np.ndarray]]:
+def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Picture, np.ndarray]]:
     """Read pictures with their normals, from .npy files beside them or from depth of `NYU`.
 
     The arguments are those of `check`, which must have passed, and indices [k].
     """
 
-    def normals_of(record: Mapping[str, Any]) -> np.ndarray:
+    def normals_of(record: Record) -> np.ndarray:
         if "depth" in record:
             return from_depth(np.asarray(record["depth"], np.float32))
         return _unit(np.load(_path(record, data), allow_pickle=False))
@@ -105,7 +105,7 @@ def read(
     return [(part.decode(record), normals_of(record)) for part, record in records]
 
 
-def _path(record: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
+def _path(record: Record, data: Settings) -> Path:
     return (Path(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
 
 

@@ -5,16 +5,13 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
-
-import matplotlib
 
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report.curves import comparison_curves
-from jaxssl.report.images import STYLE
+from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
-from jaxssl.report.results import format_value, metric_name
+from jaxssl.report.results import Row, format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, length, speed
@@ -42,7 +39,7 @@ DATA_FIELDS = (
 # These settings of config.data decide which images of a folder are tested.
 FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
-Cells = dict[int, list[dict[str, Any]]]  # maps a group's index to the result rows of its runs
+Cells = dict[int, list[Row]]  # maps a group's index to the result rows of its runs
 
 
 def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
@@ -90,7 +87,7 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
     losses = list(dict.fromkeys(run.loss for run in runs))
     more = f" and {len(losses) - MAX_LOSSES} more" if len(losses) > MAX_LOSSES else ""
     tables = _group_results(groups)
-    with matplotlib.rc_context(STYLE):
+    with figure_style():
         html = render(
             "comparison.html",
             title=f"{len(runs)} runs: {', '.join(losses[:MAX_LOSSES])}{more}",
@@ -145,7 +142,7 @@ def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
     return tables
 
 
-def _data_source(row: Mapping[str, object], run: Run) -> tuple[tuple[str, str], ...]:
+def _data_source(row: Row, run: Run) -> tuple[tuple[str, str], ...]:
     """Return names and values of the data settings that agree between comparable results."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
@@ -177,7 +174,7 @@ def _result(
         heads.append(Cell(group.name, note=about))
     body = []
     for (protocol, preset, metric, unit), cells in lines.items():
-        name = metric_name({"metric": metric, "unit": unit})
+        name = metric_name(metric, unit)
         best = _best(metric, unit, cells)
         values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
         body.append([Cell(name, note=protocol + (f":{preset}" if preset else "")), *values])
@@ -190,7 +187,7 @@ def _result(
     return {"description": text, "table": table}
 
 
-def _mean(rows: Sequence[Mapping[str, Any]]) -> float | None:
+def _mean(rows: Sequence[Row]) -> float | None:
     """Return the mean result over the seeds, or None without finite results."""
     values = [row["value"] for row in rows]
     return fmean(values) if values and all(map(isfinite, values)) else None
@@ -206,7 +203,7 @@ def _best(metric: str, unit: str, cells: Cells) -> set[int]:
     return {index for index, value in rounded.items() if value == best}
 
 
-def _value(rows: Sequence[Mapping[str, Any]], num_runs: int, *, best: bool) -> str | Cell:
+def _value(rows: Sequence[Row], num_runs: int, *, best: bool) -> str | Cell:
     """Format a result, or the mean over seeds with the number of seeds."""
     if not rows:
         return "–"

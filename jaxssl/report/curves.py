@@ -1,13 +1,15 @@
 """Training curves of one run by step, or of several runs by epoch."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png
 from jaxssl.report.runs import Group
 from jaxssl.report.workdir import flatten, is_finite, metric_series
+from jaxssl.training.output.metrics_writer import Row
 
 
 class Curve(NamedTuple):
@@ -82,7 +84,7 @@ KNN_SETTINGS = (
 )
 
 
-def run_curves(metrics: Sequence[Mapping[str, object]]) -> list[Image]:
+def run_curves(metrics: Sequence[Row]) -> list[Image]:
     """Draw the training curves of one run by step, one figure for each recorded metric."""
     return [image for curve in RUN_CURVES if (image := _run_curve(curve, metrics))]
 
@@ -92,7 +94,7 @@ def comparison_curves(groups: Sequence[Group]) -> list[Image]:
     return [image for curve in COMPARISON_CURVES if (image := _comparison_curve(curve, groups))]
 
 
-def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, object]]) -> Image | None:
+def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
     """Draw one figure of a run's training curves. Values that are not finite are gaps."""
     series = {key.replace("_", " "): metric_series(metrics, key) for key in curve.keys.split()}
     series = {name: (x, y) for name, (x, y) in series.items() if x}
@@ -118,19 +120,16 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     axes = figure.add_subplot(xlabel="epoch", ylabel=curve.label)
     ends, missing = [], []
     for i, group in enumerate(groups):
-        style: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "linestyle": DASHES[i % len(DASHES)],
-            "markersize": 4,
-        }
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        dashes = DASHES[i % len(DASHES)]
+        plot = partial(axes.plot, color=colour, marker=marker, linestyle=dashes, markersize=4)
         label: str | None = group.short_name
         for run in group.runs:
             x, y = metric_series(run.metrics, curve.keys, by="epoch")
             if not any(map(is_finite, y)):
                 missing.append(run.name)
                 continue
-            axes.plot(x, y, **style, markevery=max(1, len(x) // MAX_MARKERS), label=label)
+            plot(x, y, markevery=max(1, len(x) // MAX_MARKERS), label=label)
             label = None  # one legend entry for all seeds
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:

@@ -1,13 +1,13 @@
 """Images of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from jaxssl.components import Settings
 from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
 from jaxssl.report.page import Cell, Table
 
@@ -20,7 +20,7 @@ SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's
 Gallery = Mapping[str, np.ndarray]
 
 
-def gallery_sections(gallery: Gallery, config: Mapping[str, object]) -> dict[str, object]:
+def gallery_sections(gallery: Gallery, config: Settings) -> dict[str, object]:
     """Return the template values of all gallery sections, with None for missing ones."""
     return {
         "num_frames": int(gallery.get("frames", 0)),
@@ -206,7 +206,7 @@ def _anchor_table(
     return image_table(title, "anchor", rows)
 
 
-def _hardest(gallery: Gallery) -> dict[str, Any]:
+def _hardest(gallery: Gallery) -> dict[str, object]:
     """Build the section of anchors beside their hardest negatives."""
     hardest, similarity = gallery["hard_place"], gallery["hard_similarity"]
 
@@ -226,7 +226,7 @@ def _hardest(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
+def _support(gallery: Gallery, config: Settings) -> dict[str, object]:
     """Build the section of negatives by their weight in MMCL's SVMs."""
     bound, places = float(gallery["svm_C"]), gallery["svm_place"]
     columns = np.flatnonzero((places >= 0).any(axis=0))

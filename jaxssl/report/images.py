@@ -2,8 +2,10 @@
 
 import io
 from base64 import b64encode
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
@@ -13,13 +15,19 @@ THUMBNAIL = 64
 # Series differ in marker and dashes, so that they can be told apart without colour.
 MARKERS = "o^sDvPX*<>hd"
 DASHES = ("-", "--", "-.", ":")
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,  # A "$" in a class name must not start a formula.
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-}
+
+
+def figure_style() -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws figures in our style."""
+    return matplotlib.rc_context(
+        {
+            "text.parse_math": False,  # A "$" in a class name must not start a formula.
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+        }
+    )
 
 
 class Image(NamedTuple):

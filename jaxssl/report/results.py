@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from rich.table import Table
 
@@ -23,7 +23,32 @@ KEY = (
 )
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """A row of results.json: a result of a protocol, the encoder and the data set.
+
+    `jaxssl.evaluation.protocol.Result` describes the first fields.
+    """
+
+    protocol: str
+    metric: str
+    value: float
+    std: float | None
+    unit: NotRequired[str]
+    details: dict[str, Any]
+    source: str
+    loss: str | None
+    checkpoint: str | None
+    step: int | None
+    features: str
+    layer: str
+    dataset: str
+    data: str
+    bank: str
+    split: str
+    seed: int
+
+
+def read_results(folder: Path) -> list[Row]:
     """Read the rows of results.json, or [] without the file.
 
     Raises:
@@ -59,7 +84,7 @@ def _is_result(row: Mapping[str, object]) -> bool:
     )
 
 
-def add_results(folder: Path, rows: Sequence[Mapping[str, object]]) -> None:
+def add_results(folder: Path, rows: Sequence[Row]) -> None:
     """Write rows into results.json, in place of earlier rows with the same key.
 
     Several processes may do this at once.
@@ -76,7 +101,7 @@ def add_results(folder: Path, rows: Sequence[Mapping[str, object]]) -> None:
         file_io.write_json(path, {"results": [*earlier, *rows]})
 
 
-def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_results(rows: Sequence[Row]) -> None:
     """Print the results of one encoder on one data set as a table."""
     source = describe_source(rows[-1])
     show(source["encoder"])
@@ -87,7 +112,7 @@ def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
         show(f"{row['features']}: {row['details']['verdict']}")
 
 
-def describe_source(row: Mapping[str, object]) -> dict[str, str]:
+def describe_source(row: Row) -> dict[str, str]:
     """Describe the evaluated "encoder" of a result and the "data" it was evaluated on."""
     encoder = [str(row.get("source")), row.get("loss")]
     if row.get("checkpoint") == "file":
@@ -102,7 +127,7 @@ def describe_source(row: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def format_value(row: Mapping[str, Any]) -> str:
+def format_value(row: Row) -> str:
     """Format the value of a result with its spread."""
     if not math.isfinite(row["value"]):
         return "not finite"
@@ -111,13 +136,12 @@ def format_value(row: Mapping[str, Any]) -> str:
     return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row.get("std") is not None else "")
 
 
-def metric_name(row: Mapping[str, Any]) -> str:
+def metric_name(metric: str, unit: str = "%") -> str:
     """Return the metric of a result, with its unit unless that is percent or none."""
-    unit = row.get("unit", "%")
-    return row["metric"] + (f" ({unit})" if unit not in ("", "%") else "")
+    return metric + (f" ({unit})" if unit not in ("", "%") else "")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[Row]) -> Table:
     """Build a results table: a row for each metric, a column for each kind of features."""
     table = Table()
     for heading in ("metric", "protocol"):
@@ -127,12 +151,13 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(kind, justify="right")
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        name = metric_name(row), f"{row['protocol']}:{row['details'].get('preset', 'default')}"
-        lines.setdefault(name, {})[row["features"]] = format_value(row)
+        name = metric_name(row["metric"], row.get("unit", "%"))
+        protocol = f"{row['protocol']}:{row['details'].get('preset', 'default')}"
+        lines.setdefault((name, protocol), {})[row["features"]] = format_value(row)
     for heading, cells in lines.items():
         table.add_row(*heading, *(cells.get(kind, "") for kind in kinds))
     return table
 
 
-def _key(row: Mapping[str, Any]) -> tuple:
+def _key(row: Row) -> tuple:
     return (*(row.get(name) for name in KEY), row["metric"], row["details"].get("preset"))

@@ -1,16 +1,22 @@
 """Write the report of a run: results, training curves, images and configuration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib
-
+from jaxssl.components import Settings
 from jaxssl.report import gallery
 from jaxssl.report.curves import run_curves
-from jaxssl.report.images import STYLE
+from jaxssl.report.images import figure_style
 from jaxssl.report.page import Table, render
-from jaxssl.report.results import KINDS, describe_source, format_value, metric_name, read_results
+from jaxssl.report.results import (
+    KINDS,
+    Row,
+    describe_source,
+    format_value,
+    metric_name,
+    read_results,
+)
 from jaxssl.report.workdir import (
     explain_damage,
     flatten,
@@ -24,6 +30,7 @@ from jaxssl.report.workdir import (
     speed,
 )
 from jaxssl.training.output import file_io
+from jaxssl.training.output.metrics_writer import Row as Metrics
 from jaxssl.training.workdir import goodput
 
 PROTOCOLS = {
@@ -63,7 +70,7 @@ CARD_PROTOCOLS = (
 NUM_FIGURES = 3
 COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which needs JAX
 
-Row = Mapping[str, Any]
+
 Kinds = dict[str, Row]  # result rows by kind of features
 
 
@@ -112,7 +119,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     metrics = read_metrics(workdir / "metrics.jsonl")
     rows = read_results(workdir)
     arrays = read_gallery(workdir / "gallery.npz")
-    with matplotlib.rc_context(STYLE):
+    with figure_style():
         with explain_damage(workdir / "gallery.npz"):
             sections = gallery.gallery_sections(arrays, config)
         html = render(
@@ -138,14 +145,14 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     return path
 
 
-def _title(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _title(config: Settings, rows: Sequence[Row]) -> str:
     data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
     loss = rows[-1].get("loss", loss) if rows else loss
     return f"{data}: {loss} with {net}"
 
 
 def _facts(
-    config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row], times: Any
+    config: Settings, metrics: Sequence[Metrics], rows: Sequence[Row], times: Settings | None
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
@@ -199,7 +206,7 @@ def _comparable(row: Row, other: Row) -> bool:
     )
 
 
-def _collapse(metrics: Sequence[Row], rows: Sequence[Row]) -> str:
+def _collapse(metrics: Sequence[Metrics], rows: Sequence[Row]) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
     for row in reversed(rows):
         if row["features"] == "pretrained" and "verdict" in row.get("details", {}):
@@ -251,7 +258,8 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
     """Build the table of a protocol: a row for each metric, a column for each kind of features."""
     body, settings = [], {}
     for kinds in metrics:
-        metric = metric_name(kinds.get("pretrained") or list(kinds.values())[-1])
+        last = kinds.get("pretrained") or list(kinds.values())[-1]
+        metric = metric_name(last["metric"], last.get("unit", "%"))
         settings.setdefault(_settings(kinds), []).append(metric)
         values = [format_value(kinds[kind]) if kind in kinds else "–" for kind in KINDS]
         body.append([metric, *values, _gain(kinds)])

@@ -4,13 +4,15 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
 from jaxssl.training.output.file_io import read_lines
+from jaxssl.training.output.metrics_writer import Row as Metrics
 
 MAX_NAME = 40  # characters of a name in a legend
 
@@ -32,9 +34,9 @@ class Run(NamedTuple):
     """
 
     name: str
-    config: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    config: Settings
+    metrics: list[Metrics]
+    rows: list[results.Row]
     left_out: int
     step: int | None
     loss: str
@@ -141,9 +143,9 @@ def _read_run(path: Path, name: str) -> Run:
     )
 
 
-def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
+def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
     """Keep one result of each kind: the one with the run's seed, or else the first."""
-    chosen: dict[tuple, dict[str, Any]] = {}
+    chosen: dict[tuple, results.Row] = {}
     for row in rows:
         names = ("dataset", "bank", "split", "layer", "protocol", "metric")
         kind = (*(row.get(name) for name in names), row["details"].get("preset"))

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line
 from jaxssl.training.output import file_io, metrics_writer
 from jaxssl.training.output.logs import log
@@ -31,7 +32,7 @@ def explain_damage(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Settings:
     """Read a run's config.json and check that its groups are dicts, or return {} without it."""
     if not path.exists():
         return {}
@@ -43,7 +44,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[metrics_writer.Row]:
     """Read the rows of a run's metrics.jsonl, or some rows of a long file.
 
     At least `FEWEST_ROWS` evenly spaced rows with the same number of metrics are read, and the last
@@ -52,7 +53,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return list(iterate_metrics(path, thin=True))
 
 
-def iterate_metrics(path: Path, thin: bool = False) -> Iterator[dict[str, Any]]:
+def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.Row]:
     """Yield the rows of a run's metrics.jsonl: steps with numbers, or null.
 
     Args:
@@ -117,14 +118,14 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
 
 
 def metric_series(
-    metrics: Iterable[Mapping[str, Any]], key: str, by: str = "step"
+    metrics: Iterable[metrics_writer.Row], key: str, by: str = "step"
 ) -> tuple[list[float], list[float]]:
     """Return the values of ``by`` and of a metric from rows that have both, with NaN for null."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
 
 
-def speed(metrics: Iterable[Mapping[str, object]]) -> str:
+def speed(metrics: Iterable[metrics_writer.Row]) -> str:
     """Return the median of the examples per second as text, "" if they were not recorded."""
     speeds = [x for x in metric_series(metrics, "images_per_second")[1] if is_finite(x)]
     return f"{median(speeds):,.0f}" if speeds else ""
@@ -149,7 +150,7 @@ def format_setting(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted keys of a nested config with their values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:

@@ -1,16 +1,14 @@
 """Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
 
-from typing import Any
-
 from jaxssl.studies import grid
-from jaxssl.studies.cells import cell_config
+from jaxssl.studies.cells import Cell, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Comparison, Results
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, spread
 
 SWEEP = ("simclr", "simclr_tuned", "auc_cl", "auc_cl_sum")  # trained at all batch sizes
-ARMS: dict[str, dict[str, Any]] = {
+ARMS: dict[str, Cell] = {
     **{name: METHODS[name] for name in SWEEP},
     "auc_cl_released": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
     "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.stats import norm
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_views
 
-Embed = Callable[[Any, Array], Array]  # maps (params, index [b]) to embeddings [V, b, d]
+Embed = Callable[..., Array]  # maps (params, index [b]) to embeddings [V, b, d]
 CHUNK = 32  # random batches that are computed together and form one group of the jackknife
 
 
@@ -156,7 +156,7 @@ def _epoch(
     examples = jnp.arange(z.shape[1], dtype=jnp.int32)
     order = jax.random.permutation(order_key, examples)[: batches * batch_size]
 
-    def step(memory: object, item: tuple[Array, Array]) -> tuple[Any, None]:
+    def step(memory: object, item: tuple[Array, Array]) -> tuple[object, None]:
         index, number = item
         pairs = pair_views(z[:, index], index)
         step_key = jax.random.fold_in(loss_key, number)

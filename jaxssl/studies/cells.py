@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
+from jaxssl.components import Settings
 from jaxssl.configs import studies
 from jaxssl.studies.study import Setting
 from jaxssl.training import config
 
 MAX_NAME = 120  # longest folder name of a run, in characters
-Cell = Mapping[str, Any]  # values of the config keys that one run changes
+Cell = Settings  # values of the config keys that one run changes
 
 
 def cell_config(setting: Setting, cell: Cell) -> ConfigDict:

@@ -4,9 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.report.markdown import markdown_table, wrap_text
 from jaxssl.report.page import render
 from jaxssl.studies import documents
@@ -84,7 +85,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     tested = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
     parts, items = [_count_verdicts(papers)], []
     for title, claims in papers.items():
-        by_text: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        by_text: dict[tuple[str, str], list[Settings]] = {}
         for claim in claims:
             by_text.setdefault((claim["text"], claim["source"]), []).append(claim)
         measured = [results for results in by_text.values() if results[0]["verdict"]]
@@ -102,7 +103,7 @@ def _place(key: tuple[str, str]) -> list[tuple[str, int]]:
     return [(text, int(n or 0)) for text, n in re.findall(r"(\D+)(\d*)", key[1])]
 
 
-def _item(results: Sequence[dict[str, Any]]) -> str:
+def _item(results: Sequence[Settings]) -> str:
     """Return a claim with its figures, verdicts, command and protocol as an item of a list."""
     claim = results[0]
     place = claim["source"].partition(", ")[2]
@@ -122,7 +123,7 @@ def _setting(command: str) -> str:
     return f", {config.data.name}, `{config.eval.protocols[0]}`"
 
 
-def _measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _measured(studies: list[Settings]) -> Iterator[Settings]:
     for study in studies:
         for claim in study["claims"].values():
             if claim["verdict"]:
@@ -130,7 +131,7 @@ def _measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield {**claim, "figure": measured, "command": study["command"]}
 
 
-def _not_measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _not_measured(studies: list[Settings]) -> Iterator[Settings]:
     measured = {
         (study["study"], key)
         for study in studies
@@ -143,12 +144,12 @@ def _not_measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield {**documents.claim_entry(claim), "command": f"jaxssl study {name}"}
 
 
-def _unstudied() -> Iterator[dict[str, object]]:
+def _unstudied() -> Iterator[Settings]:
     for row in read_unstudied_claims():
         yield {**documents.claim_entry(row.claim, row.verdict), "command": row.command}
 
 
-def _count_verdicts(papers: dict[str, list[dict[str, object]]]) -> str:
+def _count_verdicts(papers: dict[str, list[Settings]]) -> str:
     """Return a table with the number of each verdict for each paper."""
     verdicts = (HOLDS, SMALLER, OPPOSITE, REFUTED, UNDECIDED, documents.NOT_RUN)
     rows = []

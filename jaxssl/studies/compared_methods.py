@@ -1,6 +1,6 @@
 """Settings of the methods that studies compare."""
 
-from typing import Any
+from jaxssl.studies.cells import Cell
 
 PREDICTING = {
     "method.name": "momentum",
@@ -10,7 +10,7 @@ PREDICTING = {
 # Settings of the compared methods. All other settings come from the scale's config. The settings
 # are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
 # SimCLR.
-METHODS: dict[str, dict[str, Any]] = {
+METHODS: dict[str, Cell] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},

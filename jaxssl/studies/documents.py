@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table as PrintedTable
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.report import page
 from jaxssl.report.images import Image, embed_png, figure_png
@@ -26,7 +27,7 @@ def write_study(
     setting: Setting,
     claims: Mapping[str, Claim],
     findings: Findings,
-    about: Mapping[str, Any],
+    about: Mapping[str, str],
 ) -> Path:
     """Write a study's NAME.json, NAME.html and NAME_*.png into the output folder.
 
@@ -145,7 +146,7 @@ def print_table(table: Table) -> None:
         show(table.note)
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> Settings:
     """Read the JSON document of a study.
 
     Raises:
@@ -169,7 +170,7 @@ def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, objec
     return {**claim._asdict(), "figure": measured[0], "verdict": measured[1]}
 
 
-def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
+def claim_cells(claim: Settings) -> tuple[str, ...]:
     """Return the table row of a claim, with the columns of `CLAIM_HEADING`."""
     quote = f"“{claim['quote']}”" if claim["quote"] else ""
     paper = " ".join(filter(None, [quote, claim["published"]]))
@@ -177,7 +178,7 @@ def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
     return claim["text"], paper or "–", claim["source"], *measured
 
 
-def markdown_claim(results: Sequence[Mapping[str, object]]) -> str:
+def markdown_claim(results: Sequence[Settings]) -> str:
     """Return a claim of a document as a section of Markdown.
 
     Args:

@@ -18,12 +18,14 @@ such as mmcl, is biased by the scale alone, unlike the cosine in the JSON docume
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from matplotlib.axes import Axes
@@ -86,7 +88,7 @@ class Point(NamedTuple):
     """An embedding function with the parameters at which gradients are computed."""
 
     embed: Embed
-    params: Any
+    params: object
     num_examples: int
     description: str
 
@@ -109,15 +111,18 @@ def run(setting: Setting) -> Findings:
     estimates: dict[str, dict[int, dict[int, list[BiasEstimate]]]] = {name: {} for name in names}
     for (name, size), (objective, target) in losses.items():
         visits = VISITS if name in WITH_MEMORY else VISITS[:1]
-        options: dict[str, Any] = {
-            "target": target,
-            "visits": visits,
-            "draws": draws // 4 if name in WITH_MEMORY else draws,
-            "chunk": chunk,
-            "level": bonferroni_level(len(sizes) * len(points)),
-        }
         measured = [
-            estimate_gradient_bias(objective, *point[:3], size, seed=seed, **options)
+            estimate_gradient_bias(
+                objective,
+                *point[:3],
+                size,
+                target=target,
+                visits=visits,
+                draws=draws // 4 if name in WITH_MEMORY else draws,
+                chunk=chunk,
+                level=bonferroni_level(len(sizes) * len(points)),
+                seed=seed,
+            )
             for seed, point in enumerate(points)
         ]
         by_visits = map(list, zip(*measured, strict=True))
@@ -195,7 +200,7 @@ def _encoder(workdir: Path) -> Point:
     stats = net["batch_stats"], projector["batch_stats"]
     inputs = network.inputs._replace(crop=0.0)  # Views already have the network's size.
 
-    def embed(params: Any, index: Array) -> Array:
+    def embed(params: tuple[Collection, Collection], index: Array) -> Array:
         batch = views[:, index]
         flat = batch.reshape(-1, *batch.shape[2:])
         h = networks.features(network.encoder, params[0], stats[0], preprocess(flat, inputs))
@@ -273,23 +278,19 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
 def _plot_bias(
     axes: Axes, i: int, name: str, xs: list[float], estimates: list[BiasEstimate]
 ) -> None:
-    style: dict[str, Any] = {
-        "marker": MARKERS[i % len(MARKERS)],
-        "color": f"C{i}",
-        "markersize": 5,
-    }
-    dashes = DASHES[i % len(DASHES)]
+    marker, dashes = MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)]
+    errorbar = partial(axes.errorbar, marker=marker, color=f"C{i}", markersize=5)
     biased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low > 0]
     unbiased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low == 0]
-    axes.plot([], [], linestyle=dashes, label=name, **style)
+    axes.plot([], [], linestyle=dashes, label=name, marker=marker, color=f"C{i}", markersize=5)
     if biased:
         x, middle = zip(*((x, e.bias) for x, e in biased), strict=True)
         bars = np.array([(e.bias - e.low, e.high - e.bias) for _, e in biased]).T
-        axes.errorbar(x, middle, bars, linestyle=dashes, capsize=3, **style)
+        errorbar(x, middle, bars, linestyle=dashes, capsize=3)
     if unbiased:
         x, high = zip(*((x, e.high) for x, e in unbiased), strict=True)
-        arrow: dict[str, Any] = {"uplims": True, "linestyle": "none", "markerfacecolor": "white"}
-        axes.errorbar(x, high, 0.3 * np.array(high), **arrow, **style)
+        bars = 0.3 * np.array(high)
+        errorbar(x, high, bars, uplims=True, linestyle="none", markerfacecolor="white")
 
 
 def _verdicts(estimates: Estimates) -> dict[str, Verdict]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
@@ -18,6 +18,7 @@ from jaxssl.data import kind, source
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
+from jaxssl.report.results import Row
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import (
@@ -39,7 +40,7 @@ PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
 METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 
-
+T = TypeVar("T")
 # maps a cell, usually (method, x), to the results of all seeds
 Results = Mapping[Any, list[RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
@@ -55,10 +56,10 @@ class Comparison(NamedTuple):
     """
 
     metric: str
-    cells: Mapping[str, tuple[Any, Any]]
+    cells: Mapping[str, tuple[object, object]]
 
 
-def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
+def run_grid(setting: Setting, cells: Mapping[T, Cell]) -> dict[T, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
     Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
@@ -81,7 +82,7 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     earlier = _read_earlier(setting, setting.earlier, cells) if setting.earlier else {}
-    results: dict[Any, list[RunResult]] = {name: [] for name in cells}
+    results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
         is_new, is_here = False, (_workdir(setting, values) / RESULT_FILE).exists()
@@ -103,7 +104,7 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
     return results
 
 
-def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, Any], Cell]:
+def cross(arms: Mapping[str, Cell], xs: Mapping[T, Cell]) -> dict[tuple[str, T], Cell]:
     """Return the grid cells (method, x) of all methods and all values of x."""
     return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
 
@@ -114,7 +115,7 @@ def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]])
     return {size: batch_size_values(setting, size) for size in sizes}
 
 
-def batch_size_values(setting: Setting, size: int) -> dict[str, Any]:
+def batch_size_values(setting: Setting, size: int) -> Cell:
     """Return the config values of another batch size, with equal epochs or equal steps."""
     base = cell_config(setting, {})
     if not setting.equal_steps or base.total_steps:
@@ -234,7 +235,7 @@ def grid_findings(
         log: "x" for a logarithmic axis.
         **data: further numbers for the document.
     """
-    base = baselines(_finished(results)[0]) if has_baselines else {}
+    base = baselines(_first_run(results)) if has_baselines else {}
     numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
     return Findings(
         [*(accuracy_table(results, axis, metric, base) for metric in metrics), *tables],
@@ -250,9 +251,8 @@ def grid_findings(
 
 def describe_runs(results: Results) -> str:
     """Describe data set, training length and number of seeds of a grid."""
-    settings = _finished(results)[0].config
-    data = settings["data"]
-    steps, epochs = settings["total_steps"], settings["epochs"]
+    config = _first_run(results).config
+    data, steps, epochs = (config[key] for key in ("data", "total_steps", "epochs"))
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
     most = max(map(len, results.values()))
     seeds = f"{most} seed{'s' if most > 1 else ''}"
@@ -314,7 +314,7 @@ def run_cell(
 
 
 def _read_earlier(
-    setting: Setting, path: Path, cells: Mapping[object, Cell]
+    setting: Setting, path: Path, cells: Mapping[Any, Cell]
 ) -> dict[tuple[object, int], RunResult]:
     """Read the runs of a study's document that a grid has too, by cell and seed.
 
@@ -359,14 +359,14 @@ def _workdir(setting: Setting, cell: Cell) -> Path:
     return setting.out / "runs" / run_name(setting, cell)
 
 
-def _arms_and_xs(results: Results) -> tuple[list[Any], list[Any]]:
+def _first_run(results: Results) -> RunResult:
+    return next(run for runs in results.values() for run in runs)
+
+
+def _arms_and_xs(results: Results) -> tuple[list[str], list[float | str]]:
     """Return the arms and the values of x that cells (arm, x) have, in their order."""
     arms, xs = (list(dict.fromkeys(part)) for part in zip(*results, strict=True))
     return arms, xs
-
-
-def _finished(results: Results) -> list[RunResult]:
-    return [run for runs in results.values() for run in runs]
 
 
 def _train(
@@ -386,7 +386,7 @@ def _train(
     return _metrics(rows, "pretrained")
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+def _metrics(rows: Sequence[Row], kind: str) -> dict[str, float]:
     values = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
     return {metric: values[metric] for metric in (KNN, LINEAR) if metric in values}
 

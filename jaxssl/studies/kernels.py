@@ -1,8 +1,7 @@
 """MMCL with a linear, tanh or RBF kernel."""
 
-from typing import Any
-
 from jaxssl.studies import grid
+from jaxssl.studies.cells import Cell
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Comparison
 from jaxssl.studies.study import Findings, Setting, read_claims
@@ -23,7 +22,7 @@ CIFAR100_GAMMA = {
 CLAIMS = read_claims("kernels")
 
 
-def mmcl(setting: Setting) -> dict[str, Any]:
+def mmcl(setting: Setting) -> Cell:
     """Return MMCL's settings with the RBF kernel, on CIFAR-100 with the paper's gamma schedule."""
     gamma = {"loss.gamma": CIFAR100_GAMMA} if setting.dataset == "cifar100" else {}
     return {**METHODS["mmcl"], **gamma}

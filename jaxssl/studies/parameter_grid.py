@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
@@ -228,7 +228,7 @@ def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
         selected = select_protocols(missing)
         for text, name, preset, _ in selected:
             named = {one.preset for one in selected if one.name == name}
-            by_preset: dict[str | None, Mapping[str, Any]] = {}
+            by_preset: dict[str | None, Settings] = {}
             for row in (row for row in rows if row["protocol"] == name):
                 by_preset.setdefault(row["details"].get("preset"), row)
             default = next((key for key in by_preset if key not in named), next(iter(by_preset)))

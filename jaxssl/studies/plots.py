@@ -2,25 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import stdev
-from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxssl.report.images import DASHES, MARKERS, STYLE
+from jaxssl.report.images import DASHES, MARKERS, figure_style
 from jaxssl.studies.verdicts import finite, mean
 
 
 def make_axes(**settings: object) -> tuple[Figure, Axes]:
     """Return a matplotlib figure with one set of axes in the style of the studies."""
-    with matplotlib.rc_context(STYLE):
+    with figure_style():
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         return figure, figure.add_subplot(**settings)
 
 
 def plot_lines(
-    series: Mapping[str, tuple[Sequence[Any], Sequence[Sequence[float]]]],
+    series: Mapping[str, tuple[Sequence[float | str], Sequence[Sequence[float]]]],
     xlabel: str,
     ylabel: str,
     *,
@@ -54,7 +52,7 @@ def plot_lines(
         axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     if "x" in log:
         axes.set_xscale("log", base=2)
-        ticks = sorted({value for x, _ in series.values() for value in x})
+        ticks = sorted({float(value) for x, _ in series.values() for value in x})
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     if "y" in log:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.studies import documents
+from jaxssl.training.output import metrics_writer
 
 
 class RunResult(NamedTuple):
@@ -29,10 +31,10 @@ class RunResult(NamedTuple):
     seed: int
     workdir: Path
     metrics: dict[str, float]
-    history: list[dict[str, Any]]
+    history: list[metrics_writer.Row]
     seconds: float
     commit: str = ""
-    config: Mapping[str, Any] = {}
+    config: Settings = {}
     fingerprint: str = ""
     baselines: dict[str, dict[str, float]] | None = None
 
@@ -119,11 +121,11 @@ def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
     return document["scale"], runs
 
 
-def _flatten(settings: Mapping[str, object]) -> dict[str, Any]:
+def _flatten(settings: Settings) -> Settings:
     """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
     return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
 
 
-def null_to_nan(row: Mapping[str, object]) -> dict[str, Any]:
+def null_to_nan(row: metrics_writer.Row) -> dict[str, float]:
     """Replace null, which stands for a number that is not finite, by NaN."""
     return {key: math.nan if value is None else value for key, value in row.items()}

@@ -10,7 +10,6 @@ Fig. 3b.
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
 
 import jax
 import numpy as np
@@ -48,7 +47,7 @@ LOSSES = {
 IMAGENET = {"net.stem": "imagenet", "augment.size": 224}
 FLAGS = ("batch_sizes",)
 CLAIMS = read_claims("solver_time")
-Call = Callable[[], Any]
+Call = Callable[[], object]
 
 
 def run(setting: Setting) -> Findings:

@@ -10,12 +10,15 @@ import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from matplotlib.figure import Figure
 
+from jaxssl.components import Settings
 from jaxssl.configs import studies as scales
 from jaxssl.errors import UserError, suggest
+
+T = TypeVar("T")
 
 
 class Setting(NamedTuple):
@@ -128,12 +131,12 @@ class Findings(NamedTuple):
     tables: Sequence[Table]
     pictures: Sequence[Picture]
     verdicts: Mapping[str, Verdict]
-    data: Mapping[str, Any]
+    data: Settings
     where: str
 
 
 @functools.cache
-def claims_file() -> dict[str, Any]:
+def claims_file() -> Settings:
     """Read claims.toml, the list of all claims."""
     path = Path(__file__).with_name("claims.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -150,7 +153,7 @@ def published_tables(study: str) -> list[Table]:
     return [Table(**published[study])] if study in published else []
 
 
-def scale_value(setting: Setting, values: Mapping[str, object]) -> Any:
+def scale_value(setting: Setting, values: Mapping[str, T]) -> T:
     """Return the value for a scale.
 
     "medium" uses the value of "small" if it has none of its own, and other scales that of "paper".

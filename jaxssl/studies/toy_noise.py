@@ -10,7 +10,7 @@ for DeCL and (0.15, 0.04) for direct descent.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -190,8 +190,8 @@ def _picture(paths: dict[tuple[str, float], np.ndarray], optimum: np.ndarray) ->
             for i, run in enumerate(paths[name, variance][:SHOWN]):
                 loss = np.logaddexp(0, np.clip(run[:, 1] - run[:, 0], -8, 8))
                 y = loss if variance == VARIANCES[0] else _distance(run, optimum)
-                style: dict[str, Any] = {"color": colour, "linestyle": dashes, "alpha": 0.8}
-                axes.plot(y, **style, linewidth=0.9, label=name if i == 0 else None)
+                label = name if i == 0 else None
+                axes.plot(y, dashes, color=colour, alpha=0.8, linewidth=0.9, label=label)
         title = f"variance {variance:g}" + (", regularised" if variance == VARIANCES[1] else "")
         ylabel = "loss without noise" if variance == VARIANCES[0] else "distance of the last steps"
         axes.set(title=title, xlabel="step", ylabel=ylabel)

@@ -5,8 +5,7 @@ encoder is trained on a part of the training split, and the accuracy is measured
 docs/methods.md has the measured tables and the constants that were chosen from them.
 """
 
-from typing import Any
-
+from jaxssl.components import Settings
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Results
@@ -24,8 +23,7 @@ SPLITS = {
 }
 CLAIMS = read_claims("tuning")
 
-Values = dict[str, Any]
-CANDIDATES: dict[str, list[Values]] = {
+CANDIDATES: dict[str, list[Settings]] = {
     "simclr": [
         {"temperature": t} for t in (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
     ],
@@ -97,7 +95,7 @@ def _table(method: str, results: Results) -> Table:
     return Table(method, ("constants", "k-NN", "linear"), rows)
 
 
-def _describe(candidate: Values) -> str:
+def _describe(candidate: Settings) -> str:
     return ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in candidate.items()

@@ -1,9 +1,10 @@
 """Decide whether a claim holds, by confidence intervals of differences between runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import inf, isfinite, nan, sqrt
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy import stats
 
@@ -109,15 +110,14 @@ def _judge_interval(text: str, low: float, high: float, claim: Claim) -> Verdict
     return Verdict(text, holds, failure)
 
 
-def judge_all(claim: Claim, pairs: Pairs, **options: Any) -> Verdict:
+def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: int = 2) -> Verdict:
     """Judge a claim about every pair, with Bonferroni's correction.
 
     The intervals hold together at `LEVEL`. The claim holds if all of them lie above zero.
     """
     level = bonferroni_level(len(pairs))
-    return combine_verdicts(
-        {name: judge(claim, *pair, level=level, **options) for name, pair in pairs.items()}
-    )
+    one = partial(judge, claim, top=top, level=level, digits=digits)
+    return combine_verdicts({name: one(*pair) for name, pair in pairs.items()})
 
 
 def judge_similar(pairs: Pairs, margin: float) -> Verdict:

@@ -15,6 +15,7 @@ from jaxssl.data.decoders import decoding
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.protocol import Features
 from jaxssl.kinds.video import frame_grid
 from jaxssl.report.workdir import read_gallery
@@ -45,7 +46,7 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def photographs(folder, directory):
     data = {"name": "folder", "path": str(folder), "dir": str(directory), "test_fraction": 0.0}
-    return source.load(data_config(**data), "train")
+    return source.load(ConfigDict(data_config(**data)), "train")
 
 
 def settings(name="cifar10_baselines:simclr", **changes):
@@ -119,16 +120,11 @@ def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training
     tmp_path, monkeypatch
 ):
     rng = np.random.default_rng(0)
-    data = {
-        name: {
-            "input": rng.integers(0, 256, (n, 2, 2, 1), np.uint8),
-            "label": rng.permutation(n) % k,
-        }
-        for name, n, k in (("train", 12, 5), ("test", 7, 3))
-    }
-    train, test = data["train"], data["test"]
+    images = [rng.integers(0, 256, (n, 2, 2, 1), np.uint8) for n in (12, 7)]
+    labels = [rng.permutation(n) % k for n, k in ((12, 5), (7, 3))]
+    data = Arrays(images[0], labels[0], images[1], labels[1])
     nearest = np.array([8, 3, 5, 1, 0, 11, 2])  # of each test example
-    features = Features(np.eye(12), train["label"], np.eye(12)[nearest], test["label"])
+    features = Features(np.eye(12), data.train_labels, np.eye(12)[nearest], data.test_labels)
     monkeypatch.setattr(gallery, "_map", lambda features, seed: features[:, :2] + seed)
     views = {"views": rng.integers(0, 256, (2, 2, 2, 2, 1), np.uint8)}
     originals = views["views"][:, 0]
@@ -141,15 +137,15 @@ def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training
     path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder)
     with np.load(path) as file:
         arrays = dict(file)
-    query = loss_inspection.one_of_each(test["label"], gallery.QUERIES)
-    assert test["label"][query[:3]].tolist() == [0, 1, 2]
-    np.testing.assert_array_equal(arrays["query"], test["input"][query])
-    np.testing.assert_array_equal(arrays["query_label"], test["label"][query])
+    query = loss_inspection.one_of_each(data.test_labels, gallery.QUERIES)
+    assert data.test_labels[query[:3]].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(arrays["query"], data.test[query])
+    np.testing.assert_array_equal(arrays["query_label"], data.test_labels[query])
     first = arrays["neighbour"][:, 0], arrays["neighbour_label"][:, 0]
-    np.testing.assert_array_equal(first[0], train["input"][nearest[query]])
-    np.testing.assert_array_equal(first[1], train["label"][nearest[query]])
+    np.testing.assert_array_equal(first[0], data.train[nearest[query]])
+    np.testing.assert_array_equal(first[1], data.train_labels[nearest[query]])
     np.testing.assert_array_equal(arrays["map"], features.test[:6, :2] + 4)
-    np.testing.assert_array_equal(arrays["map_label"], test["label"][:6])
+    np.testing.assert_array_equal(arrays["map_label"], data.test_labels[:6])
     np.testing.assert_array_equal(arrays["pairs"], views["views"])
     np.testing.assert_array_equal(arrays["pairs_original"], originals)
     assert (arrays["step"], arrays["block_size"]) == (9, 3)

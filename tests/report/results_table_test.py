@@ -80,7 +80,7 @@ def test_value_is_shown_with_its_spread(changes, text):
 
 @pytest.mark.parametrize(("unit", "name"), [("%", "m"), ("", "m"), ("nats", "m (nats)")])
 def test_metric_is_shown_with_its_unit(unit, name):
-    assert results.metric_name(changed(ROW, metric="m", unit=unit)) == name
+    assert results.metric_name("m", unit) == name
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_metric_is_shown_with_its_unit(unit, name):
 )
 def test_result_replaces_the_earlier_one_with_the_same_key_alone(tmp_path, changes):
     other = changed(ROW, value=1.0, **changes)
-    results.add_results(tmp_path, [ROW])
+    results.add_results(tmp_path, [changed(ROW)])
     results.add_results(tmp_path, [other])
     assert results.read_results(tmp_path) == [ROW, other]
     results.add_results(tmp_path, [changed(ROW, value=2.0, std=3.0, loss="mmcl")])

@@ -1,13 +1,11 @@
 """Image-text retrieval: recall of the matching caption or image among the k nearest."""
 
-from typing import Any
-
 import numpy as np
 
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
+from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 
-PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
+PRESETS: Presets = {"default": {"k": (1, 5, 10)}}
 
 
 def evaluate(

@@ -8,11 +8,11 @@ sets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxssl.augment.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.evaluation import corrupted_sets, logistic_regression
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
@@ -140,7 +140,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
 
 def _evaluate_published(
     published: Mapping[tuple[str, int], corrupted_sets.Read],
-    predict: Callable[[Any], np.ndarray],
+    predict: Callable[[np.ndarray | LazyArray], np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Compute the accuracies in percent on a published set, [5] for each corruption."""
 

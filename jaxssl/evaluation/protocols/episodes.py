@@ -1,18 +1,17 @@
 """Few-shot episodes: classification by nearest class mean in many small random tasks."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
+from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 from jaxssl.losses.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "cdfsl_5way_20shot": {**CDFSL, "shots": 20},
     "cdfsl_5way_5shot": {**CDFSL, "shots": 5},
     "cdfsl_5way_1shot": {**CDFSL, "shots": 1},

@@ -1,9 +1,9 @@
 """Few-shot probes: linear classifiers fitted to a few labels per class, over several draws."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,10 +12,12 @@ from jax import numpy as jnp
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
+from jaxssl.components import Settings
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
+    Presets,
     Protocol,
     Result,
     check_features,
@@ -36,7 +38,7 @@ ELEVATER = {
     "batch_size": 64,
     "momentum": 0.9,
 }
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "default": {"shots": (1, 5), "draws": 20, "C": 10.0, "max_iter": 1000},
     "elevater": {"shots": (5,), **ELEVATER},
     "elevater_20": {"shots": (20,), **ELEVATER},
@@ -225,7 +227,7 @@ def elevater(
     return Outcomes(*np.array(outcomes).T)
 
 
-def search(score: Any, lr: tuple[float, ...]) -> tuple[float, float]:
+def search(score: Callable[..., np.ndarray], lr: tuple[float, ...]) -> tuple[float, float]:
     """Choose a learning rate and a weight decay as ELEVATER does.
 
     Args:
@@ -289,7 +291,9 @@ def num_correct(
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
     def train_one(lr: Array, decay: Array) -> Array:
-        def step(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[Any, None]:
+        def step(
+            state: tuple[Array, Array], now: tuple[Array, Array]
+        ) -> tuple[tuple[Array, Array], None]:
             (w, v), (batch, rate) = state, now
             real = (batch >= 0)[:, None]
             z = _normalise(x[batch], x[batch], real)
@@ -354,7 +358,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
 
 
 def _by_shots(
-    features: Features, settings: Mapping[str, Any], seed: int, **details: object
+    features: Features, settings: Settings, seed: int, **details: object
 ) -> Iterator[Result]:
     """Yield the results of each number of shots, with the settings that were chosen."""
     for shots in np.atleast_1d(settings["shots"]).tolist():

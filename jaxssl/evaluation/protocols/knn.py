@@ -1,7 +1,6 @@
 """k-nearest-neighbour classification with weighted votes."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from jaxssl.evaluation.nearest_neighbours import (
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
+    Presets,
     Protocol,
     Result,
     check_features,
@@ -27,7 +27,7 @@ from jaxssl.evaluation.protocol import (
 
 # These are settings of public implementations. Each preset gives the predictions of its
 # implementation.
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     # Sources: zhirongw/lemniscate.pytorch test.py `kNN`, lightly utils/benchmarking/knn.py
     # `knn_predict`.
     "instdisc": {"k": 200, "temperature": 0.1},

@@ -1,7 +1,7 @@
 """Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,7 @@ from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
     Images,
+    Presets,
     Protocol,
     Result,
     check_features,
@@ -43,7 +44,7 @@ FAST: dict[str, object] = {
     "max_iter": 500,
 }
 DEFAULT = "fast"
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "fast": FAST,
     # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
     # after the L2 normalisation replaces their last BatchNorm.
@@ -247,7 +248,7 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     if "training" not in settings:
         details = accuracy(context.features, **settings, seed=seed)
         scores = {name: details.pop(name) for name in ("linear_top1", "linear_top5")}
-        return make_results(scores, preset=preset, **settings | details)
+        return make_results(scores, preset=preset, **{**settings, **details})
     if context.encoder is None:
         return []
     images = images_of(context)

@@ -1,18 +1,23 @@
 """Surface normals: angles between true normals and those that a dense head on a ResNet predicts."""
 
-from typing import Any
-
 import numpy as np
 
 from jaxssl.evaluation import surface_normals
 from jaxssl.evaluation.dense_head import Training, fit_dense_head
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, images_of, make_results
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Presets,
+    Protocol,
+    Result,
+    images_of,
+    make_results,
+)
 
 # SSL-transfer's code for NYUv2. Its script freezes the backbone up to the last stage, that is all.
 # Differs from the released code: directions are k-means of the training normals (there a file), and
 # labels are taken at the maps' resolution at once (there after two resizings).
 SSL_TRANSFER = Training(sides=(300, 375, 450, 525, 600), steps=150 * 90, batch_size=2)
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "quick": {"training": Training(sides=(96,), steps=300, batch_size=8, width=64)},
     "ssl_transfer": {"training": SSL_TRANSFER},
     "ssl_transfer_finetuned": {"training": SSL_TRANSFER._replace(frozen=False)},

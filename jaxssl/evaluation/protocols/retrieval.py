@@ -1,7 +1,5 @@
 """Image retrieval: is an image of the same class among the k nearest?"""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -9,6 +7,7 @@ from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
+    Presets,
     Protocol,
     Result,
     check_features,
@@ -16,7 +15,7 @@ from jaxssl.evaluation.protocol import (
     make_results,
 )
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
     # This is MMCL's and CoCLR's protocol for videos.
     "mmcl_video": {"k": (1, 5, 10, 20, 50), "centred": True, "within": False},

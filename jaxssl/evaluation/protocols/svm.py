@@ -2,7 +2,6 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -12,10 +11,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.decoders.files import cpu_count
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results
+from jaxssl.data.splits import Source
+from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     # The released code does not standardise features, and reports the better of two SVMs.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
@@ -91,7 +91,7 @@ def _fit(
     """Return an SVM's cross-validation accuracy in training, and its test accuracy in percent."""
     (train_x, y), (test_x, test_y) = train, test
     # scikit-learn's annotation of ``dual`` lacks bool.
-    model: Any = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
+    model = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
         # The kernel is precomputed, because SVC would compute it again for each C.
         gamma = 1 / (train_x.shape[1] * max(train_x.var(), 1e-12))
@@ -99,11 +99,10 @@ def _fit(
         model = SVC(kernel="precomputed", cache_size=1000)
     search = GridSearchCV(model, {"C": list(C)}, cv=INNER)
     search.fit(train_x, y)
-    accuracy: Any = search.score(test_x, test_y)
-    return search.best_score_, 100 * accuracy
+    return search.best_score_, 100 * float(np.mean(search.predict(test_x) == test_y))
 
 
-def _identify(source: Any) -> list[tuple[object, int]]:
+def _identify(source: Source) -> list[tuple[object, int]]:
     """Return each example's prepared split and its index there, to recognise duplicates."""
     return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
 

@@ -1,16 +1,22 @@
 """Zero-shot classification: predict the class whose prompts are nearest to the image."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxssl.data import prompts
 from jaxssl.data.decoders import tokens
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result, make_results, top1_top5
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Presets,
+    Protocol,
+    Result,
+    make_results,
+    top1_top5,
+)
 
-PRESETS: dict[str, dict[str, Any]] = {name: {"prompts": name} for name in prompts.PROMPTS}
+PRESETS: Presets = {name: {"prompts": name} for name in prompts.PROMPTS}
 
 
 def evaluate(

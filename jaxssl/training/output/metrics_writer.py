@@ -13,6 +13,8 @@ from jaxssl.training.output import loggers
 from jaxssl.training.output.file_io import read_lines, write_chunks
 from jaxssl.training.output.logs import log
 
+Row = dict[str, Any]  # a line of metrics.jsonl: "step" and, by metric, a number or None
+
 
 class MetricsWriter:
     """Append metrics to metrics.jsonl and to the loggers of a run.
@@ -68,7 +70,7 @@ class MetricsWriter:
         self._stack.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[Row]:
     """Read the rows of a metrics.jsonl file, or [] if the file does not exist.
 
     Damaged lines, such as a last line that was cut off, are skipped with a warning.
@@ -76,7 +78,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return list(parse_rows(read_lines(path), path)) if path.exists() else []
 
 
-def parse_rows(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
+def parse_rows(lines: Iterable[bytes], path: Path) -> Iterator[Row]:
     """Yield the rows of lines of a metrics.jsonl file, without damaged lines.
 
     Args:
