@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from jax._src import distributed as jax_distributed
+from jax._src.clusters import ClusterEnv, K8sCluster
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -40,8 +41,9 @@ def initialize(
     """Connect the processes of a run, before any other use of JAX.
 
     The number of processes and the address of the first come from the arguments, from the
-    environment (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or from Slurm, Open
-    MPI or the TPU pod, which JAX detects. Without any of these a run has one process.
+    environment (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or from the launcher
+    that JAX detects: Slurm, Open MPI, a TPU pod, or an indexed job of Kubernetes with the package
+    `kubernetes`. Without any of these a run has one process.
 
     Args:
         coordinator: HOST:PORT of the first process.
@@ -185,14 +187,14 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def _is_cluster(environment: Mapping[str, str]) -> bool:
-    """Return whether a launcher that JAX detects has started several processes."""
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
-    if "SLURM_STEP_NODELIST" in environment and tasks != "1":
-        return True
-    if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        return True
-    pod = "," in environment.get("TPU_WORKER_HOSTNAMES", "")
-    return pod or environment.get("MEGASCALE_NUM_SLICES", "1") != "1"
+    """Return whether JAX detects a launcher that has started several processes."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS"))
+    if "1" in (tasks, environment.get("OMPI_COMM_WORLD_SIZE")):
+        return False  # JAX would use one GPU, and wait for the other tasks of an interactive job.
+    launchers = [x for x in ClusterEnv._cluster_types if not x.opt_in_only_method]
+    if "JOB_COMPLETION_INDEX" not in environment:
+        launchers.remove(K8sCluster)  # It needs an indexed job, and warns elsewhere.
+    return any(launcher.is_env_present() for launcher in launchers)
 
 
 def process_count() -> int:

@@ -1,0 +1,123 @@
+"""The files of `examples/cluster`, and how a process finds the launcher that has started it."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from jax._src.clusters import cloud_tpu_cluster
+from tiny import short
+
+from jaxssl import components, distributed
+from jaxssl.cli import train
+
+CLUSTER = Path(__file__).parents[1] / "examples" / "cluster"
+SCRIPTS = sorted(CLUSTER.glob("*.sh"))
+SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+SLURM |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        (SLURM, True),
+        ({**SLURM, "SLURM_NTASKS": "1"}, False),  # JAX would use one of its GPUs
+        ({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}, False),  # an interactive step of a larger job
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "2"}, False),  # without srun
+        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),  # in GKE
+        ({"TPU_NAME": "pod"}, True),  # a TPU VM, which asks Google's metadata server
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # a notebook, say
+    ],
+)
+def test_launcher_of_several_processes_is_detected(monkeypatch, environment, expected):
+    for name in os.environ:
+        if name.startswith(("SLURM", "OMPI", "TPU", "KUBERNETES", "JOB_")):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    tpu = any(name.startswith("TPU") for name in environment)
+    metadata = "0", 200 if "TPU_NAME" in environment else 404
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", tpu)
+    monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: metadata)
+    assert distributed._is_cluster(os.environ) == expected
+
+
+@pytest.mark.fast
+def test_processes_of_the_jobset_agree_on_their_number_and_their_first_host():
+    jobset = yaml.safe_load((CLUSTER / "jobset.yaml").read_text())
+    (job,) = jobset["spec"]["replicatedJobs"]
+    container = job["template"]["spec"]["template"]["spec"]["containers"][0]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert job["template"]["spec"]["parallelism"] == int(variables["JAX_NUM_PROCESSES"])
+    assert job["template"]["spec"]["completions"] == int(variables["JAX_NUM_PROCESSES"])
+    name, port = jobset["metadata"]["name"], container["ports"][0]["containerPort"]
+    assert variables["JAX_COORDINATOR_ADDRESS"] == f"{name}-{job['name']}-0-0.{name}:{port}"
+
+
+def commands() -> list[list[str]]:
+    """Return the words after "jaxssl train" of every file."""
+    jobset = yaml.safe_load((CLUSTER / "jobset.yaml").read_text())
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    texts = [path.read_text().replace("\\\n", " ") for path in SCRIPTS]
+    lines = [line for text in texts for line in text.splitlines() if "jaxssl train --" in line]
+    parts = [line.partition("jaxssl train ")[2].rstrip(")") for line in lines]
+    return [pod["containers"][0]["command"][2:], *map(shlex.split, parts)]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("words", commands(), ids=range(len(commands())))
+def test_commands_have_configs_and_flags_that_exist(words):
+    words = [word for word in words if not word.startswith(("$", "--config."))]
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert flags <= {f"--{name}" for name in train.FLAGS}
+    place = next(i for i, word in enumerate(words) if word.startswith("--config"))
+    assert (words[place].partition("=")[2] or words[place + 1]) in components.recipes()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_are_valid(script):
+    subprocess.run(["bash", "-n", script], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", script], check=True)
+
+
+def slurm(tmp_path: Path, srun: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run slurm.sh with a script in place of srun, and an scontrol that prints its arguments."""
+    for name, text in (("srun", srun), ("scontrol", 'echo scontrol "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, **SLURM, "WORKDIR": str(tmp_path / "run")}
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    command = ["bash", str(CLUSTER / "slurm.sh"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("status", [0, 1, 143])
+def test_slurm_requeues_a_run_that_was_stopped_by_its_signal(tmp_path, status):
+    done = slurm(tmp_path, f"exit {status}")
+    assert done.returncode == status
+    assert done.stdout == ("scontrol requeue 77\n" if status == 143 else "")
+
+
+@pytest.mark.long
+def test_tasks_of_slurm_join_and_train_one_run(tmp_path, data_dir):
+    tasks = f"""
+shift; [ "$1" = jaxssl ] && shift
+for i in 0 1; do
+  SLURM_PROCID=$i SLURM_LOCALID=$i {shlex.quote(sys.executable)} -m jaxssl "$@" &
+  tasks+=($!)
+done
+for task in "${{tasks[@]}}"; do wait "$task" || exit; done"""
+    tiny = short(2, **{"batch_size": "16", "data.dir": str(data_dir), "eval.protocols": "knn"})
+    changes = [f"--config.{key}={value}" for key, value in tiny.items()]
+    done = slurm(tmp_path, tasks, "--config=digits", *changes)
+    assert done.returncode == 0, done.stderr
+    assert "on each of 16 devices" in done.stdout + done.stderr  # 8 CPU devices of each process
