@@ -190,3 +190,15 @@ def test_table_lines_of_readme_and_docs_have_at_most_100_characters():
         if line.lstrip().startswith("|") and len(line) > TABLE_WIDTH
     ]
     assert not wide, "\n".join(wide)
+
+
+def test_workflows_run_commands_that_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    steps = [x for file in workflows for x in re.findall(r"- run: (.+)", file.read_text())]
+    assert len(workflows) == 3 and len(steps) >= 4
+    for step in steps:
+        if step.startswith("make "):
+            assert set(step.split()[1:]) - {"PYTHON=python"} <= targets, step
+        else:
+            assert (ROOT / step).is_file(), step
