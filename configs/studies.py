@@ -3,13 +3,12 @@
 Command: jaxssl study NAME --scale SCALE
 For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
 Notes: tiny, small and medium are our choice and the same for all methods, except the loss and the
-settings that a method requires. No setting was chosen by accuracy. At the scale "paper", network,
-epochs and batch sizes come from Table 10 of AUC-CL, and the optimiser from leftthomas/SimCLR, on
-which AUC-CL and DeCL build. Section 4 of AUC-CL has AdamW, a warm-up and a cosine instead:
-auc_cl:cifar10_table_10. "paper_simclr" has the ResNet-50 of AUC-CL's Tables 9 and 11 and of DeCL.
+settings that a method requires. No setting was chosen by accuracy. "paper" is Table 10 of AUC-CL,
+with AdamW, a warm-up and a cosine. "paper_simclr" is the setting of AUC-CL's Tables 9 and 11 and of
+DeCL's Table 1, a ResNet-50 and a constant rate, from leftthomas/SimCLR.
 """
 
-from jaxssl.configs import base, decl, mmcl, tcl, tcl_supervised
+from jaxssl.configs import auc_cl, base, decl, mmcl, tcl, tcl_supervised
 
 SMALL = {
     "data": {"name": "cifar10", "train_split": "train[:20%]", "test_split": "test[:20%]"},
@@ -47,15 +46,10 @@ VARIANTS = {
         "log_every": 200,
     },
     "paper": {
-        "about": "CIFAR-10, ResNet-18, 200 epochs on an accelerator",
-        "data": {"name": "cifar10"},
-        "batch_size": 128,
-        "epochs": 200,
-        "augment": {"name": "simclr", "size": 32},
-        "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
-        "head": {"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128},
-        "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6},
-        "schedule": {"name": "constant"},
+        **auc_cl.SHARED,
+        **auc_cl.VARIANTS["cifar10_table_10"],
+        **LOSS,
+        "about": "auc_cl:cifar10_table_10",
         "eval": {"every": 10.0},
     },
     "paper_simclr": {

@@ -61,7 +61,7 @@ def environment(tmp_path):
         ("jaxssl embed --layer b", "backbone"),
         ("jaxssl report --config.", ""),
         ("jaxssl study cl", "claims"),
-        ("jaxssl study --scale p", "paper"),
+        ("jaxssl study --scale p", "paper paper_simclr"),
         ("jaxssl list lo", "loggers losses"),
         ("jaxssl list losses sup", "sup_con"),
         ("jaxssl list configs x", ""),

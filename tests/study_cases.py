@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxssl import components
-from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.grid import KNN, LINEAR, SVM
 from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Claim, Setting, scale_config
 
@@ -34,7 +34,7 @@ def made_up(cell, seed, diverged=()):
         {"step": i, "epoch": epoch, KNN: 60 + i + rng.normal(), **dict.fromkeys(keys, rng.random())}
         for i, epoch in enumerate(EPOCHS)
     ]
-    metrics = {KNN: 80 + rng.normal(), LINEAR: 90 + rng.normal()}
+    metrics = {KNN: 80 + rng.normal(), LINEAR: 90 + rng.normal(), SVM: 85 + rng.normal()}
     if seed in diverged:
         metrics, history = dict.fromkeys(metrics, math.nan), history[:1]
         history[0] = {key: math.nan for key in history[0] if key != KNN} | {"step": 1}
@@ -44,7 +44,7 @@ def made_up(cell, seed, diverged=()):
 def with_accuracy(accuracy, seed=0):
     """Return a result whose accuracy is the same up to a hundredth for all seeds."""
     history = [{"step": 1, "epoch": 1.0, KNN: accuracy, "support": 0.3, "at_bound": 0.1}]
-    metrics = dict.fromkeys((KNN, LINEAR), accuracy + 0.01 * seed)
+    metrics = {name: accuracy + 0.01 * seed for name in (KNN, LINEAR)}
     return RunResult(seed, Path("nowhere"), metrics, history, 1.0, "abc")
 
 

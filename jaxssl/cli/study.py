@@ -1,7 +1,7 @@
 """Reproduce a claim of a paper by a study.
 
 usage: jaxssl study                                            list all studies
-       jaxssl study NAME [--scale tiny|small|medium|paper] [...]      run a study
+       jaxssl study NAME [--scale tiny|small|medium|paper|paper_simclr] [...]
        jaxssl study claims                                     summarise all results below --out
 
 A study trains a grid of runs or measures a quantity. It prints a table beside the published figures
@@ -28,7 +28,7 @@ NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
 SCALE = flags.DEFINE_enum(
     "scale",
     "tiny",
-    ["tiny", "small", "medium", "paper"],
+    ["tiny", "small", "medium", "paper", "paper_simclr"],
     "A variant of configs/studies.py.",
     flag_values=FLAGS,
 )

@@ -1,7 +1,7 @@
 """Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
 
 from jaxssl.studies import grid
-from jaxssl.studies.cells import Cell, cell_config
+from jaxssl.studies.cells import Cell, batch_size_cells, batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Comparison, Results
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
@@ -18,10 +18,11 @@ BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours
 CLAIMS = read_claims("accuracy")
-# Published accuracies: claim to (method, batch size, depth of the ResNet, metric, published).
+# Published accuracies: claim to (scale with the paper's settings, method, batch size, metric,
+# published).
 ABSOLUTE = {
-    "simclr_512": ("simclr", 512, 50, KNN, 84.9),
-    "auc_cl_128": ("auc_cl", 128, 18, LINEAR, 88.4),
+    "simclr_512": ("paper_simclr", "simclr", 512, KNN, 84.9),
+    "auc_cl_128": ("paper", "auc_cl", 128, LINEAR, 88.4),
 }
 
 
@@ -30,8 +31,8 @@ def run(setting: Setting) -> Findings:
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
     sizes = {
-        **grid.batch_size_cells(setting, BATCHES),
-        default: grid.batch_size_values(setting, default),
+        **batch_size_cells(setting, BATCHES),
+        default: batch_size_values(setting, default),
     }
     sizes = dict(sorted(sizes.items()))
     sweep = {arm: ARMS[arm] for arm in arms if arm in SWEEP}
@@ -101,12 +102,12 @@ def _verdicts(
         key: grid.above(above, below, [size], metric, "B={}")
         for key, (above, below, size, metric) in comparisons.items()
     }
-    # The result is compared with the paper's accuracy only with the paper's epochs and images.
-    config = cell_config(setting, {})
-    as_paper = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
-    as_paper = as_paper and config.data.name == "cifar10" and config.data.train_split == "train"
-    for key, (arm, size, depth, metric, published) in ABSOLUTE.items():
-        if as_paper and config.net.get("depth") == depth and (arm, size) in results:
+    # The result is compared with the paper's accuracy only with the paper's settings and images.
+    data = cell_config(setting, {}).data
+    as_paper = (data.name, data.train_split) == ("cifar10", "train") and not setting.equal_steps
+    as_paper = as_paper and all(key.startswith("data.") for key, _ in setting.overrides)
+    for key, (scale, arm, size, metric, published) in ABSOLUTE.items():
+        if as_paper and scale == setting.scale and (arm, size) in results:
             values = grid.seed_values(results[arm, size], metric)
             holds = judge(CLAIMS[key], values, [published - TOLERANCE] * len(values)).holds
             verdicts[key] = Verdict(spread(values), holds)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxssl.studies import grid
+from jaxssl.studies.cells import batch_size_cells
 from jaxssl.studies.compared_methods import LABELLED, METHODS, ON_REQUEST
 from jaxssl.studies.grid import KNN, LINEAR, Results
 from jaxssl.studies.study import Findings, Setting, Verdict, read_claims, select_methods
@@ -40,7 +41,7 @@ def run(setting: Setting) -> Findings:
     """Train every method at every batch size and judge the claims."""
     default = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
     methods = select_methods(setting.methods, default, (*ON_REQUEST, *LABELLED))
-    sizes = grid.batch_size_cells(setting, BATCHES)
+    sizes = batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross({name: METHODS[name] for name in methods}, sizes))
     verdicts = {
         key: grid.above(above, below, sizes, metric, "B={}")

@@ -3,8 +3,8 @@
 At the scale "paper" each batch size has the learning rate and the k1 of the thesis.
 """
 
-from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
+from jaxssl.studies.cells import batch_size_cells
 from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
@@ -26,7 +26,7 @@ TUNED = {
 def run(setting: Setting) -> Findings:
     """Train TCL and SupCon at each batch size."""
     tuned = TUNED if setting.scale == "paper" else {}
-    sizes = grid.batch_size_cells(setting, {**BATCHES, "paper": tuple(TUNED)})
+    sizes = batch_size_cells(setting, {**BATCHES, "paper": tuple(TUNED)})
     rates = {size: {"optim.lr": rate} for size, (rate, _) in tuned.items()}
     cells = {str(size): {**cell, **rates.get(size, {})} for size, cell in sizes.items()}
     k1 = {str(size): {"loss.k1": k1} for size, (_, k1) in tuned.items()}

@@ -1,7 +1,8 @@
-"""The config and the folder name of one run of a grid."""
+"""The configs of the runs of a grid, and their folder names."""
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -9,7 +10,8 @@ from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
 from jaxssl.configs import studies
-from jaxssl.studies.study import Setting
+from jaxssl.data import source
+from jaxssl.studies.study import Setting, scale_value
 from jaxssl.training import config
 
 MAX_NAME = 120  # longest folder name of a run, in characters
@@ -54,6 +56,21 @@ def run_name(setting: Setting, cell: Cell) -> str:
     if len(safe) <= MAX_NAME and safe == name:
         return safe
     return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
+    """Return a grid cell for each requested batch size, by default the scale's batch sizes."""
+    sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
+    return {size: batch_size_values(setting, size) for size in sizes}
+
+
+def batch_size_values(setting: Setting, size: int) -> Cell:
+    """Return the config values of another batch size, with equal epochs or equal steps."""
+    base = cell_config(setting, {})
+    if not setting.equal_steps or base.total_steps:
+        return {"batch_size": size}
+    images = len(source.load(base.data, base.data.train_split))
+    return {"batch_size": size, "total_steps": round(base.epochs * (images // base.batch_size))}
 
 
 def portable_config(settings: ConfigDict) -> dict[str, object]:

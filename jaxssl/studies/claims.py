@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxssl import components
 from jaxssl.components import Settings
@@ -18,11 +17,9 @@ from jaxssl.studies.study import (
     SMALLER,
     UNDECIDED,
     Claim,
-    Verdict,
     claims_file,
     read_claims,
 )
-from jaxssl.studies.verdicts import Summary, judge_summaries
 from jaxssl.training import config as config_lib
 from jaxssl.training.output import file_io
 
@@ -34,32 +31,12 @@ PAPERS = {
 }
 
 
-class UnstudiedClaim(NamedTuple):
-    """A claim of a paper that no study tests, with the reason.
-
-    Attributes:
-        claim: the claim.
-        command: the command that tests it, "" if there is none.
-        verdict: if it was measured on another page of docs/.
-    """
-
-    claim: Claim
-    command: str
-    verdict: Verdict | None
-
-
-def read_unstudied_claims() -> list[UnstudiedClaim]:
-    """Read the claims of claims.toml that no study tests."""
-    claims = []
-    for entry in claims_file()["unstudied"]:
-        claim = Claim(**{key: entry[key] for key in Claim._fields if key in entry})
-        verdict = None
-        if "ours" in entry:
-            summaries = (Summary(*entry[key]) for key in ("ours", "theirs"))
-            verdict = judge_summaries(claim, *summaries)
-            verdict = verdict._replace(measured=f"{verdict.measured} ({entry['page']})")
-        claims.append(UnstudiedClaim(claim, entry.get("command", ""), verdict))
-    return claims
+def read_unstudied_claims() -> list[tuple[Claim, str]]:
+    """Read the claims of claims.toml that no study tests, each with the command that tests it."""
+    return [
+        (Claim(**{key: text for key, text in entry.items() if key != "command"}), entry["command"])
+        for entry in claims_file()["unstudied"]
+    ]
 
 
 def write_claims(folder: Path, page: Path) -> Path:
@@ -145,8 +122,8 @@ def _not_measured(studies: list[Settings]) -> Iterator[Settings]:
 
 
 def _unstudied() -> Iterator[Settings]:
-    for row in read_unstudied_claims():
-        yield {**documents.claim_entry(row.claim, row.verdict), "command": row.command}
+    for claim, command in read_unstudied_claims():
+        yield {**documents.claim_entry(claim), "command": command}
 
 
 def _count_verdicts(papers: dict[str, list[Settings]]) -> str:

@@ -28,7 +28,7 @@ from jaxssl.studies.run_results import (
     read_runs,
     run_label,
 )
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, scale_value
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.config import trust
@@ -36,9 +36,13 @@ from jaxssl.training.output import console, file_io, git, logs, metrics_writer
 from jaxssl.training.workdir import checkpoint
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
-PROTOCOLS = ("knn", "linear")
-KNN, LINEAR = "knn_top1", "linear_top1"
-METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
+KNN, LINEAR, SVM = "knn_top1", "linear_top1", "svm_top1"
+METRIC_NAMES = {
+    KNN: "k-NN top-1 (k=200, T=0.5)",
+    LINEAR: "linear top-1 (fast)",
+    SVM: "SVM top-1 (ten folds)",
+}
+PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to its metric
 
 T = TypeVar("T")
 # maps a cell, usually (method, x), to the results of all seeds
@@ -59,7 +63,9 @@ class Comparison(NamedTuple):
     cells: Mapping[str, tuple[object, object]]
 
 
-def run_grid(setting: Setting, cells: Mapping[T, Cell]) -> dict[T, list[RunResult]]:
+def run_grid(
+    setting: Setting, cells: Mapping[T, Cell], protocols: Mapping[str, str] = PROTOCOLS
+) -> dict[T, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
     Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
@@ -68,6 +74,7 @@ def run_grid(setting: Setting, cells: Mapping[T, Cell]) -> dict[T, list[RunResul
     Args:
         setting: scale, data set, seeds and folder.
         cells: by name, the config values that differ from the scale's.
+        protocols: that evaluate a run, with their metrics.
 
     Returns:
         By the same names, a result for each seed, or for the seeds of finished runs.
@@ -91,7 +98,7 @@ def run_grid(setting: Setting, cells: Mapping[T, Cell]) -> dict[T, list[RunResul
         elif not is_here and setting.finished:
             continue
         else:
-            result, is_new = run_cell(setting, values)
+            result, is_new = run_cell(setting, values, protocols)
         results[name].append(result)
         label = run_label(name, seed)
         if is_new:
@@ -107,21 +114,6 @@ def run_grid(setting: Setting, cells: Mapping[T, Cell]) -> dict[T, list[RunResul
 def cross(arms: Mapping[str, Cell], xs: Mapping[T, Cell]) -> dict[tuple[str, T], Cell]:
     """Return the grid cells (method, x) of all methods and all values of x."""
     return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
-
-
-def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
-    """Return a grid cell for each requested batch size, by default the scale's batch sizes."""
-    sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
-    return {size: batch_size_values(setting, size) for size in sizes}
-
-
-def batch_size_values(setting: Setting, size: int) -> Cell:
-    """Return the config values of another batch size, with equal epochs or equal steps."""
-    base = cell_config(setting, {})
-    if not setting.equal_steps or base.total_steps:
-        return {"batch_size": size}
-    images = len(source.load(base.data, base.data.train_split))
-    return {"batch_size": size, "total_steps": round(base.epochs * (images // base.batch_size))}
 
 
 def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
@@ -169,7 +161,9 @@ def judge_claims(
     return judged
 
 
-def baselines(result: RunResult) -> dict[str, dict[str, float]]:
+def baselines(
+    result: RunResult, protocols: Mapping[str, str] = PROTOCOLS
+) -> dict[str, dict[str, float]]:
     """Return the metrics of raw pixels and of the run's untrained network, in percent."""
     if result.baselines is not None:
         return result.baselines
@@ -177,7 +171,7 @@ def baselines(result: RunResult) -> dict[str, dict[str, float]]:
     if not path.exists():
         kinds = ("raw", "untrained")
         with logs.quiet():
-            rows = run.evaluate(result.workdir, PROTOCOLS, kinds=kinds, page=False)
+            rows = run.evaluate(result.workdir, tuple(protocols), kinds=kinds, page=False)
         file_io.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
     return json.loads(path.read_text())
 
@@ -191,7 +185,7 @@ def accuracy_table(results: Results, axis: str, metric: str, base: Baselines) ->
         rows.append((arm, *(spread(seed_values(c, metric)) if c else "–" for c in cells)))
     for name, metrics in base.items():
         rows.append((f"{name}, no training", *[f"{metrics[metric]:.2f}"] * len(xs)))
-    heads = [f"{axis} {x:g}" if isinstance(x, float) else f"{axis} {x}" for x in xs]
+    heads = [f"{axis} {x:g}" if isinstance(x, float) else f"{axis} {x}".strip() for x in xs]
     note = "Top-1 in percent, mean ± standard deviation over seeds."
     return Table(METRIC_NAMES[metric], ("", *heads), rows, note)
 
@@ -266,17 +260,17 @@ def describe_runs(results: Results) -> str:
 def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
     """Return all metrics of a grid, as a list over the seeds."""
     return {
-        cell: {metric: seed_values(runs, metric) for metric in (KNN, LINEAR)}
+        cell: {metric: seed_values(runs, metric) for metric in (runs[0].metrics if runs else ())}
         for cell, runs in results.items()
     }
 
 
 def run_cell(
-    setting: Setting, cell: Cell, protocols: Sequence[str] = PROTOCOLS, flag: str = "--out"
+    setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
 ) -> tuple[RunResult, bool]:
     """Return the result of a run, and True if the run was trained just now.
 
-    ``protocols`` () does not evaluate it. ``flag`` names the folder in messages.
+    Without ``protocols`` it is not evaluated. ``flag`` names the folder in messages.
     """
     workdir = _workdir(setting, cell)
     settings, path = cell_config(setting, cell), workdir / RESULT_FILE
@@ -370,7 +364,7 @@ def _arms_and_xs(results: Results) -> tuple[list[str], list[float | str]]:
 
 
 def _train(
-    settings: ConfigDict, workdir: Path, protocols: Sequence[str]
+    settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]
 ) -> Mapping[str, float | None]:
     fault = workdir / nonfinite.FILE_NAME
     fault.unlink(missing_ok=True)  # An earlier command may have left its error file.
@@ -379,16 +373,16 @@ def _train(
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys((KNN, LINEAR))  # Diverged training is a result too.
+        return dict.fromkeys(protocols.values())  # Diverged training is a result too.
     if not protocols:
         return {}
-    rows = run.evaluate(workdir, protocols, kinds=("pretrained",), page=False)
+    rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)
     return _metrics(rows, "pretrained")
 
 
 def _metrics(rows: Sequence[Row], kind: str) -> dict[str, float]:
     values = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
-    return {metric: values[metric] for metric in (KNN, LINEAR) if metric in values}
+    return {metric: values[metric] for metric in METRIC_NAMES if metric in values}
 
 
 @contextmanager

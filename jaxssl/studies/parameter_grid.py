@@ -101,7 +101,7 @@ def train(
     results, seconds = [], []
     for number, (cell, settings) in enumerate(zip(cells, configs, strict=True), 1):
         seeded = {**cell, "seed": settings.seed}
-        result, is_new = run_cell(setting, seeded, (), "--workdir")
+        result, is_new = run_cell(setting, seeded, {}, "--workdir")
         result = result._replace(metrics=_evaluate(result.workdir, protocols[number - 1]))
         results.append(result)
         values = _describe(cell)
@@ -206,7 +206,7 @@ def _check_runs(
         check_labels(settings, train_set.num_classes, train_set.labelled)
         check_batch(settings.batch_size, len(train_set), devices)
         build(settings, len(train_set), devices)
-        selected = select_protocols(PROTOCOLS if named is None else named, examples)
+        selected = select_protocols(tuple(PROTOCOLS) if named is None else named, examples)
         fitting = drop_unlabelled(selected, splits[data], strict=named is not None)
         protocols.append([one.text for one in fitting])
     return protocols

@@ -20,6 +20,7 @@ ARMS = {
     for name, cell in LOSSES.items()
     for place in READINGS.values()
 }
+PAPER = "simclr"
 CLAIMS = read_claims("similarity_noise")
 
 

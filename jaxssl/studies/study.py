@@ -163,7 +163,13 @@ def scale_value(setting: Setting, values: Mapping[str, T]) -> T:
 
 
 def scale_config(scale: str, paper: str = "") -> str:
-    """Return the config of a scale: "studies:paper", or "studies:paper_tcl" if it exists."""
+    """Return the config of a scale: "studies:paper", or "studies:paper_tcl" if it exists.
+
+    Raises:
+        UserError: if the scale is of another paper than the study.
+    """
+    if scale == "paper_simclr" and paper not in ("", "simclr"):
+        raise UserError(f"--scale paper_simclr is not for this study of {paper}; take paper")
     own = f"{scale}_{paper}"
     return f"studies:{own if own in scales.VARIANTS else scale}"
 

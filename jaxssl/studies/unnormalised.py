@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
+from jaxssl.studies.cells import batch_size_cells
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, Comparison, Results
 from jaxssl.studies.study import Findings, Setting, read_claims
@@ -29,12 +30,13 @@ ARMS = {
     "decl_unnormalised": {**METHODS["decl"], **EUCLIDEAN},
 }
 FLAGS = ("batch_sizes", "equal_steps")
+PAPER = "simclr"
 CLAIMS = read_claims("unnormalised")
 
 
 def run(setting: Setting) -> Findings:
     """Train DeCL and SimCLR, normalised or not, at every batch size."""
-    sizes = grid.batch_size_cells(setting, BATCHES)
+    sizes = batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross(ARMS, sizes))
     leads = [_leads(results, kind, sizes) for kind in ("_unnormalised", "")]
     without, with_norm = map(spread, leads)

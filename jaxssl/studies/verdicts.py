@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import inf, isfinite, nan, sqrt
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 from scipy import stats
 
@@ -142,29 +141,6 @@ def within(
     outside = low > margin or high < -margin
     text = f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
     return False if outside else inside, text
-
-
-class Summary(NamedTuple):
-    """Mean and standard deviation of a metric over runs, with their number."""
-
-    mean: float
-    deviation: float
-    runs: int
-
-
-def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
-    """Judge a claim that ``ours`` are above ``theirs``, unpaired, by Welch's interval."""
-    both = ours, theirs
-    squares = [each.deviation**2 / each.runs for each in both]
-    freedom = sum(squares) ** 2 / sum(
-        square**2 / (each.runs - 1) for square, each in zip(squares, both, strict=True)
-    )
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * sqrt(sum(squares))
-    gap = ours.mean - theirs.mean
-    low, high = gap - half, gap + half
-    text = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f} ({x.runs} seeds)" for x in both)
-    verdict = _judge_interval(f"{gap:+.2f} [{low:+.2f}, {high:+.2f}]", low, high, claim)
-    return verdict.after(text)
 
 
 def bonferroni_level(number: int) -> float:

@@ -17,7 +17,7 @@ from jaxssl.cli import study
         (["gradient_bais"], "study 'gradient_bais' is unknown; did you mean 'gradient_bias'"),
         (
             ["alpha", "--scale", "huge"],
-            "flag --scale=huge: value should be one of <tiny|small|medium|paper>",
+            "flag --scale=huge: value should be one of <tiny|small|medium|paper|paper_simclr>",
         ),
         (["alpha", "--batch_sizes", "8,x"], "--batch_sizes expects numbers > 0, got 8,x"),
         (["alpha", "--seeds", "0"], "flag --seeds=0"),
@@ -60,7 +60,7 @@ def test_recorded_command_has_file_names_instead_of_absolute_paths(monkeypatch):
 
 
 def test_partial_studies_have_file_names_of_their_own(tmp_path):
-    partial = (
+    partial: tuple[dict, ...] = (
         {},
         {"methods": ("simclr",)},
         {"methods": ("mmcl",)},

@@ -5,7 +5,7 @@ from study_cases import made_up, with_accuracy
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import cell_config
-from jaxssl.studies.grid import KNN, LINEAR
+from jaxssl.studies.grid import KNN, LINEAR, SVM
 
 
 @pytest.fixture
@@ -30,15 +30,18 @@ def trained_cells(monkeypatch, diverged, accuracies):
             return with_accuracy(accuracies[name[-1]], seed)
         return made_up(cell, seed, diverged)
 
-    def run_grid(setting, cells):
+    def run_grid(setting, cells, protocols=None):
         for cell in cells.values():
             cell_config(setting, cell)  # refuses wrong values as a run would
         trained.extend(cells.values())
         seeds = range(setting.seeds)
         return {name: [result(name, cell, s) for s in seeds] for name, cell in cells.items()}
 
-    base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
+    base = {
+        "raw": {KNN: 50.0, LINEAR: 60.0, SVM: 80.0},
+        "untrained": dict.fromkeys((KNN, LINEAR, SVM), 40.0),
+    }
     monkeypatch.setattr(grid, "run_grid", run_grid)
-    monkeypatch.setattr(grid, "baselines", lambda result: base)
+    monkeypatch.setattr(grid, "baselines", lambda *_: base)
     monkeypatch.setattr(grid, "describe_runs", lambda results: "made up")
     return trained

@@ -49,7 +49,7 @@ def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(finding
 @pytest.mark.parametrize(("below", "holds"), [(0.5, True), (1.5, False)])
 def test_published_accuracy_is_reached_within_the_tolerance(tmp_path, below, holds):
     module = study("accuracy")
-    _, size, _, _, published = module.ABSOLUTE["auc_cl_128"]
+    _, _, size, _, published = module.ABSOLUTE["auc_cl_128"]
     accuracy = published - below * TOLERANCE
     results = {("auc_cl", size): [with_accuracy(accuracy, seed) for seed in range(3)]}
     options = setting(tmp_path, "paper", "accuracy")

@@ -266,7 +266,7 @@ def continue_grid(setting, document, tmp_path, monkeypatch):
     """Return a function that goes on from a document in an empty folder, and names new runs."""
     trained = []
 
-    def run_cell(setting, values):
+    def run_cell(setting, values, protocols):
         trained.append(values)
         return RunResult(values["seed"], tmp_path, {grid.KNN: 1.0}, [], 1.0), True
 

@@ -1,0 +1,50 @@
+"""Losses on graphs: accuracy of an SVM over ten folds, with the settings of GraphCL.
+
+The runs are the recipes of `configs/graphs/tu.py`, at every scale. --config.data.path is a folder
+or an archive of TU sets, and --dataset=MUTAG,DD names sets in it. Raw counts (degrees, tags, sizes)
+and the untrained network are those of the first seed.
+"""
+
+from pathlib import Path
+
+from jaxssl.configs.graphs.tu import VARIANTS
+from jaxssl.studies import grid
+from jaxssl.studies.grid import SVM, Comparison
+from jaxssl.studies.study import Findings, Setting, read_claims, select_methods
+
+DEFAULT = ("graphcl", "mmcl", "auc_cl", "decl")
+SETS = ("MUTAG", "DD", "REDDIT-BINARY", "REDDIT-MULTI-5K", "IMDB-BINARY")  # of MMCL, Table 4
+PROTOCOLS = {"svm": SVM}
+FLAGS = ("methods",)
+CLAIMS = read_claims("graphs")
+
+
+def run(setting: Setting) -> Findings:
+    """Train every loss on every set, and judge MMCL against GraphCL."""
+    methods = select_methods(setting.methods, DEFAULT, tuple(VARIANTS))
+    overrides = dict(setting.overrides)
+    folder = Path(overrides.pop("data.path", ""))
+    results, baselines, verdicts = {}, {}, {}
+    for path in setting.dataset.split(",") if setting.dataset else SETS:
+        name = Path(path).stem
+        values = tuple({**overrides, "data.path": str(folder / path)}.items())
+        on_set = setting._replace(dataset="", overrides=values)
+        for arm in methods:
+            out = setting.out / "graphs" / name / arm
+            runs = grid.run_grid(
+                on_set._replace(config=f"graphs/tu:{arm}", out=out), {(arm, name): {}}, PROTOCOLS
+            )
+            results |= runs
+        first = results[methods[0], name][0]
+        for kind, metrics in grid.baselines(first, PROTOCOLS).items():
+            baselines[kind, name] = [first._replace(metrics=metrics)]
+        key, pair = name.replace("-", ""), (("mmcl", name), ("graphcl", name))
+        if key in CLAIMS:
+            verdicts[key] = Comparison(SVM, {"": pair})
+    findings = grid.grid_findings(
+        results, "", [SVM], CLAIMS, verdicts, has_baselines=False, pictured=()
+    )
+    table = grid.accuracy_table({**results, **baselines}, "", SVM, {})
+    data = {**findings.data, "baselines": grid.metrics_by_cell(baselines)}
+    where = f"{', '.join(name for _, name in baselines)}, {findings.where.partition(', ')[2]}"
+    return findings._replace(tables=[table], data=data, where=where)
