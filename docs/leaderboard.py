@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
-from scipy.stats import ttest_rel
+from scipy.stats import spearmanr, ttest_rel
 
 DOCS = Path(__file__).parent
 # Documents of the study batch_size, by title. The first one is in README.md.
@@ -68,6 +68,21 @@ SimCLR at the usual temperature of 0.5 have lower means, by 1 to 3 points of k-N
 decide little, because their probes are near the ceiling. There MMCL, SogCLR and SimCLR at 0.05 are
 below the best method at batch 16 by k-NN, and nothing is at 64 and 256. Networks are small and runs
 short. Longer training may change the order.
+
+"""
+
+BIAS = """\
+## Does bias predict who loses?
+
+The relative bias of the minibatch gradient ([gradient bias](studies.md#gradient-bias), measured
+with fixed embeddings) beside the k-NN accuracy above, for the losses and batch sizes that both
+have. Averages of SogCLR and DeCL are formed. If bias decided, accuracy would fall to the right.
+
+![k-NN accuracy against the bias of the gradient, at batch 16 and 64, for three data
+sets](bias_accuracy.png)
+
+Rank correlation of bias and accuracy (Spearman), where four losses or more are measured. A law
+would need values near -1 and a small p. Five losses cannot tell:
 
 """
 
@@ -174,6 +189,7 @@ def page() -> str:
         for metric, label in METRICS.items():
             text += f"\n### {label}\n\n{table(board, metric, note=True)}"
         text += "\n"
+    text += bias_section()
     return text.rstrip() + "\n"
 
 
@@ -205,6 +221,52 @@ def draw(board: Board, dark: bool) -> None:
         figure.legend(loc="outside right center", frameon=False)
         path = DOCS / f"leaderboard-{'dark' if dark else 'light'}.svg"
         figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
+def biases() -> dict[str, dict[int, float]]:
+    """Return the relative bias of the gradient by loss and batch size, the mean over data sets."""
+    path = DOCS / "studies" / "tiny" / "gradient_bias.json"
+    data = json.loads(path.read_text(encoding="utf-8"))["data"]
+    # The last entry of a size is that of averages which have seen the most epochs.
+    return {
+        loss: {
+            int(size): mean(one["bias"] for one in ages[max(ages, key=int)])
+            for size, ages in sizes.items()
+        }
+        for loss, sizes in data.items()
+    }
+
+
+def bias_section() -> str:
+    """Plot accuracies against biases, and return the section about them."""
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    rows = ["| data | batch size | losses | correlation | p |", "|---|---|---|---|---|"]
+    for title, colour in zip(list(DOCUMENTS)[:3], COLOURS, strict=False):
+        accuracies = read(DOCUMENTS[title]).accuracies["knn_top1"]
+        for size, axes in zip((16, 64), panels, strict=True):
+            points = {
+                loss: (bias[size], mean(accuracies[loss][size].values()))
+                for loss, bias in biases().items()
+                if size in accuracies.get(loss, {})
+            }
+            if not points:
+                continue
+            x, y = zip(*points.values(), strict=True)
+            axes.scatter(x, [value - max(y) for value in y], color=colour, label=title)
+            for loss, (bias, accuracy) in points.items():
+                name = NAMES[loss].partition(",")[0]
+                axes.annotate(f" {name}", (bias, accuracy - max(y)), fontsize=7)
+            axes.set_xscale("symlog", linthresh=0.01)
+            axes.set(title=f"batch {size}", xlabel="bias / gradient", xlim=(0, 2))
+            if len(points) > 3:
+                result = spearmanr(x, y)
+                counts = f"{title} | {size} | {len(points)}"
+                rows.append(f"| {counts} | {result.statistic:.2f} | {result.pvalue:.2f} |")
+    panels[0].set_ylabel("k-NN, points below the best")
+    panels[1].legend(fontsize=7, loc="lower right")
+    figure.savefig(DOCS / "bias_accuracy.png", dpi=100)
+    return BIAS + "\n".join(rows) + "\n"
 
 
 def main() -> None:
