@@ -134,7 +134,7 @@ class Batches:
         self._local = _LocalReader(order, rows, reader.read)
         self._settings = {"num_examples": order.num_examples, "host_crops": plan.host}
         self._position = 0
-        self._iterator: Any = None
+        self._iterator: Iterator[Batch] | None = None
         self._data: Batch | None = None
         self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
 
@@ -196,8 +196,8 @@ class Batches:
 
     def close(self) -> None:
         """End the threads and processes that read ahead."""
-        if hasattr(self._iterator, "close"):
-            self._iterator.close()
+        if close := getattr(self._iterator, "close", None):
+            close()
         self._iterator = None
 
     def _take(self, n: int, k: int) -> tuple[Batch, jax.Array]:

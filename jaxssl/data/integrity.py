@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -89,7 +89,7 @@ def _check_features(tree: object) -> None:
             stack += node
 
 
-def _check_class_names(folder: Path, tree: Any) -> None:
+def _check_class_names(folder: Path, tree: Settings) -> None:
     """Check the number of names of each label. A name with a line break counts as two."""
     for name, feature in tree.get("featuresDict", {}).get("features", {}).items():
         path = folder / f"{name}.labels.txt"
@@ -100,7 +100,7 @@ def _check_class_names(folder: Path, tree: Any) -> None:
                 raise ValueError(f"{path.name} has {number} names, features.json {expected}")
 
 
-def _check_splits(tree: Any) -> None:
+def _check_splits(tree: Settings) -> None:
     names = [split["name"] for split in tree["splits"]]
     if len(set(names)) < len(names):
         raise ValueError(f"its metadata name a split twice: {names!r:.80}")

@@ -7,9 +7,14 @@ depends on it. A recipe of views and a network name their kind in the constant `
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxssl import components
+import numpy as np
 
-Shape = tuple[int | None, ...]
+from jaxssl import components
+from jaxssl.components import Settings
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.records import CaptionReader, Record
+
+Shape = tuple[Any, ...]  # sizes of the axes of an example, None where examples differ
 
 
 class Opened(NamedTuple):
@@ -17,12 +22,14 @@ class Opened(NamedTuple):
 
     Attributes:
         shape: shape of the examples, see `jaxssl.data.splits.Source`.
-        settings: arguments of `jaxssl.data.records.PreparedSplit`.
+        decode: see `jaxssl.data.records.PreparedSplit`.
+        captions: likewise.
         decoders: features that TFDS leaves encoded.
     """
 
-    shape: tuple[Any, ...]
-    settings: dict[str, Any]
+    shape: Shape
+    decode: Callable[[Record], Any]
+    captions: CaptionReader | None = None
     decoders: dict[str, object] = {}
 
 
@@ -32,7 +39,7 @@ class Kind(NamedTuple):
     Attributes:
         units: the examples in words, such as "images".
         data: name of the kind of data set, which is "image" for captioned images.
-        open: ``(folder, info, metadata, config.data) -> Opened`` for a prepared data set.
+        open: ``(folder, features, metadata, config.data) -> Opened`` for a prepared data set.
         describe: ``shape -> text``, the size of the examples in words.
         plan: ``(source, crops, cache, workers) -> Plan``, see `jaxssl.data.batches`.
         make_reader: ``(source, order, rows, crops) -> Reader`` of batches, see
@@ -67,22 +74,22 @@ class Kind(NamedTuple):
     data: str
     open: Callable[..., Opened]
     describe: Callable[[Shape], str]
-    plan: Callable[..., Any]
-    make_reader: Callable[..., Any]
-    array: Callable[..., Any]
-    views: Callable[..., Any]
-    find_crops: Callable[..., Any]
-    view_shapes: Callable[..., dict[str, Any]]
-    inputs: Callable[..., Any]
-    infer_inputs: Callable[..., Any]
-    fit_inputs: Callable[..., object]
-    raw_features: Callable[..., Any]
-    show: Callable[..., Any] | None = None
-    draw: Callable[..., Any] = lambda examples: examples
-    is_drawn: Callable[[object], bool] = lambda inputs: True
-    statistics: Callable[..., dict[str, Any]] | None = None
+    plan: Callable
+    make_reader: Callable
+    array: Callable
+    views: Callable
+    find_crops: Callable[..., Crops]
+    view_shapes: Callable[..., Mapping[str, object]]
+    inputs: Callable
+    infer_inputs: Callable
+    fit_inputs: Callable
+    raw_features: Callable[..., np.ndarray]
+    show: Callable[..., np.ndarray] | None = None
+    draw: Callable[[np.ndarray], np.ndarray] = lambda examples: examples
+    is_drawn: Callable[..., bool] = lambda inputs: True
+    statistics: Callable[..., dict[str, tuple[float, ...]]] | None = None
     batch_shapes: Callable[..., dict[str, object]] | None = None
-    batch_of: Callable[..., Any] | None = None
+    batch_of: Callable | None = None
     left_out: Callable[..., list[str]] = lambda settings, channels: []
     check: Callable[[], None] = lambda: None
     pictures: bool = False
@@ -95,12 +102,12 @@ def get(name: str) -> Kind:
     return components.module("kind", name).kind
 
 
-def name_of(config: Mapping[str, Any]) -> str:
+def name_of(config: Settings) -> str:
     """Return the name of a run's kind of examples, which the augmentation recipe determines."""
     return getattr(components.module("augment", config["augment"]["name"]), "EXAMPLES", "image")
 
 
-def of(config: Mapping[str, object]) -> Kind:
+def of(config: Settings) -> Kind:
     """Return a run's kind of examples."""
     return get(name_of(config))
 

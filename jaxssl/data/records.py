@@ -104,7 +104,7 @@ class PreparedSplit:
     def read_records(self, indices: Iterable[int] | np.ndarray) -> list[Record]:
         """Read records of a prepared split by index, one file after the other."""
         indices = [int(index) for index in indices]
-        read_many: Any = getattr(self.records, "__getitems__", None)
+        read_many = getattr(self.records, "__getitems__", None)
         try:
             return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
         except UserError:

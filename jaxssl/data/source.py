@@ -62,16 +62,17 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
         labels = [k for k, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]
         label = min(labels, key=lambda key: key != "label", default=None)
         class_names = tuple(info.features[label].names) if label else ()
-        opened = kind.get(examples).open(root, info, metadata, data)
-        settings = {"label": label, "num_classes": len(class_names), **opened.settings}
+        opened = kind.get(examples).open(root, info.features, metadata, data)
 
     def open_part(name: str) -> PreparedSplit:
         records = builder.as_data_source(name, decoders=opened.decoders, file_format=prepare.FORMAT)
         integrity.check_num_records(root, name, info.splits[name].num_examples)
-        return PreparedSplit(records, path=root / name, **settings)
+        return PreparedSplit(
+            records, opened.decode, label, len(class_names), root / name, opened.captions
+        )
 
     with integrity.guard(root):
-        parts = find_records(data["name"], split, info)
+        parts = find_records(data["name"], split, info.splits)
         parts = tuple((open_part(name), indices) for name, indices in parts)
     name = Path(data["path"]).name if prepare.needs_path(data["name"]) else data["name"]
     return finish(Source(name, split, parts, class_names, opened.shape, kind=examples), data)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Source:
     split: str
     parts: tuple[tuple[PreparedSplit, np.ndarray], ...]
     class_names: tuple[str, ...]
-    shape: tuple[Any, ...]
+    shape: kind.Shape
     relabel: np.ndarray | None = None
     kind: str = "image"
 
@@ -145,15 +145,14 @@ class Source:
 
     def read_records(self, indices: np.ndarray) -> list[tuple[PreparedSplit, Record]]:
         """Read the records at ``indices`` [k], each with the prepared split that holds it."""
-        out: list[Any] = [None] * len(indices)
+        out: dict[int, tuple[PreparedSplit, Record]] = {}
         start = 0
         for part, members in self.parts:
             here = np.flatnonzero((indices >= start) & (indices < start + len(members)))
             records = part.read_records(members[indices[here] - start])
-            for i, record in zip(here, records, strict=True):
-                out[i] = part, record
+            out |= {i: (part, record) for i, record in zip(here.tolist(), records, strict=True)}
             start += len(members)
-        return out
+        return [out[i] for i in range(len(indices))]
 
     def shape_at(self, size: int) -> tuple[int, int, int]:
         """Return the image shape [h, w, c], where images of different sizes are cut to ``size``."""
@@ -170,7 +169,7 @@ class Source:
         centre = lambda picture: decoding.centre(picture, size, *settings)  # noqa: E731
         convert = decoding.pixels if self.one_size else centre
 
-        def decode(indices: np.ndarray) -> Any:
+        def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
             return (convert(example.input) for example in self.read(indices))
 
         return LazyArray(decode, (len(self), *shape), threads)
@@ -225,22 +224,23 @@ class Splits(NamedTuple):
         return self.bank.labelled and self.test.labelled
 
 
-def find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
+def find_records(
+    name: str, split: str, splits: Mapping[str, tfds.core.SplitInfo]
+) -> list[tuple[str, np.ndarray]]:
     """Return the prepared splits that a split expression names, with record indices."""
     try:
-        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
     except (ValueError, AssertionError) as error:
-        splits = sorted(info.splits)
         if split.isidentifier():
-            raise UserError(f"{name!r} has no split {split!r}{suggest(split, splits)}") from error
+            hint = suggest(split, sorted(splits))
+            raise UserError(f"{name!r} has no split {split!r}{hint}") from error
         reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
             f"split {split!r} of {name!r}: {reason}; expected for example 'train', 'train[:90%]' "
-            f"or 'train+test', from the splits {', '.join(splits)}"
+            f"or 'train+test', from the splits {', '.join(sorted(splits))}"
         ) from error
     return [
-        (p.splitname, np.arange(info.splits[p.splitname].num_examples)[p.from_ : p.to])
-        for p in parts
+        (p.splitname, np.arange(splits[p.splitname].num_examples)[p.from_ : p.to]) for p in parts
     ]
 
 

@@ -7,7 +7,7 @@ distributed over devices and gradient accumulation steps. Their number does not 
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-from jaxssl.augment.graph import Row, as_float, make_graph_views
+from jaxssl.augment.graph import Recipe, Row, as_float, make_graph_views
 from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
@@ -192,7 +192,7 @@ def open_graphs(
     count = metadata.get("num_tags")
     if type(count) is not int or not 0 < count <= integrity.MAX_CLASSES:
         raise integrity.damaged(folder, f"its num_tags is {count!r:.80}")
-    return Opened((count,), {"decode": _decode})
+    return Opened((count,), _decode)
 
 
 def describe(shape: Shape) -> str:
@@ -239,14 +239,14 @@ def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = N
     return Reader(read, packed(first, 1, room_for(sizes[first], 1)), shapes)
 
 
-def array(source: Source, inputs: Any = None) -> GraphArray:
+def array(source: Source, inputs: object = None) -> GraphArray:
     """Decode all graphs of a split to one `GraphArray`."""
     del inputs
     examples = source.read(np.arange(len(source)))
     return GraphArray([example.input for example in examples], source.shape[0])
 
 
-def views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Callable:
     """Return the function that draws the views of packed graphs."""
     if crops:
         raise ValueError("graphs have no small crops; set crops.number=0")
@@ -259,7 +259,7 @@ def find_crops(size: int, views: Sequence[object], small: Sequence[object]) -> C
     return Crops((), (), size)
 
 
-def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
+def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
     """Return the views of a small packed batch as `jax.ShapeDtypeStruct`."""
 
     def shape(dtype: DTypeLike, *axes: int) -> jax.ShapeDtypeStruct:
@@ -274,7 +274,7 @@ def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
     return {"views": row}
 
 
-def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> GraphInputs:
+def make_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
     """Return the inputs of a run's network, which sees graphs with ``shape`` [node tags]."""
     del config
     return GraphInputs(shape[0])

@@ -1,11 +1,12 @@
 """Images."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import numpy as np
 import tensorflow_datasets as tfds
@@ -13,6 +14,7 @@ from flax.typing import VariableDict
 from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from tensorflow_datasets.core.features import FeaturesDict
 
 from jaxssl.augment.colour import RGB
 from jaxssl.augment.image import random_crop_box
@@ -21,8 +23,9 @@ from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_imag
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble, cache_limit
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops
-from jaxssl.data.kind import Kind, Opened, Shape
+from jaxssl.data.decoders.arrays import LazyArray
+from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops, Picture
+from jaxssl.data.kind import Kind, Opened, Settings, Shape
 from jaxssl.data.records import CAPTION_FEATURES, CaptionReader, PictureReader
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
@@ -64,7 +67,7 @@ class ReadImages(NamedTuple):
         index = np.arange(len(labels), dtype=np.int32)
         return {"input": inputs, "label": labels, "index": index}
 
-    def _images(self, step: int, indices: np.ndarray, pictures: list[Any]) -> object:
+    def _images(self, step: int, indices: np.ndarray, pictures: list[Picture]) -> object:
         if self.crops is None:
             return np.stack([decoding.pixels(picture) for picture in pictures])
         if not self.crops.views:
@@ -79,24 +82,24 @@ class ReadImages(NamedTuple):
         return {name: np.stack(images) for name, images in groups.items() if images}
 
 
-def open_images(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
+def open_images(
+    folder: Path, features: FeaturesDict, metadata: Settings, data: ConfigDict
+) -> Opened:
     """Find the images, and captions if any, of a prepared data set.
 
     Raises:
         UserError: if the set has no images.
     """
-    images = [key for key, f in info.features.items() if isinstance(f, tfds.features.Image)]
+    images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     if not images:
-        raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(info.features)}")
+        raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(features)}")
     image = min(images, key=lambda key: key != "image")
-    shape, channels = metadata.get("shape") or info.features[image].shape, metadata.get("channels")
+    shape, channels = metadata.get("shape") or features[image].shape, metadata.get("channels")
     shape = _check_shape(folder, shape, channels)
-    text = next((name for name in CAPTION_FEATURES if name in info.features), None)
-    settings = {
-        "decode": PictureReader(image, shape[2], bool(metadata.get("upright"))),
-        "captions": CaptionReader(text, data["context"]) if text else None,
-    }
-    return Opened(shape, settings, {image: tfds.decode.SkipDecoding()})
+    text = next((name for name in CAPTION_FEATURES if name in features), None)
+    decode = PictureReader(image, shape[2], bool(metadata.get("upright")))
+    captions = CaptionReader(text, data["context"]) if text else None
+    return Opened(shape, decode, captions, {image: tfds.decode.SkipDecoding()})
 
 
 def _check_shape(
@@ -163,12 +166,12 @@ def make_reader(
     return batches.make_reader(read, source, order.batch_size, read.everything)
 
 
-def array(source: Source, inputs: Inputs) -> Any:
+def array(source: Source, inputs: Inputs) -> np.ndarray | LazyArray:
     """Return all images of a split, see `Source.images`."""
     return source.images(*inputs.resizing)
 
 
-def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
+def find_crops(size: int, views: Sequence[Settings], small: Sequence[Settings]) -> Crops:
     """Return the random resized crops of the views, which the host can cut.
 
     Recipes that crop in another way get the centre of the image.
@@ -183,7 +186,7 @@ def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
     return Crops(crops[: len(views)], crops[len(views) :], size)
 
 
-def _crop(values: Mapping[str, Any]) -> Crop | None:
+def _crop(values: Settings) -> Crop | None:
     """Return a recipe's random resized crop, or None if the recipe crops in another way."""
     if "crop_scale" not in values or values.get("crop") == "pad":
         return None
@@ -237,7 +240,7 @@ def batch_shapes(
     return {"input": inputs, "label": integers, "index": integers}
 
 
-def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the views and small crops of a batch of two as `jax.ShapeDtypeStruct`."""
 
     def shape(number: int, side: int) -> jax.ShapeDtypeStruct:
@@ -249,13 +252,13 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
     return views
 
 
-def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> Inputs:
+def make_inputs(config: ConfigDict, shape: Shape) -> Inputs:
     """Return the input format of a run's network for images of ``shape`` [h, w, c]."""
     scale = measured_scale(config.data)
     return Inputs(config.augment.size, shape[-1], **(scale._asdict() if scale else {}))
 
 
-def infer_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
+def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> Inputs:
     """Return the inputs of a trained network, whose channels its variables tell."""
     size, scale = config.augment.size, measured_scale(config.data)
     candidates = (len(scale.mean),) if scale else (3, 1, 2, *range(4, MAX_CHANNELS + 1))
@@ -277,7 +280,7 @@ def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
     return inputs if test.one_size else inputs._replace(crop=0.0)
 
 
-def pixels(images: Any, extract: Callable[..., np.ndarray]) -> np.ndarray:
+def pixels(images: np.ndarray | LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
     if max(images.shape[1:3]) <= RAW_SIZE:
         return np.reshape(images[:], (len(images), -1)) / np.float32(255)

@@ -1,7 +1,6 @@
 """Images with captions. Their data set is one of images, some of whose features are captions."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax import Array
@@ -10,8 +9,9 @@ from ml_collections import ConfigDict
 
 from jaxssl.augment.recipes import Recipe
 from jaxssl.augment.views import Augment, Inputs, Scale, make_views
-from jaxssl.data.batches import Reader
+from jaxssl.data.batches import Order, Reader
 from jaxssl.data.decoders import tokens
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
@@ -23,7 +23,7 @@ class CaptionedInputs(Inputs):
     kind = "image_text"
 
 
-def make_reader(source: Source, *args: Any) -> Reader:
+def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) -> Reader:
     """Build the reader of batches of images and captions.
 
     Raises:
@@ -34,7 +34,7 @@ def make_reader(source: Source, *args: Any) -> Reader:
             f"augment.name needs captions, but the images of {source.name!r} have none; set "
             "data.name=captions, or a set of TFDS that has captions"
         )
-    return image.make_reader(source, *args, captions=True)
+    return image.make_reader(source, order, rows, crops, captions=True)
 
 
 def make_image_text_views(
@@ -55,7 +55,7 @@ def make_image_text_views(
         raise ValueError("images with captions have one view; set views=1 and crops.number=0")
     make_image_views = make_views(recipes, scale=scale)
 
-    def augment(key: Array, pairs: dict[str, Any], index: Array) -> dict[str, Array]:
+    def augment(key: Array, pairs: dict[str, Array], index: Array) -> dict[str, Array]:
         image_key, text_key = jax.random.split(key)
 
         def choose_caption(texts: Array, i: Array) -> Array:
@@ -68,13 +68,13 @@ def make_image_text_views(
     return augment
 
 
-def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, object]:
     """Return the views and captions of a batch of two as `jax.ShapeDtypeStruct`."""
     texts = jax.ShapeDtypeStruct((1, 2, config.data.context), jnp.int32)
     return {**image.view_shapes(config, inputs), "texts": texts}
 
 
-def with_empty_captions(images: Any) -> dict[str, object]:
+def with_empty_captions(images: Array) -> dict[str, object]:
     """Return the input of the views, where the view of the caption is not used."""
     return {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
 

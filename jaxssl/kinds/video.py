@@ -1,13 +1,13 @@
 """Video clips."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import numpy as np
-import tensorflow_datasets as tfds
 from flax.typing import VariableDict
 from jax import Array
 from jax import numpy as jnp
@@ -15,13 +15,14 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl.augment.image import resize
+from jaxssl.augment.recipes import Recipe
 from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
-from jaxssl.augment.views import Inputs, make_views, normalise, to_float
+from jaxssl.augment.views import Augment, Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.kind import Kind, Opened
+from jaxssl.data.kind import Kind, Opened, Settings, Shape
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
@@ -98,14 +99,14 @@ class ReadClips(NamedTuple):
 
 
 def open_clips(
-    folder: Path, info: tfds.core.DatasetInfo, metadata: Mapping[str, object], data: object
+    folder: Path, features: object, metadata: Mapping[str, object], data: object
 ) -> Opened:
     """Find the shape [t, h, w, c] of the clips of a prepared data set, where t may be None.
 
     Raises:
         UserError: if the metadata hold no such shape.
     """
-    del info, data
+    del features, data
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
     if valid:
@@ -113,7 +114,7 @@ def open_clips(
         valid = all(map(integrity.is_side, (h, w))) and (t is None or integrity.is_side(t))
     if not valid:
         raise integrity.damaged(folder, f"its clips have shape {shape!r:.80}")
-    return Opened(tuple(shape), {"decode": partial(_decode, side=shape[1])})
+    return Opened(tuple(shape), partial(_decode, side=shape[1]))
 
 
 def _decode(record: Mapping[str, object], side: int) -> np.ndarray:
@@ -142,38 +143,38 @@ def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) ->
 def array(source: Source, inputs: VideoInputs) -> LazyArray:
     """Return the middle frames of all clips of a split, [n, frames, h, w, c]."""
 
-    def decode(indices: np.ndarray) -> Any:
+    def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
         return (read_window(example.input, inputs.span, 1) for example in source.read(indices))
 
     return LazyArray(decode, (len(source), inputs.span, *source.shape[1:]))
 
 
-def views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Augment:
     """Return the function that draws the views of clips."""
     if crops:
         raise ValueError("clips have no small crops; set crops.number=0")
     return make_views(recipes)
 
 
-def find_crops(size: int, views: Sequence[Any], small: Sequence[object]) -> Crops:
+def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) -> Crops:
     """Return the number of consecutive frames of each view, which the host can cut."""
     del small
     return Crops((), (), size, tuple(span(v["frames"], v["stride"]) for v in views))
 
 
-def view_shapes(config: ConfigDict, inputs: VideoInputs) -> dict[str, Any]:
+def view_shapes(config: ConfigDict, inputs: VideoInputs) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the views of a batch of two as `jax.ShapeDtypeStruct`."""
     sides = (inputs.frames, inputs.size, inputs.size, inputs.channels)
     return {"views": jax.ShapeDtypeStruct((config.views, 2, *sides), jnp.float32)}
 
 
-def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> VideoInputs:
+def make_inputs(config: ConfigDict, shape: Shape) -> VideoInputs:
     """Return the inputs of a run's network, which sees clips of ``shape`` [t, h, w, c]."""
     values = config.augment
     return VideoInputs(values.size, values.frames, values.stride, shape[-1])
 
 
-def infer_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> VideoInputs:
+def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> VideoInputs:
     """Return the inputs of a trained network, whose channels its variables tell."""
     sides = (config.augment.frames, config.augment.size, config.augment.size)
     return make_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
@@ -194,7 +195,7 @@ def fit_inputs(inputs: VideoInputs, test: Source) -> VideoInputs:
     return inputs._replace(copies=COPIES)
 
 
-def pixels(examples: Any, extract: Callable[..., np.ndarray]) -> np.ndarray:
+def pixels(examples: LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels of all frames in [0, 1] as features [n, f], resized to 16 x 16."""
     return extract(examples, partial(image.shrink, Inputs(RAW_SIZE, examples.shape[4])))
 

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,9 +50,9 @@ class LazyArray:
         """Return the number of rows of the array."""
         return self.shape[0]
 
-    def __getitem__(self, key: Any) -> np.ndarray:
+    def __getitem__(self, key: int | slice | np.ndarray) -> np.ndarray:
         """Decode the rows that a slice, an index, a mask or an array of indices selects."""
-        indices = np.arange(len(self))[key]
+        indices = np.asarray(np.arange(len(self))[key])
         flat = indices.ravel()
         out = np.empty((len(flat), *self.shape[1:]), np.uint8)
         block = max(1, min(BLOCK, -(-len(flat) // self._threads)))

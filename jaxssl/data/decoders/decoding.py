@@ -6,7 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -19,6 +19,7 @@ MAX_CHANNELS = 16
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE, NPY_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
+Box = tuple[float, float, float, float]
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
@@ -66,11 +67,11 @@ class Planes:
         self.size = planes[0].size
         self.width, self.height = self.size
 
-    def resize(self, *args: Any, **options: object) -> "Planes":
+    def resize(self, size: tuple[int, int], resample: int, box: Box | None = None) -> "Planes":
         """Resize each channel, see `PIL.Image.Image.resize`."""
-        return Planes([plane.resize(*args, **options) for plane in self._planes])
+        return Planes([plane.resize(size, resample, box) for plane in self._planes])
 
-    def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray:
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         """Return uint8 pixels [h, w, c]."""
         del dtype, copy
         return np.stack([np.asarray(plane) for plane in self._planes], axis=2)
@@ -268,7 +269,7 @@ def random_crops(
 
 def _resize(
     picture: Picture,
-    box: tuple[float, float, float, float],
+    box: Box,
     size: int,
     interpolation: str = "bilinear",
 ) -> np.ndarray:

@@ -7,7 +7,7 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
@@ -51,7 +51,9 @@ class Builder(user_files.Builder, skip_registration=True):
         """Return the TFDS feature that holds an example."""
 
     @abstractmethod
-    def _read(self, classes: Mapping[str, str]) -> Iterator[tuple[str, Any, tuple[int, int] | str]]:
+    def _read(
+        self, classes: Mapping[str, str]
+    ) -> Iterator[tuple[str, object, tuple[int, int] | str]]:
         """Yield name, content and size of each example, or the reason why it cannot be read.
 
         The size is (height, width) of an image, and (frames, side) of a video.
@@ -68,7 +70,7 @@ class Builder(user_files.Builder, skip_registration=True):
             features["label"] = tfds.features.ClassLabel(names=list(classes))
         return self._make_info(self.title, features, metadata)
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         sizes: set[tuple[int, int]] = set()
         splits = self.builder_config.contents.splits
@@ -76,7 +78,7 @@ class Builder(user_files.Builder, skip_registration=True):
 
     def _generate_examples(
         self, split: str, sizes: set[tuple[int, int]]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> Iterator[tuple[str, dict[str, object]]]:
         # Splits are generated in order, so the last one completes the metadata of the data set.
         config, metadata = self.builder_config, self.info.metadata
         layout: Layout = config.contents

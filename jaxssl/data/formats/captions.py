@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
@@ -38,11 +37,11 @@ class Builder(user_files.Builder, skip_registration=True):
         metadata = {"shape": None, "skipped": [], "upright": True}
         return self._make_info("Pictures and captions", features, metadata, disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         return {"train": self._generate_examples()}
 
-    def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
@@ -79,7 +78,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
         table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
     content = *source.content, table
 
-    def fields() -> dict[str, Any]:
+    def fields() -> dict[str, object]:
         text, pictures = _read_files(source, table)
         captions = parse_captions(text, data["labels"] or path)
         return {"contents": _match(captions, pictures, path)}

@@ -74,7 +74,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     # Sets that were prepared before there were other numbers of channels keep their names.
     content = content if channels == CHANNELS else (*content, channels)
 
-    def fields() -> dict[str, Any]:
+    def fields() -> dict[str, object]:
         names = user_files.list_names(source)
         layout = arrange(names, source.path, suffixes=suffixes, labels=labels, **split)
         user_files.log_left_out(layout.other, "are not pictures")

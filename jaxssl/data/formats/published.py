@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import requests
@@ -36,6 +36,10 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
     """TFDS builder for the files that the authors of a data set publish."""
 
     path = ""  # path of the user's copy of the files, or "" to download them
+
+    @property
+    def _features(self) -> Mapping[str, tfds.features.ClassLabel]:
+        return cast(Mapping[str, tfds.features.ClassLabel], self.info.features)
 
     def _read_all(
         self,
@@ -100,8 +104,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
 
     def _check_labels(self, labels: np.ndarray, key: str, number: int, file: str) -> np.ndarray:
         """Return the labels of a file after checking their number and range."""
-        features: Any = self.info.features
-        classes = features[key].num_classes
+        classes = len(self._features[key].names)
         if len(labels) != number:
             raise self._damaged(file, f"it has {len(labels)} labels for {number} images")
         if not 0 <= labels.min() <= labels.max() < classes:
@@ -110,22 +113,22 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         return labels
 
     def _set_class_names(self, key: str, data: bytes, file: str) -> None:
-        features: Any = self.info.features
         try:
-            features[key].names = data.decode().split()
+            self._features[key].names = data.decode().split()
         # The file is not text, or does not have one name for each class.
         except ValueError as error:
             raise self._damaged(file, error) from error
 
-    def _generate_examples(self, split: Split, prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(
+        self, split: Split, prefix: str
+    ) -> Iterator[tuple[int, dict[str, object]]]:
         images, labels = split
-        features: Any = self.info.features
         for i, image in enumerate(images):
             png = io.BytesIO()
             Image.fromarray(image.squeeze()).save(png, format="png")
-            example: dict[str, Any] = {"image": png.getvalue()}
+            example: dict[str, object] = {"image": png.getvalue()}
             example |= {name: int(values[i]) for name, values in labels.items()}
-            if "id" in features:
+            if "id" in self._features:
                 example["id"] = f"{prefix}_{i:05d}"
             yield i, example
 
@@ -136,7 +139,7 @@ class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
     name = "cifar10"
     url_infos = builders.Cifar10.url_infos
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, object]:
         info = self._cifar_info
         names = (*info.train_files, *info.test_files, *info.label_files)
         contents = self._read_all(dl_manager, {self.name: info.url}, names)
@@ -173,7 +176,7 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
     name = "mnist"
     url_infos = builders.MNIST.url_infos
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, object]:
         parts = {"train": "train", "test": "t10k"}
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         names = [f"{part}-{kind}" for part in parts.values() for kind in kinds]
@@ -224,7 +227,7 @@ class Stl10(_PublishedBuilder, stl10.Builder, skip_registration=True):
     name = "stl10"
     url_infos = stl10.Builder.url_infos
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, object]:
         parts = {"train": ["train_X.bin", "train_y.bin"], "test": ["test_X.bin", "test_y.bin"]}
         parts["unlabelled"] = ["unlabeled_X.bin"]
         names = [name for part in parts.values() for name in part] + ["class_names.txt"]
@@ -243,6 +246,6 @@ class Stl10(_PublishedBuilder, stl10.Builder, skip_registration=True):
         return splits
 
 
-BUILDERS: dict[str, Any] = {
+BUILDERS: dict[str, type[_PublishedBuilder]] = {
     b.name: b for b in (Cifar10, Cifar100, Mnist, FashionMnist, Kmnist, Stl10)
 }

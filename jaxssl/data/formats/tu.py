@@ -17,7 +17,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -66,11 +66,11 @@ class Builder(user_files.Builder, skip_registration=True):
     def _set(self) -> Graphs:
         return read_tu_graphs(self.builder_config.root, self.builder_config.inside)
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         return {"train": self._generate_examples()}
 
-    def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:
         graphs, labels, _ = self._set
         order = np.random.default_rng(0).permutation(len(graphs))
         for key, i in enumerate(order.tolist()):

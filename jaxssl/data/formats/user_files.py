@@ -20,6 +20,7 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
+from jaxssl.components import Settings
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
 from jaxssl.errors import UserError, printable, suggest
@@ -89,14 +90,14 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         title: str,
         features: Mapping[str, object],
         metadata: Mapping[str, object],
-        **options: Any,
+        disable_shuffling: bool = False,
     ) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
             description=f"{title} of {self.builder_config.root}",
             features=tfds.features.FeaturesDict(features),
             metadata=tfds.core.MetadataDict(metadata),
-            **options,
+            disable_shuffling=disable_shuffling,
         )
 
 
@@ -140,7 +141,7 @@ def find_builder(
     source: UserFiles,
     content: object,
     data_dir: str | None,
-    arrange: Callable[[], dict[str, Any]],
+    arrange: Callable[[], Settings],
     *,
     default: str,
 ) -> tfds.core.DatasetBuilder:
@@ -234,9 +235,9 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
         UserError: if a row has more columns than the header.
     """
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    rows: list[dict[Any, str]] = list(reader)
+    rows = list(reader)
     for number, row in enumerate(rows, 1):
-        if None in row:  # DictReader puts additional columns under the key None.
+        if reader.restkey in row:  # the further columns
             raise UserError(
                 f"{where} has more columns in row {number} than in its header; quote names that "
                 "contain a comma"

@@ -93,7 +93,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values(), size)
 
-    def fields() -> dict[str, Any]:
+    def fields() -> dict[str, object]:
         layout = arrange(user_files.list_names(source), source.path, **split)
         if any(map(_frames.is_video, layout.files)) and importlib.util.find_spec("av") is None:
             raise UserError(

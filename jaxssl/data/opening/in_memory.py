@@ -5,15 +5,17 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY, kind
 from jaxssl.data.class_names import finish
 from jaxssl.data.decoders import decoding
@@ -46,7 +48,7 @@ class _Examples(NamedTuple):
 
     records: "_Records"
     labels: np.ndarray
-    shape: tuple[Any, ...]
+    shape: kind.Shape
     class_names: tuple[str, ...]
     digest: str
     streamed: bool = False
@@ -84,10 +86,11 @@ def load_splits(
         UserError: if the data are none of these.
     """
     train, test = _split(data)
-    options: dict[str, Any] = {"on_error": on_error, "cache": cache}
-    options["channels"] = channels or user_files.CHANNELS
+    read = partial(
+        _examples, on_error=on_error, channels=channels or user_files.CHANNELS, cache=cache
+    )
     if test is None:
-        both = _examples(train, "data", **options)
+        both = read(train, "data")
         order = np.random.default_rng(seed).permutation(len(both.labels))
         count = round(test_fraction * len(order))
         test_indices, train_indices = np.sort(order[:count]), np.sort(order[count:])
@@ -97,8 +100,7 @@ def load_splits(
         digest = both.digest
     else:
         examples = [
-            _examples(part, f"the {split} data", **options)
-            for part, split in ((train, "training"), (test, "test"))
+            read(part, f"the {split} data") for part, split in ((train, "training"), (test, "test"))
         ]
         splits = [
             _source(one, split, np.arange(len(one.labels)))
@@ -165,10 +167,10 @@ def make_opener(
         raise UserError("data.labels is only for folders and captions; leave it empty")
     splits, _ = load_splits(load(data), **split_options(data))
     parts = {"train": splits.train, "test": splits.test}
-    counts = {split: SimpleNamespace(num_examples=len(part)) for split, part in parts.items()}
+    infos = {split: tfds.core.SplitInfo(split, [len(part)], 0) for split, part in parts.items()}
 
     def open_split(split: str) -> Source:
-        chosen = find_records(name, split, SimpleNamespace(splits=counts))
+        chosen = find_records(name, split, infos)
         members = [parts[part].take(indices) for part, indices in chosen]
         joined = tuple(part for member in members for part in member.parts)
         return finish(replace(members[0], name=name, split=split, parts=joined), data)
@@ -176,7 +178,7 @@ def make_opener(
     return open_split
 
 
-def split_options(data: ConfigDict) -> dict[str, Any]:
+def split_options(data: ConfigDict) -> Settings:
     """Return the settings of `load_splits` in the group `config.data`."""
     return {
         "test_fraction": data["test_fraction"],
@@ -204,8 +206,8 @@ def load_images(
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in {3, channels} - {1})
     if isinstance(images, Image.Image) or is_one:
         images = [images]
-    options: dict[str, Any] = {"on_error": on_error, "channels": channels, "cache": "auto"}
-    examples = _examples(images, "images", **options)._replace(class_names=())
+    examples = _examples(images, "images", on_error=on_error, channels=channels, cache="auto")
+    examples = examples._replace(class_names=())
     if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
     pictures = () if examples.streamed else examples.records.images
@@ -214,7 +216,7 @@ def load_images(
     return source, names if len(names) == len(source) else None
 
 
-def _split(data: Any) -> tuple[object, object]:
+def _split(data: object) -> tuple[object, object]:
     """Return the training and the test part of ``data``; the latter may be None."""
     if isinstance(data, Mapping) and "train" in data:
         return data["train"], data.get("test", data.get("validation"))
@@ -250,7 +252,7 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
         data, labels = data
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = items.pixels_of(np.asarray(data), name)
-        shapes: list[Any] = [images.shape[1:]] * len(images)
+        shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
     elif items.is_streamed(data, name, channels, cache):
         images = items.Stream(data, name, channels)
         probes = images.probe()
@@ -280,14 +282,14 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
     if None in shapes:
         kept = [index for index, shape in enumerate(shapes) if shape is not None]
         images, labels = [images[index] for index in kept], labels[kept]
-    sizes = set(shapes) - {None}
+    sizes = {shape for shape in shapes if shape is not None}
     different = {size[-1] for size in sizes}
     if len(different) > 1:
         raise UserError(
             f"{name} has images of {' and '.join(map(str, sorted(different)))} channels; convert "
             "all of them to one number"
         )
-    shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *different)
+    shape: kind.Shape = (*sizes,)[0] if len(sizes) == 1 else (None, None, *different)
     if isinstance(images, items.Stream):
         images.shape = shape
     records = _Records(images, labels)
@@ -299,9 +301,9 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
 
 def _check_files(
     images: list[np.ndarray | PictureFile], name: str, channels: int, on_error: str
-) -> list[tuple[int, int, int] | None]:
+) -> list[kind.Shape | None]:
     """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
-    shapes: list[Any] = [getattr(image, "shape", None) for image in images]
+    shapes: list[kind.Shape | None] = [getattr(image, "shape", None) for image in images]
     files = {str(i): x for i, x in enumerate(images) if isinstance(x, PictureFile)}
     reasons = []
     contents = ((i, x.tobytes) for i, x in files.items())
@@ -337,7 +339,7 @@ def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
 class _Records(Sequence):
     """Random access to records of images and labels. Files are read when they are needed."""
 
-    images: Any
+    images: Sequence[np.ndarray | PictureFile] | np.ndarray | items.Stream
     labels: np.ndarray
 
     def __getitem__(self, index: Any) -> Any:

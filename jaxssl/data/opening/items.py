@@ -1,10 +1,9 @@
 """Read images and labels of Python objects, tables and arrays: all at once, or when needed."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,6 +11,7 @@ from PIL import Image
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
 from jaxssl.data.integrity import MAX_CLASSES
+from jaxssl.data.kind import Shape
 from jaxssl.data.records import UNLABELLED
 from jaxssl.errors import UserError, one_line
 
@@ -80,9 +80,7 @@ def open_path(path: Path) -> object:
     return [path]
 
 
-def from_columns(
-    columns: Mapping[str, Iterable[Any]], name: str, folder: Path
-) -> dict[str, object]:
+def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> dict[str, object]:
     """Return {"image", "label"} of a table with a column of paths and perhaps one of labels.
 
     Args:
@@ -125,7 +123,9 @@ def image_and_label(
     return item[image], None if label is None else item[label]
 
 
-def read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], list[object] | None]:
+def read_items(
+    data: Sequence, name: str
+) -> tuple[list[np.ndarray | PictureFile], list[object] | None]:
     """Return the images, and the labels if any item has one."""
     items = [read_item(data, index, name) for index in range(len(data))]
     labels = [label for _, label in items]
@@ -133,7 +133,7 @@ def read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], li
     return [image for image, _ in items], labels
 
 
-def read_item(data: Any, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
+def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
     """Return the image of an item, uint8 [h, w, c] or a file, and its label or None."""
     item, label, name = data[index], None, f"item {index} of {name}"
     image = item
@@ -166,15 +166,15 @@ class Stream:
         shape: [h, w, c] of the images, where h and w may be None. () if it is not known yet.
     """
 
-    def __init__(self, data: Any, name: str, channels: int) -> None:
+    def __init__(self, data: Sequence, name: str, channels: int) -> None:
         self._data, self._name, self._channels = data, name, channels
-        self.shape: tuple[Any, ...] = ()
+        self.shape: Shape = ()
 
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self._data)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: int) -> np.ndarray:
         """Read the image of an item, and check its shape."""
         image, _ = read_item(self._data, int(index), self._name)
         if isinstance(image, PictureFile):
@@ -193,7 +193,7 @@ class Stream:
         return [self[index] for index in chosen]
 
 
-def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
+def is_streamed(data: Sequence, name: str, channels: int, cache: str) -> bool:
     """Return True for an object that is read by index as training goes on.
 
     Lists and data sets of up to `IN_ADVANCE` bytes are read in advance, and so is everything if
@@ -207,7 +207,7 @@ def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
     return cache == "none" or len(data) * Stream(data, name, channels)[0].nbytes > IN_ADVANCE
 
 
-def label_column(data: Any) -> object:
+def label_column(data: Mapping[str, object]) -> object:
     """Return the labels of a Hugging Face data set, which has them in a column, or None."""
     features = getattr(data, "features", None)
     columns = features if isinstance(features, Mapping) else {}

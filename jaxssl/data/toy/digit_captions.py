@@ -1,7 +1,6 @@
 """The handwritten digits with generated captions, for demos and tests of image-text models."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -38,7 +37,7 @@ class Builder(digits.Builder):
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    ) -> Iterator[tuple[int, dict[str, object]]]:
         stroke, slant = _thirds(ink(images)), _thirds(lean(images))
         for i, example in super()._generate_examples(images, labels, ids):
             words = {

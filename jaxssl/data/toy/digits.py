@@ -39,13 +39,13 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             homepage="https://archive.ics.uci.edu/dataset/80",
         )
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         return {split: self._generate_examples(*arrays) for split, arrays in load_splits().items()}
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    ) -> Iterator[tuple[int, dict[str, object]]]:
         for i in ids.tolist():
             png = io.BytesIO()
             Image.fromarray(images[i]).save(png, format="png")

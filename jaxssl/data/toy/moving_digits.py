@@ -1,10 +1,11 @@
 """Generated clips of moving digits, for demos and tests."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
 from jaxssl.data.toy import digits
@@ -32,7 +33,7 @@ class Draw(NamedTuple):
 
 # Each motion returns the displacement in pixels to the right and down. Because y points down, a
 # growing angle turns clockwise.
-MOTIONS: dict[str, Callable[[Draw], tuple[Any, Any]]] = {
+MOTIONS: dict[str, Callable[[Draw], tuple[ArrayLike, ArrayLike]]] = {
     "right": lambda draw: (draw.distance, 0),
     "left": lambda draw: (-draw.distance, 0),
     "down": lambda draw: (0, draw.distance),
@@ -74,7 +75,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             metadata=tfds.core.MetadataDict({"kind": "video", "shape": list(shape)}),
         )
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         splits = digits.load_splits()
         return {
@@ -84,7 +85,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(
         self, split: str, images: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    ) -> Iterator[tuple[int, dict[str, object]]]:
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             motion = list(MOTIONS)[i % len(MOTIONS)]

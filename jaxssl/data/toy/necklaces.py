@@ -1,7 +1,6 @@
 """Generated graphs of rings with pendants, for demos and tests."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -38,11 +37,11 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             metadata=tfds.core.MetadataDict({"kind": "graph", "num_tags": 1}),
         )
 
-    def _split_generators(self, dl_manager: object) -> dict[str, Any]:
+    def _split_generators(self, dl_manager: object) -> dict[str, object]:
         del dl_manager
         return {split: self._generate_examples(split) for split in SIZES}
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, object]]]:
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             name = list(CLASSES)[i % len(CLASSES)]
