@@ -1,6 +1,7 @@
 """k-NN against float64 loops, and against what a PyTorch form of the public codes predicts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,17 +99,6 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert knn.accuracy(features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
-def test_knn_votes_equal_the_formula_as_long_as_it_is_finite():
-    similarity = np.array([[0.9, 0.5, -1.0], [-0.2, -0.3, -0.4]], np.float32)
-    labels = np.array([[2, 0, 2], [1, 1, 0]])
-    weights = np.exp(similarity / np.float32(0.02))
-    expected = np.zeros((2, 4))
-    for i, j in np.ndindex(2, 3):
-        expected[i, labels[i, j]] += weights[i, j]
-    votes = knn.votes(similarity, labels, num_classes=4, temperature=0.02)
-    np.testing.assert_allclose(votes, expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize("weight", knn.WEIGHTS)
 def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
     """Each row is in the bank under two classes: their votes are the same numbers."""
@@ -182,7 +172,8 @@ def test_knn_reads_a_memory_mapped_bank_in_blocks(tmp_path, monkeypatch):
             return bank[part]
 
     monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", 4 * 6 * 40)
-    result = knn.predict(Bank(), features.train_labels, features.test, k=20, temperature=0.1)
+    lazy: Any = Bank()
+    result = knn.predict(lazy, features.train_labels, features.test, k=20, temperature=0.1)
     assert max(seen) == 40
     expected = ranking_oracle(
         *(bank, features.train_labels, features.test), k=20, temperature=0.1, num_classes=8
@@ -214,60 +205,47 @@ def test_knn_accuracy_is_100_for_a_single_class():
 # ---- What is refused.
 
 
+def last(value):
+    """Return the function that changes the last number of an array."""
+    return lambda array: np.array([*array[:-1], np.full_like(array[-1], value, dtype=type(value))])
+
+
+LABELS = [
+    (lambda labels: labels[:-1], "same length"),
+    (last(-1), "class indices >= 0, got -1"),
+    (last(10**9), "between 1 and 100000, got 1000000001"),
+    (last(0.5), "must be integers, got float64"),
+]
+
+
 @pytest.mark.parametrize(
-    ("hyper", "message"),
+    ("name", "change", "message"),
     [
-        (
-            {"k": 0, "temperature": 0.1},
-            "k must be >= 1 and temperature > 0, got k=0 and temperature=0.1",
-        ),
-        ({"k": 3, "temperature": 0.0}, "got k=3 and temperature=0.0"),
-        ({"k": 3, "temperature": float("nan")}, "got k=3 and temperature=nan"),
-        ({"k": 3, "temperature": 1.0, "weight": "cosine"}, "one of exp, linear, got 'cosine'"),
+        ("k", 0, "k must be >= 1 and temperature > 0, got k=0 and temperature=0.1"),
+        ("temperature", 0.0, "got k=3 and temperature=0.0"),
+        ("temperature", np.nan, "got k=3 and temperature=nan"),
+        ("weight", "cosine", "one of exp, linear, got 'cosine'"),
+        *(("train_labels", *case) for case in LABELS),
+        *(("test_labels", *case) for case in LABELS),
+        ("train", last(np.nan), "must be finite, but row 9 of the bank has NaN"),
+        ("train", last(np.inf), "must be finite, but row 9 of the bank has NaN"),
+        ("test", last(np.nan), "must be finite, but row 3 of queries has NaN"),
     ],
 )
-def test_knn_refuses_impossible_settings(hyper, message):
+def test_knn_refuses_impossible_settings_labels_and_features(name, change, message):
+    features, settings = labelled(10, 4, 3, 2), {"k": 3, "temperature": 0.1}
+    if name in features._fields:
+        features = features._replace(**{name: change(getattr(features, name))})
+    else:
+        settings[name] = change
     with pytest.raises(ValueError, match=message):
-        knn.accuracy(labelled(10, 4, 3, 2), **hyper)
-
-
-@pytest.mark.parametrize("short", ["train_labels", "test_labels"])
-def test_knn_refuses_labels_of_another_length(short):
-    features = labelled(10, 4, 3, 2)
-    features = features._replace(**{short: getattr(features, short)[:-1]})
-    with pytest.raises(ValueError, match="same length"):
-        knn.accuracy(features, k=1, temperature=1.0)
-
-
-@pytest.mark.parametrize("name", ["train_labels", "test_labels"])
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        (-1, "class indices >= 0, got -1"),
-        (10**9, "between 1 and 100000, got 1000000001"),
-        (0.5, "must be integers, got float64"),
-    ],
-)
-def test_knn_refuses_invalid_class_numbers(name, label, message):
-    features = labelled(10, 4, 3, 2)
-    labels = np.array([*getattr(features, name)[:-1], label])
-    with pytest.raises(ValueError, match=message):
-        knn.accuracy(features._replace(**{name: labels}), k=1, temperature=1.0)
+        knn.accuracy(features, **settings)
 
 
 def test_knn_refuses_a_label_beyond_the_classes():
     train, labels, test, _ = labelled(10, 4, 3, 2)
     with pytest.raises(ValueError, match="below the number of classes 1, got 1"):
         knn.predict(train, labels, test, k=1, temperature=1.0, num_classes=1)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("name", "side"), [("train", "the bank"), ("test", "queries")])
-def test_knn_error_names_the_nonfinite_row(name, side, value):
-    features = labelled(10, 4, 3, 2)
-    getattr(features, name)[3, 1] = value
-    with pytest.raises(ValueError, match=f"must be finite, but row 3 of {side} has NaN"):
-        knn.accuracy(features, k=1, temperature=1.0)
 
 
 @pytest.mark.parametrize(
