@@ -102,9 +102,9 @@ def test_operations_with_probability_zero_are_not_compiled():
         return len(lowered.as_text().splitlines())
 
     plain = lines()
-    parts = {"flip": 0.5, "reverse": 0.5, "jitter": 0.5, "grayscale": 0.5, "blur": 0.5}
-    parts["crop_scale"] = (0.5, 1.0)
-    assert all(lines(**{name: value}) > plain for name, value in parts.items())
+    parts = dict.fromkeys(("flip", "reverse", "jitter", "grayscale", "blur"), 0.5)
+    for name, value in [*parts.items(), ("crop_scale", (0.5, 1.0))]:
+        assert lines(**{name: value}) > plain
 
 
 @pytest.mark.parametrize(
@@ -138,25 +138,16 @@ def test_invalid_settings_and_videos_raise_an_error_that_names_them(settings, sh
 
 
 @each_kind
-def test_flip_mirrors_frames_and_negates_flow_along_x(kind):
+@pytest.mark.parametrize("name", ["flip", "reverse"])
+def test_flip_and_reverse_mirror_frames_and_negate_flow(kind, name):
     sample = random_video(kind)
-    expected = np.asarray(sample)[:, :, ::-1].copy()
+    expected = np.array(sample[:, :, ::-1] if name == "flip" else sample[::-1])
     if kind == "flow":
-        expected[..., 0] = 1 - expected[..., 0]
-    flip = jax.jit(video_ops.flip)
-    np.testing.assert_array_equal(flip(sample, True), expected)
-    np.testing.assert_array_equal(flip(sample, False), sample)
-
-
-@each_kind
-def test_reverse_reverses_frames_and_negates_flow(kind):
-    sample = random_video(kind)
-    expected = np.asarray(sample)[::-1]
-    reverse = jax.jit(video_ops.reverse)
-    np.testing.assert_array_equal(
-        reverse(sample, True), 1 - expected if kind == "flow" else expected
-    )
-    np.testing.assert_array_equal(reverse(sample, False), sample)
+        components = np.s_[..., 0] if name == "flip" else np.s_[...]  # along x, or both
+        expected[components] = 1 - expected[components]
+    operation = jax.jit(getattr(video_ops, name))
+    np.testing.assert_array_equal(operation(sample, True), expected)
+    np.testing.assert_array_equal(operation(sample, False), sample)
 
 
 @pytest.mark.parametrize("name", ["flip", "reverse"])

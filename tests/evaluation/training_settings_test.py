@@ -9,18 +9,17 @@ from jaxssl.evaluation.finetuning import Training
 pytestmark = pytest.mark.fast
 
 
-def test_rate_falls_at_milestones_in_epochs():
-    training = Training(schedule="step", milestones=(1, 2.5), epochs=3, batch_size=10)
-    resolved = finetuning.resolve(training, 40, 1)  # four steps an epoch
-    rates = finetuning.learning_rates(resolved, 2.0, 40)
-    np.testing.assert_allclose(rates, [2.0] * 4 + [0.2] * 6 + [0.02] * 2, rtol=1e-6)
-
-
-def test_rate_rises_over_the_epochs_of_the_warmup():
-    training = Training(schedule="constant", warmup=1.5, epochs=3, batch_size=10)
-    resolved = finetuning.resolve(training, 40, 1)  # four steps an epoch
-    rates = finetuning.learning_rates(resolved, 3.0, 40)
-    np.testing.assert_allclose(rates, [0, 0.5, 1, 1.5, 2, 2.5] + [3.0] * 6, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"schedule": "step", "milestones": (1, 2.5)}, [3.0] * 4 + [0.3] * 6 + [0.03] * 2),
+        ({"schedule": "constant", "warmup": 1.5}, [0, 0.5, 1, 1.5, 2, 2.5] + [3.0] * 6),
+    ],
+)
+def test_rate_falls_at_milestones_and_rises_in_the_warmup(settings, expected):
+    resolved = finetuning.resolve(Training(**settings, epochs=3, batch_size=10), 40, 1)
+    rates = finetuning.learning_rates(resolved, 3.0, 40)  # four steps an epoch
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,7 @@ def test_comparison_shows_two_runs_side_by_side(two):
     *workdirs, out = two
     text = visible_text(write_comparison(workdirs, out))
     runs, figures = tables(out, "results")
-    assert runs[1] == [
-        "a",
-        "digits",
-        "convnet",
-        "siamese",
-        *"64 5 0 100 1,000".split(),
-        "1 min 6 s",
-    ]
+    assert runs[1] == [*"a digits convnet siamese 64 5 0 100 1,000".split(), "1 min 6 s"]
     assert figures == [["metric", "a", "b"], ["knn_top1", "90.00", "95.00 ★"]]
     (differences,) = tables(out, "config differences")
     assert differences == [
@@ -66,15 +59,11 @@ def test_comparison_shows_two_runs_side_by_side(two):
 
 def test_runs_that_differ_only_in_the_seed_share_a_column(tmp_path):
     values, names = (90.0, 92.0, 97.0), ("s0", "s1", "s2")
-    workdirs = [
-        write(
-            tmp_path / name,
-            changed(CONFIG, seed=seed, data__dir=name),
-            [changed(ROW, seed=seed, value=value, std=9.0)],
-        )
-        for seed, (name, value) in enumerate(zip(names, values, strict=True))
-    ]
-    workdirs.append(write(tmp_path / "other", OTHER, [OF_OTHER]))
+    workdirs = [write(tmp_path / "other", OTHER, [OF_OTHER])]
+    for seed, (name, value) in enumerate(zip(names, values, strict=True)):
+        config = changed(CONFIG, seed=seed, data__dir=name)
+        rows = [changed(ROW, seed=seed, value=value, std=9.0)]
+        workdirs.insert(seed, write(tmp_path / name, config, rows))
     text = visible_text(write_comparison(workdirs, tmp_path / "out.html"))
     _, figures = tables(tmp_path / "out.html", "results")
     assert figures[0] == ["metric", "s0, s1, s2", "other"]
@@ -95,14 +84,11 @@ def test_comparison_shows_the_number_of_seeds_if_some_lack_a_result(tmp_path):
 
 
 def test_comparison_shows_settings_in_full_precision(tmp_path):
-    gammas = 0.12345678, 0.12345679
-    paths = [
-        write(tmp_path / str(i), changed(CONFIG, loss__gamma=gamma))
-        for i, gamma in enumerate(gammas)
-    ]
+    gammas = "0.12345678", "0.12345679"
+    paths = [write(tmp_path / x, changed(CONFIG, loss__gamma=float(x))) for x in gammas]
     write_comparison(paths, tmp_path / "out.html")
     (differences,) = tables(tmp_path / "out.html", "config differences")
-    assert differences[1] == ["loss.gamma", *map(str, gammas)]
+    assert differences[1] == ["loss.gamma", *gammas]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +107,8 @@ def test_runs_that_differ_in_more_than_the_seed_have_separate_columns(tmp_path, 
 
 
 FOLDER = {"data__name": "folder", "data__path": "x/birds", "dataset": "birds"}
+seeds = [{**FOLDER, "data__split_seed": seed} for seed in (0, 1)]
+lists = [{"data__classes": f"{x}/low.txt", "dataset": "digits (low.txt)"} for x in "xy"]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +118,8 @@ FOLDER = {"data__name": "folder", "data__path": "x/birds", "dataset": "birds"}
         ({}, {"split": "test[:50%]"}, "tested on (test / test[:50%])"),
         ({}, {"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
         ({}, {"layer": "projector"}, "features (backbone / projector)"),
-        (
-            {**FOLDER, "data__split_seed": 0},
-            {**FOLDER, "data__split_seed": 1},
-            "data.split_seed (0 / 1)",
-        ),
-        (
-            {"data__classes": "x/low.txt", "dataset": "digits (low.txt)"},
-            {"data__classes": "y/low.txt", "dataset": "digits (low.txt)"},
-            "data.classes (x/low.txt / y/low.txt)",
-        ),
+        (seeds[0], seeds[1], "data.split_seed (0 / 1)"),
+        (lists[0], lists[1], "data.classes (x/low.txt / y/low.txt)"),
     ],
 )
 def test_results_on_different_data_are_in_separate_tables(two, one, other, why):
@@ -156,28 +136,24 @@ def test_results_on_different_data_are_in_separate_tables(two, one, other, why):
     assert text.count("there is nothing to compare") == 2
 
 
-def test_comparison_has_a_row_for_each_protocol_and_preset(two):
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [{"details": {"preset": "uniform"}}, {"protocol": "linear", "metric": "linear_top1"}],
+            [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]],
+        ),
+        ([{"unit": "nats"}], [["90.00", "–"], ["–", "95.00"]]),
+        ([{"value": 90.001}], [["90.00", "90.00"]]),  # equal to two decimals: none is best
+    ],
+)
+def test_comparison_has_a_row_for_each_protocol_preset_and_unit(two, rows, expected):
     a, b, out = two
-    preset = changed(OF_OTHER, details={"preset": "uniform"})
-    write(b, OTHER, [preset, changed(OF_OTHER, protocol="linear", metric="linear_top1")])
+    write(b, OTHER, [changed(OF_OTHER, **row) for row in rows])
     write_comparison([a, b], out)
     _, figures = tables(out, "results")
-    assert [row[1:] for row in figures[1:]] == [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]]
-
-
-def test_each_unit_of_a_metric_has_a_row(two):
-    a, b, out = two
-    write(b, OTHER, [changed(OF_OTHER, unit="nats")])
-    write_comparison([a, b], out)
-    _, figures = tables(out, "results")
-    assert figures[1:] == [["knn_top1", "90.00", "–"], ["knn_top1 (nats)", "–", "95.00"]]
-
-
-def test_time_of_hours_is_shown(two):
-    a, b, out = two
-    (a / "train.log").write_text(LOG.replace("03:05:10", "05:09:10"))
-    write_comparison([a, b], out)
-    assert [row[-1] for row in tables(out, "results")[0]] == ["time", "2 h 5 min", "1 min 6 s"]
+    assert [row[1:] for row in figures[1:]] == expected
+    assert figures[-1][0] == ("knn_top1 (nats)" if "unit" in rows[0] else figures[-1][0])
 
 
 def test_curves_show_each_seed_by_epoch_in_the_style_of_its_column(tmp_path, monkeypatch):
@@ -222,13 +198,6 @@ def test_comparison_marks_the_best_result_by_metric_direction(two, metric, unit,
     assert marked == ([best] if best else [])
 
 
-def test_results_equal_to_two_decimals_are_not_marked_as_best(two):
-    a, b, out = two
-    write(b, OTHER, [changed(OF_OTHER, value=90.001)])
-    write_comparison([a, b], out)
-    assert "★" not in tables(out, "results")[1][1][2]
-
-
 def test_comparison_shows_the_latest_checkpoint_and_counts_the_others(two):
     a, b, out = two
     rows = [
@@ -254,34 +223,34 @@ def test_runs_without_results_are_compared_by_their_configs(two):
     assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
 
 
-def test_comparison_caption_names_runs_without_a_curve(two):
+def test_comparison_caption_names_runs_without_a_curve_and_different_settings(two):
     a, b, out = two
     write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
     assert "higher is better. Not recorded: b." in visible_text(write_comparison([a, b], out))
-
-
-def test_comparison_caption_warns_of_different_knn_settings(two):
-    a, b, out = two
     write(b, changed(OTHER, eval__knn="instdisc", data__train_split="train[:9]"))
     words = "Runs cannot be compared where these settings differ: eval.knn, data.train_split."
     assert words in visible_text(write_comparison([a, b], out))
 
 
+RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
+
+
 @pytest.mark.parametrize(
-    "log",
+    ("log", "shown"),
     [
-        "",
-        LOG.replace("begins:", "began:"),
-        LOG.replace("INFO fin", "INFO resumes at step 5"),
-        LOG.replace("03:05:10", "02:00:00"),  # the clock was set back
-        LOG.replace("2026-01-02 03:05", f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"),
+        (LOG.replace("03:05:10", "05:09:10"), "2 h 5 min"),
+        ("", "–"),
+        (LOG.replace("begins:", "began:"), "–"),
+        (LOG.replace("INFO fin", "INFO resumes at step 5"), "–"),
+        (LOG.replace("03:05:10", "02:00:00"), "–"),  # the clock was set back
+        (LOG.replace("2026-01-02 03:05", RESUMES), "–"),
     ],
 )
-def test_comparison_shows_unknown_training_time_as_a_dash(two, log):
+def test_comparison_shows_hours_and_unknown_training_time_as_a_dash(two, log, shown):
     a, b, out = two
     (a / "train.log").write_text(log)
     write_comparison([a, b], out)
-    assert tables(out, "results")[0][1][-1] == "–"
+    assert [row[-1] for row in tables(out, "results")[0]] == ["time", shown, "1 min 6 s"]
 
 
 def test_runs_with_the_same_folder_name_are_named_by_path(tmp_path, monkeypatch):
