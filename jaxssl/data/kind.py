@@ -4,7 +4,7 @@ Each file of `jaxssl/kinds/` defines one kind. The rest of the package takes fro
 depends on it. A recipe of views and a network name their kind in the constant ``EXAMPLES``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
     array: Callable
     views: Callable
     find_crops: Callable[..., Crops]
-    view_shapes: Callable[..., Mapping[str, object]]
+    view_shapes: Callable[..., dict]
     inputs: Callable
     infer_inputs: Callable
     fit_inputs: Callable

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxssl.augment.views import Inputs
+from jaxssl.components import Settings
 from jaxssl.models import clip_resnet, resnet, vit
 from jaxssl.pretrained import names, parameter_names
 from jaxssl.pretrained.names import CLIP, SIGLIP, Dialect, Stored
@@ -324,7 +325,7 @@ def _has_fixed_positions(stored: Stored, dim: int, grid: int) -> bool:
     return np.allclose(as_float32(stored.load()), positions, rtol=0, atol=1e-4)
 
 
-def make_inputs(size: int, channels: int, settings: Mapping[str, Any]) -> Inputs:
+def make_inputs(size: int, channels: int, settings: Settings) -> Inputs:
     """Return input settings. One channel gets the mean of the three channels' statistics."""
     mean, std = settings["mean"], settings["std"]
     if channels == 1:

@@ -1,17 +1,22 @@
 """PretrainedEncoder: networks, variables, input settings and metadata in one type."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.typing import VariableDict
 from jax import Array
 
+from jaxssl.augment.views import Inputs
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
+from jaxssl.training.workdir.digests import by_name
 
 LAYERS = ("backbone", "projector")
+Variables = Mapping[str, VariableDict]  # {"params", "batch_stats"} by the name of a network
 
 
 class PretrainedEncoder(NamedTuple):
@@ -30,13 +35,13 @@ class PretrainedEncoder(NamedTuple):
     """
 
     encoder: Encoder
-    variables: dict[str, Any]
+    variables: Variables
     inputs: Any
-    untrained: Callable[[int], dict[str, Any]]
-    metadata: dict[str, Any]
+    untrained: Callable[[int], Variables]
+    metadata: Settings
 
 
-def make_apply(pretrained: PretrainedEncoder) -> Callable[[object, Array], Array]:
+def make_apply(pretrained: PretrainedEncoder) -> Callable[[VariableDict, Array], Array]:
     """Return the backbone in evaluation mode as a pure function.
 
     It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
@@ -46,8 +51,8 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[object, Array], Array
 
 
 def make_encode(
-    pretrained: PretrainedEncoder, inputs: Any, layer: str = "backbone"
-) -> Callable[[dict[str, object], Array], Array]:
+    pretrained: PretrainedEncoder, inputs: Inputs, layer: str = "backbone"
+) -> Callable[[Variables, Array], Array]:
     """Return the jitted feature function ``(variables, uint8 images) -> [n, f]`` float32.
 
     Args:
@@ -64,7 +69,7 @@ def make_encode(
     if layer == "projector" and "projector" not in pretrained.variables:
         raise UserError("layer 'projector': these weights have no projector; use 'backbone'")
 
-    def encode(variables: dict[str, Any], images: Array) -> Array:
+    def encode(variables: Variables, images: Array) -> Array:
         h = _features(pretrained.encoder, variables, inputs.prepare(images))
         if inputs.copies > 1:  # The features of several crops of one example are averaged.
             h = h.reshape(-1, inputs.copies, h.shape[1]).mean(axis=1)
@@ -73,7 +78,7 @@ def make_encode(
     return jax.jit(encode)
 
 
-def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, object], Array], Array]:
+def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[Variables, Array], Array]:
     """Return the jitted text function ``(variables, tokens [n, length]) -> [n, d]`` float32.
 
     Raises:
@@ -85,7 +90,7 @@ def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, objec
             "the encoder has no text network; load a model that was trained on captions"
         )
 
-    def encode(variables: dict[str, Any], tokens: Array) -> Array:
+    def encode(variables: Variables, tokens: Array) -> Array:
         text = variables["text"]
         return _project(tower, text, _features(tower, text, tokens))
 
@@ -101,8 +106,7 @@ def require_valid(variables: object, source: object) -> None:
         variables: NumPy arrays.
         source: the file or folder of the variables, for the message.
     """
-    for path, array in jax.tree_util.tree_leaves_with_path(variables):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name, array in by_name(variables).items():
         fault = None
         if not np.isfinite(array).all():
             fault = "values that are not finite"
@@ -114,11 +118,11 @@ def require_valid(variables: object, source: object) -> None:
             )
 
 
-def _features(encoder: Encoder, variables: dict[str, Any], x: Any) -> Array:
+def _features(encoder: Encoder, variables: Variables, x: networks.Images) -> Array:
     net = variables["net"]
     return networks.features(encoder, net["params"], net["batch_stats"], x)
 
 
-def _project(encoder: Encoder, variables: dict[str, Any], h: Array) -> Array:
+def _project(encoder: Encoder, variables: Variables, h: Array) -> Array:
     projector = variables["projector"]
     return networks.project(encoder, projector["params"], projector["batch_stats"], h)

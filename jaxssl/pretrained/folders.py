@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from jaxssl.components import Settings
 from jaxssl.errors import one_line
 
 # Files of weights in a folder, the preferred first. An index lists the files of a sharded model.
@@ -48,7 +48,7 @@ def weights_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_settings(folder: Path) -> tuple[Settings, Settings]:
     """Read settings of the network and of its inputs from the JSON files of a folder.
 
     Returns:
@@ -84,12 +84,12 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return _merge(net), _merge(*inputs)
 
 
-def _merge(*groups: Mapping[str, object]) -> dict[str, object]:
+def _merge(*groups: Mapping[str, object]) -> Settings:
     """Return all settings that are not None. Those of later groups count."""
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
-def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _timm_inputs(settings: Settings) -> Settings:
     """Translate timm's `pretrained_cfg`."""
     inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
     inputs["size"] = settings["input_size"][-1] if "input_size" in settings else None
@@ -97,7 +97,7 @@ def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, object]:
+def _open_clip_inputs(config: Settings) -> Settings:
     settings = config.get("preprocess_cfg", {})
     inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
     if "resize_mode" in settings:
@@ -106,9 +106,9 @@ def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, object]:
     return inputs
 
 
-def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, object]:
+def _processor_inputs(settings: Settings) -> Settings:
     """Translate the preprocessor_config.json of transformers."""
-    inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
+    inputs: dict[str, object] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
     if "resample" in settings:
@@ -133,7 +133,7 @@ def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, object]:
     return inputs | {"size": size, "crop": 1.0 if short else 0.0}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Settings:
     try:
         content = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:

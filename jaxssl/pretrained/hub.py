@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from jaxssl.errors import UserError, one_line
 from jaxssl.pretrained.folders import CONFIGS, FILES
@@ -83,7 +83,7 @@ def repository_name(target: str) -> str:
     return match[1]
 
 
-def _client(user: str | PathLike[str]) -> Any:
+def _client(user: str | PathLike[str]) -> ModuleType:
     try:
         import huggingface_hub
     except ImportError as error:

@@ -1,13 +1,13 @@
 """Validate a network's input settings from a file or a user."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 
 from jaxssl.augment.image import INTERPOLATIONS
 from jaxssl.augment.views import Inputs
+from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, vit
@@ -40,7 +40,7 @@ def override(inputs: Inputs, net: nn.Module, **settings: object) -> Inputs:
     return result
 
 
-def validate(settings: Mapping[str, Any]) -> Inputs:
+def validate(settings: Settings) -> Inputs:
     """Validate input settings. ``mean`` and ``std`` may be a number or a list.
 
     Raises:

@@ -1,24 +1,24 @@
 """Load the encoder of a run's checkpoint or of a weights file."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import jax
-from flax import traverse_util
-from flax.typing import Collection
+from flax.typing import Collection, VariableDict
 from jax import Array, core
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
 from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
-from jaxssl.methods.base import Method, init_variables
+from jaxssl.methods.base import Batch, Method, init_variables
 from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
-from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_valid
+from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, make_apply, require_valid
 from jaxssl.training.config import (
     complete_stored,
     conflicts,
@@ -32,8 +32,9 @@ from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.config.values import require as require_type
 from jaxssl.training.output import compile_cache
 from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir.digests import by_name
 
-Apply = Callable[[Any, Array], Array]
+Apply = Callable[[VariableDict, Array], Array]
 
 
 def load_encoder(
@@ -42,7 +43,7 @@ def load_encoder(
     *,
     trust: bool = False,
     **overrides: object,
-) -> tuple[Apply, Any, Callable[[Array], Array]]:
+) -> tuple[Apply, VariableDict, Callable[[Array], Array]]:
     """Load a pretrained backbone as a pure function, for use in any JAX project.
 
         apply, variables, preprocess = jaxssl.load_encoder("runs/digits")
@@ -68,7 +69,7 @@ def load_encoder(
     return make_apply(pretrained), pretrained.variables["net"], make_preprocess(pretrained)
 
 
-def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
+def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[ArrayLike], Array]:
     """Return the function that maps images to the inputs of a pretrained backbone.
 
     Images are uint8 in [0, 255] or floats in [0, 1], as a batch [n, h, w, c] or one image
@@ -170,7 +171,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
     }
 
     @functools.cache
-    def untrained(seed: int) -> dict[str, Any]:
+    def untrained(seed: int) -> Variables:
         # The untrained variables are equal to the start of a run with this seed, to the bit.
         options = compile_cache.fast_compile_options()
         return jax.jit(init, compiler_options=options)(jax.random.key(seed))
@@ -197,20 +198,20 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
         raise UserError(f"{workdir / 'config.json'} is not valid: {error}") from error
 
 
-def _make_init(config: ConfigDict, method: Method, views: Any) -> Callable[[Array], dict[str, Any]]:
+def _make_init(config: ConfigDict, method: Method, views: Batch) -> Callable[[Array], Variables]:
     """Return the function of a key that draws the variables of an untrained encoder."""
 
-    def init(key: Array) -> dict[str, Any]:
+    def init(key: Array) -> Variables:
         params, carried = init_variables(method, views, 1, key)
         return _variables(config, params, carried._asdict())
 
     return init
 
 
-def _require_shapes(variables: object, expected: object) -> None:
+def _require_shapes(variables: Variables, expected: Variables) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
-    trees: Any = [traverse_util.flatten_dict(tree, sep="/") for tree in (variables, expected)]
-    ours, theirs = ({name: leaf.shape for name, leaf in tree.items()} for tree in trees)
+    trees = map(by_name, (variables, expected))
+    ours, theirs = ({name: array.shape for name, array in tree.items()} for tree in trees)
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ValueError(
@@ -218,7 +219,7 @@ def _require_shapes(variables: object, expected: object) -> None:
             )
 
 
-def _variables(config: ConfigDict, params: Collection, carried: Any) -> dict[str, Any]:
+def _variables(config: ConfigDict, params: Collection, carried: Collection) -> Variables:
     """Return the variables to evaluate: the momentum network's if the method says so."""
     stats = carried["batch_stats"]
     towers = {}
@@ -231,7 +232,7 @@ def _variables(config: ConfigDict, params: Collection, carried: Any) -> dict[str
     return _by_network(params, stats) | towers
 
 
-def _by_network(params: Mapping[str, object], stats: Collection) -> dict[str, object]:
+def _by_network(params: Collection, stats: Collection) -> dict[str, VariableDict]:
     # A checkpoint does not store empty trees, so they are added here.
     return {
         name: {"params": params.get(name, {}), "batch_stats": stats.get(name, {})}

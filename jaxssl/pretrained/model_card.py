@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,6 +9,7 @@ from jinja2 import Environment, PackageLoader
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
+from jaxssl.components import Settings
 from jaxssl.models import convnet, resnet
 from jaxssl.pretrained import timm_format
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -50,7 +50,7 @@ def render(
     )
 
 
-def _in_pytorch(net: nn.Module, inputs: Inputs) -> dict[str, Any]:
+def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
     """Return what the template needs to build the network in PyTorch: "fault" if timm cannot."""
     if isinstance(net, convnet.ConvNet):
         widths = (inputs.channels, *net.widths)

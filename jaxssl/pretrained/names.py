@@ -7,11 +7,13 @@ project maps its names to these. `parameter_names` maps the common names to our 
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Inputs = Mapping[str, Any]
+from jaxssl.components import Settings
+
+Inputs = Settings
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "crop": 0.875}
 IMAGENET_BICUBIC = {**IMAGENET, "interpolation": "bicubic"}
@@ -52,7 +54,7 @@ class Dialect(NamedTuple):
     network: str
     mark: str
     inputs: Inputs
-    settings: Mapping[str, Any] = {}
+    settings: Settings = {}
     outside: str = ""
 
 

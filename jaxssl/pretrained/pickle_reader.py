@@ -80,7 +80,7 @@ class Inert:
 class Dict(dict):
     """Dict whose keys are text or numbers. ``state`` holds the attributes that the pickle sets."""
 
-    state: Any = None
+    state: object = None
 
     def __init__(self, items: Iterable[tuple[object, object]] = ()) -> None:
         """Create the dict. Pickles of Python 2 pass its items as a constructor argument."""
@@ -88,7 +88,7 @@ class Dict(dict):
         for key, value in items:
             self[key] = value
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         """Set an item, but ignore a key of another type."""
         if type(key) in (str, bytes, int, float):
             super().__setitem__(key, value)
@@ -98,16 +98,14 @@ class Dict(dict):
         self.state = state
 
 
-class _TorchName:
+class _TorchName(NamedTuple):
     """Replacement for a supported function or type of PyTorch."""
 
-    __slots__ = ("call", "dtype")
+    call: Callable[..., object] = Inert
+    dtype: np.dtype | None = None
 
-    def __init__(self, call: Callable[..., object] | None = None, dtype: Any = None) -> None:
-        self.call, self.dtype = call, None if dtype is None else np.dtype(dtype)
-
-    def __call__(self, *args: Any) -> Any:
-        return Inert() if self.call is None else self.call(*args)
+    def __call__(self, *args: object) -> object:
+        return self.call(*args)
 
     def __setstate__(self, state: object) -> None:
         """Ignore the state, because a pickle must not change a replacement."""
@@ -145,14 +143,14 @@ class _Unpickler(_PythonUnpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return Dict
         if module in ("torch", "torch.storage") and name in STORAGES:
-            return _TorchName(dtype=STORAGES[name])
+            return _TorchName(dtype=np.dtype(STORAGES[name]))
         if module == "torch" and name in DTYPES:
-            return _TorchName(dtype=DTYPES[name])
+            return _TorchName(dtype=np.dtype(DTYPES[name]))
         if module in ("torch._utils", "torch._tensor") and name in REBUILD:
             return _TorchName(REBUILD[name])
         return Inert
 
-    def persistent_load(self, pid: Any) -> object:
+    def persistent_load(self, pid: tuple) -> object:
         """Return a storage named in a pickle, without reading its numbers."""
         kind, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
@@ -195,7 +193,9 @@ class _Unpickler(_PythonUnpickler):
     }
 
 
-def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> object:
+def _rebuild_tensor(
+    storage: object, offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
+) -> object:
     if not isinstance(storage, Storage):
         return Inert()
     shape, strides = tuple(shape), tuple(strides)
@@ -214,7 +214,7 @@ def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: 
     return Tensor(storage, offset, shape, strides)
 
 
-def _rebuild_typed_tensor(storage: object, *args: object) -> object:
+def _rebuild_typed_tensor(storage: object, *args: Any) -> object:
     """Rebuild a tensor from an untyped storage and a dtype."""
     offset, shape, strides, _, _, dtype, *_ = args
     if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
@@ -228,7 +228,7 @@ def _rebuild_parameter(tensor: object = None, *_: object) -> object:
     return tensor
 
 
-def _rebuild_subclass(rebuild: object, _: object, args: Any, *__: object) -> object:
+def _rebuild_subclass(rebuild: object, _: object, args: Iterable[object], *__: object) -> object:
     """Rebuild a tensor of a subclass, or with attributes."""
     return rebuild(*args) if isinstance(rebuild, _TorchName) else Inert()
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,12 +13,14 @@ from flax.typing import Collection
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.methods.base import Carried
 from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
 from jaxssl.pretrained import position_tables
 from jaxssl.pretrained.architecture import abbreviate
+from jaxssl.pretrained.encoder import Variables
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training.config.method import make_networks
 from jaxssl.training.output.logs import log
@@ -31,7 +32,7 @@ PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's fi
 
 def start(
     config: ConfigDict, params: Collection, carried: Carried, inputs: object, *, trust: bool = False
-) -> tuple[Any, Carried, dict[str, Any]]:
+) -> tuple[Collection, Carried, Settings]:
     """Replace the backbone of untrained parameters by the weights that `config.init` names.
 
     A momentum network starts from the same weights. With `config.init_projector` the projector is
@@ -66,13 +67,12 @@ def start(
         raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
     stats = carried.batch_stats
     ours = {name: {"params": params[name], "batch_stats": stats[name]} for name in names}
-    leaves, tree = jax.tree.flatten_with_path(ours)
     theirs = _by_name({name: source.variables[name] for name in names})
     old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
     net = make_networks(config).net
     fitted, faults, reshaped = {}, [], []
-    for path, leaf in leaves:
-        name, shape = _name(path), [*leaf.shape]
+    for name, leaf in _by_name(ours).items():
+        shape = [*leaf.shape]
         # Adapters keep their values.
         array = leaf if f"/{ADAPTER}" in name else theirs.get(name)
         if array is None:
@@ -105,7 +105,8 @@ def start(
         "reshaped": reshaped,
         "differences": differences,
     }
-    return *_replace(params, carried, tree.unflatten(fitted.values())), report
+    variables = jax.tree.unflatten(jax.tree.structure(ours), fitted.values())
+    return *_replace(params, carried, variables), report
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
@@ -136,11 +137,11 @@ def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
 
 
 def _replace(
-    params: object, carried: Carried, variables: Mapping[str, object]
-) -> tuple[Any, Carried]:
+    params: Collection, carried: Carried, variables: Variables
+) -> tuple[Collection, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
-    def place(new: Any, kind: str, tree: Any) -> Any:
+    def place(new: Variables, kind: str, tree: Collection) -> Collection:
         values = {name: new[name][kind] for name in new if name in tree}
         old = {name: tree[name] for name in values}
         # Every array is a copy, because the training step donates its input.
@@ -164,22 +165,18 @@ def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> 
     ]
 
 
-def _settings(net: object, inputs: object) -> dict[str, Any]:
-    settings = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
+def _settings(net: object, inputs: object) -> dict[str, object]:
+    settings: dict[str, object] = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
     if isinstance(net, nn.Module):
         fields = [field.name for field in dataclasses.fields(net)]
         settings |= {name: getattr(net, name) for name in fields if name not in ("parent", "name")}
     return settings
 
 
-def _by_name(tree: object) -> dict[str, Any]:
-    return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
-
-
-def _name(path: Any) -> str:
-    """Return the name of an array, such as "net/params/Conv_0/kernel"."""
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return name.replace(FROZEN_PATCHES, PATCHES)
+def _by_name(tree: Variables) -> dict[str, np.ndarray]:
+    """Return the arrays by names such as "net/params/Conv_0/kernel"."""
+    arrays = digests.by_name(tree)
+    return {name.replace(FROZEN_PATCHES, PATCHES): array for name, array in arrays.items()}
 
 
 def _digest(arrays: Mapping[str, object]) -> str:

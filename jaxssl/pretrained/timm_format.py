@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import flax.linen as nn
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.models import convnext, resnet, vit
 from jaxssl.pretrained.encoder import PretrainedEncoder
 
@@ -56,7 +56,7 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
     return json.dumps(entries, indent=2)
 
 
-def network(net: nn.Module, size: int) -> tuple[str, dict[str, Any]]:
+def network(net: nn.Module, size: int) -> tuple[str, Settings]:
     """Return the name of a network in timm, and the arguments that differ from its defaults.
 
     Raises:
@@ -78,7 +78,7 @@ def network(net: nn.Module, size: int) -> tuple[str, dict[str, Any]]:
     raise ValueError(f"timm has no {type(net).__name__} like this; choose --to safetensors")
 
 
-def _vit(net: vit.ViT, size: int) -> tuple[str, dict[str, Any]]:
+def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
     gated, rotary = net.activation == "swiglu", net.positions == "rotary"
     arguments = {
         "img_size": size,
@@ -134,9 +134,8 @@ def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
     if net.class_token:
         params["token"] = params["token"] + first[0]
     params["positions"] = np.concatenate([np.zeros_like(first), rest])
-    return pretrained._replace(
-        variables=variables | {"net": {**variables["net"], "params": params}}
-    )
+    net_variables = {**variables["net"], "params": params}
+    return pretrained._replace(variables={**variables, "net": net_variables})
 
 
 def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ Read = Callable[[Tensor], np.ndarray]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Any, Read]]:
+def opened(path: Path) -> Iterator[tuple[object, Read]]:
     """Open a file of `torch.save` without running code that it contains.
 
     Yields:
@@ -62,7 +61,7 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[object, Read]:
     return saved, lambda tensor: _view(tensor, entry(f"data/{tensor.storage.key}"), 0)
 
 
-def _open_stream(file: mmap.mmap) -> tuple[Any, Read]:
+def _open_stream(file: mmap.mmap) -> tuple[object, Read]:
     if file[:1] != b"\x80":
         raise ValueError("not a file of torch.save")
 

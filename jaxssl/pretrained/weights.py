@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import numpy as np
 import safetensors
 from flax import traverse_util
+from flax.typing import VariableDict
 from jax import numpy as jnp
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
@@ -39,7 +41,7 @@ from jaxssl.pretrained import (
     torch_file,
 )
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
-from jaxssl.pretrained.encoder import PretrainedEncoder, require_valid
+from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
 from jaxssl.pretrained.names import Stored
 from jaxssl.pretrained.parameter_names import Entry
 
@@ -167,7 +169,7 @@ def header(pretrained: PretrainedEncoder) -> str:
     """Return the metadata of an exported weights file as JSON."""
     net, metadata = pretrained.variables["net"], pretrained.metadata
     apply = partial(pretrained.encoder.net.apply, train=False)
-    features: Any = jax.eval_shape(apply, net, _image(pretrained.inputs))
+    features = jax.eval_shape(apply, net, _image(pretrained.inputs))
     entries = {
         "version": VERSION,
         "net": {**metadata["net"], "name": components.short_name(metadata["net"]["name"])},
@@ -219,11 +221,11 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 def _load(
     path: Path,
     content: Content,
-    net_options: Mapping[str, Any],
-    input_options: Mapping[str, Any],
-    described: tuple[Mapping[str, Any], Mapping[str, Any]],
+    net_options: Settings,
+    input_options: Settings,
+    described: tuple[Settings, Settings],
 ) -> PretrainedEncoder:
-    entries: dict[str, Any] = {}
+    entries: Settings = {}
     if content.header is None:
         arrays = architecture.find_encoder(content.arrays)
         config, inputs = architecture.infer(arrays, {**described[0], **net_options})
@@ -250,20 +252,17 @@ def _load(
     encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
 
     @jax.jit
-    def init(key: jax.Array) -> dict[str, Any]:
+    def init(key: jax.Array) -> Variables:
         image = _image(inputs)
         variables = net.init(key, jnp.zeros(image.shape, image.dtype), train=False)
-        return {"net": {name: variables.get(name, {}) for name in ("params", "batch_stats")}}
+        return {"net": {"batch_stats": {}, **variables}}
 
-    def untrained(seed: int) -> dict[str, Any]:
-        return init(jax.random.key(seed))
+    return PretrainedEncoder(
+        encoder, {"net": variables}, inputs, lambda seed: init(jax.random.key(seed)), metadata
+    )
 
-    return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
 
-
-def _parse_header(
-    text: str, num_arrays: int
-) -> tuple[dict[str, object], dict[str, object], Inputs]:
+def _parse_header(text: str, num_arrays: int) -> tuple[Settings, dict[str, object], Inputs]:
     """Parse the header of an exported file: entries, network config and input settings.
 
     Raises:
@@ -282,13 +281,13 @@ def _parse_header(
 
 def _read_variables(
     net: nn.Module, inputs: Inputs, arrays: EncoderArrays, path: Path
-) -> dict[str, Any]:
+) -> VariableDict:
     """Read the network's variables from a weights file and check their names, shapes and numbers.
 
     Raises:
         ValueError: if the arrays do not match the network.
     """
-    shapes: Any = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), _image(inputs))
+    shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), _image(inputs))
     table = {entry.name: entry for entry in parameter_names.entries(net, shapes)}
     fixed = parameter_names.fixed_positions(net, inputs.size)
     stored = _zero_biases(table, arrays.arrays)

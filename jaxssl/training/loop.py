@@ -13,11 +13,13 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
+from flax.typing import Collection
 from jax import Array
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.data.fingerprint import fingerprint
@@ -50,7 +52,7 @@ CALL_SECONDS = 0.5
 
 Probe = Callable[[TrainState], dict[str, float]]
 # ``(config, params, carried, inputs) -> (params, carried, report)``, see `jaxssl.pretrained.start`.
-Start = Callable[[ConfigDict, Any, Carried, Any], tuple[Any, Carried, dict[str, Any]]]
+Start = Callable[..., tuple[Collection, Carried, Settings]]
 
 
 class Evaluation(NamedTuple):

@@ -23,7 +23,7 @@ def compute(tree: object) -> dict[str, str]:
     """
     leaves = distributed.copy_to_host(jax.tree.leaves(tree))
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        return dict(zip(_names(tree), pool.map(_sha256, leaves), strict=True))
+        return dict(zip(by_name(tree), pool.map(_sha256, leaves), strict=True))
 
 
 def verify(tree: object, expected: Mapping[str, str | int]) -> None:
@@ -34,13 +34,13 @@ def verify(tree: object, expected: Mapping[str, str | int]) -> None:
             their devices share arrays.
         expected: result of `compute`, or the sums that version 0.1 wrote.
     """
-    names = set(_names(tree))
+    names = set(by_name(tree))
     if names != set(expected):
         name = min(names ^ set(expected))
         raise ValueError(f"the array {name!r} is missing or unexpected")
     if any(isinstance(value, int) for value in expected.values()):
         leaves = distributed.copy_to_host(jax.tree.leaves(tree))
-        digests: Mapping[str, object] = dict(zip(_names(tree), map(_sum, leaves), strict=True))
+        digests: Mapping[str, object] = dict(zip(by_name(tree), map(_sum, leaves), strict=True))
     else:
         digests = compute(tree)
     for name, digest in digests.items():
@@ -48,10 +48,10 @@ def verify(tree: object, expected: Mapping[str, str | int]) -> None:
             raise ValueError(f"the array {name!r} does not match its checksum")
 
 
-def _names(tree: object) -> list[str]:
-    """Return names of the arrays, the same for trees of tuples, dicts and dataclasses."""
-    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+def by_name(tree: object) -> dict[str, np.ndarray]:
+    """Return the arrays by names, which are the same for trees of tuples, dicts and dataclasses."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def _sha256(x: np.ndarray) -> str:
