@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "jaxssl"
 # A folder or root module may import itself and the earlier ones. `ONLY` is stricter.
 ORDER = (
     "errors",
+    "buckets",
     "components",
     "configs",
     "collectives",

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.api.run import Run as Run
+from jaxssl.buckets import as_path
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, prepare
@@ -112,7 +113,7 @@ def train(
             changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
-    return _train(complete, Path(workdir), splits, trust)
+    return _train(complete, as_path(workdir), splits, trust)
 
 
 def resume(
@@ -141,7 +142,7 @@ def resume(
         UserError: if there is no run, or an argument is invalid.
         KeyboardInterrupt: as `train`.
     """
-    folder = Path(run)
+    folder = as_path(run)
     config = resume_config(folder, extend_to, list(settings.items()), trust=trust)
     splits = run.splits if isinstance(run, Run) else None
     splits = splits if data is None else _use_data(config, data)
@@ -193,7 +194,7 @@ def evaluate(
     elif isinstance(encoder, Run):
         options["splits"] = encoder.splits
     if options.get("out") is not None:
-        options["out"] = Path(options["out"])
+        options["out"] = as_path(options["out"])
     return evaluation.evaluate(target, names, **options)
 
 
@@ -225,9 +226,9 @@ def embed(
     """
     compile_cache.enable()
     target = _encoder_or_path(encoder)
-    if isinstance(target, Path):
+    if not isinstance(target, PretrainedEncoder):
         target = load_pretrained(target, step, trust=trust)
-    options = {"layer": layer, "out": Path(out) if out else None, "on_error": on_error}
+    options = {"layer": layer, "out": as_path(out) if out else None, "on_error": on_error}
     return embedding.embed(target, images, **options)
 
 
@@ -238,7 +239,7 @@ def _encoder_or_path(encoder: object) -> PretrainedEncoder | Path:
     if not isinstance(encoder, str | os.PathLike):
         kind = type(encoder).__name__
         raise UserError(f"the encoder must be a run, a workdir or a weights file, got {kind}")
-    return Path(encoder)
+    return as_path(encoder)
 
 
 def _component(group: str, value: object) -> dict[str, object]:
@@ -251,10 +252,10 @@ def _component(group: str, value: object) -> dict[str, object]:
 
 def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
     """Return how a run splits data without a test split, or {} if that is not recorded."""
-    if isinstance(encoder, Path):
-        data = configs.read_config(encoder).data if is_run(encoder) else {}
-    else:
+    if isinstance(encoder, PretrainedEncoder):
         data = encoder.metadata.get("config", {}).get("data", {})
+    else:
+        data = configs.read_config(encoder).data if is_run(encoder) else {}
     return {name: data[name] for name in ("test_fraction", "split_seed") if name in data}
 
 

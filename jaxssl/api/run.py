@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from jaxssl.buckets import as_path
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -46,7 +47,7 @@ class Run:
     splits: Splits | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:  # noqa: D105
-        object.__setattr__(self, "workdir", Path(self.workdir))
+        object.__setattr__(self, "workdir", as_path(self.workdir))
         configs.read_config(self.workdir)  # raises an error if the folder holds no run
 
     def __fspath__(self) -> str:  # noqa: D105

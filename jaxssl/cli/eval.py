@@ -8,8 +8,6 @@ every protocol that fits. The data set of the run is used unless --dataset names
 --config.data.KEY=VALUE say where it is stored and how it is split.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from jaxssl import cli
@@ -49,12 +47,13 @@ cli.define_processes(FLAGS)
 def main(overrides: list[tuple[str, str]]) -> None:
     """Evaluate a run, a weights file or a suite of data sets, as the flags say."""
     # configs is imported after the flags are checked, so that wrong flags are reported at once.
+    from jaxssl.buckets import as_path
     from jaxssl.configs import base
     from jaxssl.errors import UserError
     from jaxssl.evaluation import run
     from jaxssl.evaluation.overrides import data_config, split_overrides
 
-    paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
+    paths = [as_path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
     cli.start_jax(FLAGS)
@@ -63,7 +62,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         **cli.encoder_options(FLAGS),
         "kinds": KINDS.value,
         "seed": SEED.value,
-        "out": OUT.value and Path(OUT.value),
+        "out": OUT.value and as_path(OUT.value),
         "weights_options": weights_options,
     }
     defaults = base.get_config().data

@@ -6,8 +6,6 @@ DIR is the folder of a run, or a weights file. The file and a model card, README
 DIR/export or to --out. Parameters have the names of torchvision for ResNets and of timm for ViTs.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from jaxssl import cli
@@ -35,6 +33,7 @@ def main() -> None:
     """Export a run's encoder with `jaxssl.pretrained.export.export`."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl import distributed
+    from jaxssl.buckets import as_path
     from jaxssl.pretrained.export import export
     from jaxssl.training.output.console import show
 
@@ -42,9 +41,9 @@ def main() -> None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
     distributed.check_platform()
     step = cli.parse_step(STEP.value)
-    out = Path(OUT.value) if OUT.value else None
+    out = as_path(OUT.value) if OUT.value else None
     options = {"step": step, "out": out, "trust": TRUST.value, "push": PUSH.value}
-    for path in export(Path(WORKDIR.value), TO.value, **options):
+    for path in export(as_path(WORKDIR.value), TO.value, **options):
         show(str(path))
     if PUSH.value:
         show(f"uploaded to {PUSH.value}")

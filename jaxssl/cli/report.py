@@ -6,8 +6,6 @@ One DIR: its report.html is written again from its files, without training or ev
 a page compares the runs.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 FLAGS = flags.FlagValues()
@@ -21,9 +19,10 @@ OUT = flags.DEFINE_string(
 def main() -> None:
     """Write the report page with `jaxssl.report.comparison.write_page`."""
     # The report code is imported after the flags are checked, so that wrong flags fail at once.
+    from jaxssl.buckets import as_path
     from jaxssl.report.comparison import write_page
     from jaxssl.training.output.console import show
 
-    workdirs = [Path(name) for name in WORKDIR.value]
-    path = write_page(workdirs, Path(OUT.value) if OUT.value else None)
+    workdirs = [as_path(name) for name in WORKDIR.value]
+    path = write_page(workdirs, as_path(OUT.value) if OUT.value else None)
     show(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")

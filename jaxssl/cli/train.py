@@ -98,6 +98,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if RETRY.value:
         raise SystemExit(retry.run([*sys.orig_argv, "--retry=0"], RETRY.value))
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
+    from jaxssl.buckets import as_path
     from jaxssl.training import config, profiling
     from jaxssl.training.config import files
     from jaxssl.training.config import help as config_help
@@ -110,7 +111,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
     if TOPOLOGY.value and not DRY_RUN.value:
         raise UserError("--topology describes devices that are not here; add --dry_run")
-    workdir = Path(RESUME.value or WORKDIR.value or Path("runs") / files.run_name(CONFIG.value))
+    workdir = as_path(RESUME.value or WORKDIR.value or f"runs/{files.run_name(CONFIG.value)}")
     if RESUME.value:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
     else:

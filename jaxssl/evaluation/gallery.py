@@ -97,7 +97,7 @@ def read_step(workdir: Path) -> int | None:
         None if the file is missing, damaged or from an earlier version, and must be written again.
     """
     try:
-        with np.load(workdir / "gallery.npz") as file:
+        with (workdir / "gallery.npz").open("rb") as raw, np.load(raw) as file:
             return int(file["step"]) if "block_size" in file else None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None

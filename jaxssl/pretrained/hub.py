@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
 
+from jaxssl.buckets import as_path
 from jaxssl.errors import UserError, one_line
 from jaxssl.pretrained.folders import CONFIGS, FILES
 
@@ -25,7 +26,7 @@ def local(path: str | PathLike[str]) -> Path:
         UserError: if the download fails, or huggingface_hub is not installed.
     """
     if not is_hub(path):
-        return Path(path)
+        return as_path(path)
     match = REPOSITORY.fullmatch(fspath(path))
     if match is None:
         raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.buckets import is_bucket
 from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.batches import POSITION, Batches
@@ -114,7 +115,8 @@ def train(
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # A relative path or a link would lead elsewhere if the program changed it during the run.
-    workdir, began = Path(os.path.realpath(workdir)), time.perf_counter()
+    workdir = workdir if is_bucket(workdir) else Path(os.path.realpath(workdir))
+    began = time.perf_counter()
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
     run = _set_up(config, workdir, evaluation, splits)
     config, setup, batches, programs = run.config, run.setup, run.batches, run.programs

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
+from jaxssl import buckets
 from jaxssl.errors import explain_write_errors
 from jaxssl.training.output.logs import log
 
@@ -37,6 +38,10 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
     Raises:
         OSError: if the file cannot be opened, or is refused.
     """
+    if buckets.is_bucket(path):
+        if (size := path.stat().st_size) > most:
+            raise OSError(errno.EINVAL, f"its {size} bytes are more than {most}", str(path))
+        return path.open("rb")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(descriptor, "rb")
     status = os.fstat(descriptor)
@@ -64,14 +69,38 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file. Lines longer than `MOST_LINE` come in pieces.
+    """Yield the lines of a file, or of the parts of a file that a bucket has as a folder.
+
+    Lines longer than `MOST_LINE` come in pieces.
 
     Raises:
         OSError: as `open_file`.
     """
+    if path.is_dir():
+        for part in sorted(path.iterdir()):
+            yield from read_lines(part)
+        return
     with open_file(path, MOST_LOG_BYTES) as file:
         while line := file.readline(MOST_LINE):
             yield line
+
+
+def count_bytes(folder: Path) -> int:
+    """Return the size of the files below a folder.
+
+    Raises:
+        ValueError: for a link, a pipe or a device.
+    """
+    if isinstance(folder, buckets.BucketPath):
+        return folder.count_bytes()
+    total = 0
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            status = os.lstat(os.path.join(root, name))
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                raise ValueError(f"{name!r} is neither a file nor a folder")
+            total += status.st_size
+    return total
 
 
 def write_json(path: Path, document: object) -> None:
@@ -98,6 +127,9 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
     # The name is unique because several processes may write the same file at once.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     with explain_write_errors(path):
+        if buckets.is_bucket(path):
+            path.write_bytes(b"".join(chunks))
+            return
         try:
             with partial.open("xb") as file:
                 file.writelines(chunks)
@@ -118,6 +150,10 @@ def locked(path: Path) -> Iterator[None]:
         WriteError: if the lock cannot be written.
     """
     name = path.with_name(f"{path.name}.lock")
+    if buckets.is_bucket(path):
+        with buckets.locked(name):
+            yield
+        return
     lock: BaseFileLock = FileLock(name)
     with explain_write_errors(path):
         try:

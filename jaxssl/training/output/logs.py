@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jaxssl.buckets import Parts, is_bucket
 from jaxssl.errors import escape, explain_write_errors
 from jaxssl.training.output.console import screen, show, stream_errors
 
@@ -50,11 +51,15 @@ def log_to_screen(process: int = 0) -> None:
     log.propagate = False
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(logging.StreamHandler):
     """Log file that raises write errors, so that a full disk stops the run."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(Parts(path) if is_bucket(path) else path.open("a", encoding="utf-8"))
+        self._path = path
+
     def emit(self, record: logging.LogRecord) -> None:
-        with explain_write_errors(Path(self.baseFilename)):
+        with explain_write_errors(self._path):
             super().emit(record)
             while stream_errors:
                 loss = "the output cannot be shown any more (%s); the run goes on"
@@ -69,7 +74,7 @@ class _LogFile(logging.FileHandler):
 def log_to_file(path: Path) -> Iterator[None]:
     """Append the package's log to a file, in addition to the screen."""
     with explain_write_errors(path):
-        file = _LogFile(path, encoding="utf-8")
+        file = _LogFile(path)
     file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     try:
@@ -77,6 +82,7 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         log.removeHandler(file)
         with explain_write_errors(path):  # A record that was not written is written again.
+            file.stream.close()
             file.close()
 
 

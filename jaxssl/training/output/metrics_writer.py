@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from jaxssl.buckets import Parts, is_bucket
 from jaxssl.errors import explain_write_errors
 from jaxssl.training.output import loggers
 from jaxssl.training.output.file_io import read_lines, write_chunks
@@ -35,12 +36,19 @@ class MetricsWriter:
         config: Mapping[str, object] | None = None,
     ) -> None:
         self._path = path = workdir / "metrics.jsonl"
-        rows = parse_rows(read_lines(path), path) if path.exists() else ()
-        earlier = (row for row in rows if row["step"] <= step)
-        write_chunks(path, (f"{json.dumps(row)}\n".encode() for row in earlier))
+        if is_bucket(path):
+            # The last parts are changed first, so that this may be interrupted anywhere.
+            for part in sorted(path.iterdir(), reverse=True):
+                _drop_later_rows(part, step)
+                if part.stat().st_size:
+                    break
+                part.unlink()
+        elif path.exists():
+            _drop_later_rows(path, step)
         with ExitStack() as stack:
             stack.enter_context(explain_write_errors(path))
-            self._file = stack.enter_context(path.open("a"))
+            self._file = Parts(path) if is_bucket(path) else path.open("a")
+            stack.callback(self._file.close)
             self._loggers: list[loggers.Logger] = []
             for name in dict.fromkeys(names):
                 self._loggers.append(loggers.open_logger(name, workdir, step, config or {}))
@@ -61,13 +69,21 @@ class MetricsWriter:
     def sync(self) -> None:
         """Wait until metrics.jsonl is on disk, where it survives a crash of the machine."""
         with explain_write_errors(self._path):
-            os.fsync(self._file.fileno())
+            if isinstance(self._file, Parts):
+                self._file.sync()
+            else:
+                os.fsync(self._file.fileno())
         for logger in self._loggers:
             logger.sync()
 
     def close(self) -> None:
         """Close metrics.jsonl and all loggers, even if one of them fails."""
         self._stack.close()
+
+
+def _drop_later_rows(path: Path, step: int) -> None:
+    earlier = (row for row in parse_rows(read_lines(path), path) if row["step"] <= step)
+    write_chunks(path, (f"{json.dumps(row)}\n".encode() for row in earlier))
 
 
 def read_metrics(path: Path) -> list[Row]:

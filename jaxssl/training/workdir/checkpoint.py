@@ -8,8 +8,6 @@ import hashlib
 import json
 import logging
 import math
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -22,7 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxssl import distributed
+from jaxssl import buckets, distributed
 from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
@@ -221,11 +219,11 @@ def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
         log.warning("%s is a symbolic link; it is ignored and moved to %s", link, DAMAGED)
     for path in (*links, *(folder / str(step) for step in damaged)):
         to = workdir / DAMAGED / path.name
-        while os.path.lexists(to):
+        while to.is_symlink() or to.exists():
             to = to.with_name(to.name + "+")
         with explain_write_errors(to):
             to.parent.mkdir(exist_ok=True)
-            os.replace(path, to)
+            path.replace(to)
 
 
 def read_all_facts(workdir: Path) -> dict[int, Facts]:
@@ -256,7 +254,7 @@ def _read(
 
     def read_step(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
         facts = _read_facts(workdir, step)
-        _count_bytes(_folder(workdir, step))
+        file_io.count_bytes(_folder(workdir, step))
         state = jax.block_until_ready(read(checkpoints, step))
         digests.verify(state, facts.checksums)
         if facts.step not in (None, step):
@@ -273,6 +271,8 @@ def _read(
                     distributed.raise_together(partial(_check, workdir, tried))
                 with _explain_damage(workdir, tried):
                     restored = read_step(checkpoints, tried)
+            except buckets.BucketError:
+                raise
             except UserError as error:
                 errors[tried] = error
                 time.sleep(STRAGGLER_SECONDS)
@@ -333,6 +333,7 @@ def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
         yield
     # Orbax and TensorStore raise many exception types for a damaged file.
     except Exception as error:
+        buckets.check(workdir)
         raise UserError(
             f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {one_line(error, 200)}"
         ) from error
@@ -355,18 +356,6 @@ def _read_facts(workdir: Path, step: int) -> Facts:
     return facts
 
 
-def _count_bytes(folder: Path) -> int:
-    """Return the size of the files of a checkpoint, which must be files, not links or pipes."""
-    total = 0
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            status = os.lstat(os.path.join(root, name))
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                raise ValueError(f"{name!r} is neither a file nor a folder")
-            total += status.st_size
-    return total
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -386,7 +375,7 @@ def _read_numpy(folder: Path) -> object:
         with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
             tree = reader.metadata(folder).item_metadata.tree
             size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
-            if size > SLACK + MOST_EXPANSION * _count_bytes(folder):
+            if size > SLACK + MOST_EXPANSION * file_io.count_bytes(folder):
                 raise ValueError(f"its arrays claim {size} bytes, much more than its files have")
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))

@@ -1,6 +1,7 @@
 """Lock a workdir, so that one run at a time uses it."""
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease, Timeout
 
+from jaxssl import buckets
 from jaxssl.errors import UserError
 from jaxssl.training.output.file_io import NO_FLOCK
 from jaxssl.training.output.logs import log
@@ -41,6 +43,10 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
             been changed then.
         OSError: if a lock file cannot be written.
     """
+    if buckets.is_bucket(workdir):
+        with _lock_in_bucket(workdir) as check:
+            yield check
+        return
     lease = SoftFileLease(workdir / OWNER, lease_duration=LEASE, heartbeat_interval=HEARTBEAT)
     if (workdir / NAME).is_symlink():
         raise UserError(f"{workdir / NAME} is a symbolic link; delete it")
@@ -48,21 +54,51 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
         try:
             stack.enter_context(FileLock(workdir / NAME, timeout=0, fallback_to_soft=False))
         except Timeout:
-            raise _in_use(workdir, lease) from None
+            raise _in_use(workdir, _name(lease.owner) if lease.owner else "") from None
         except OSError as error:
             if error.errno not in NO_FLOCK:
                 raise
         _acquire(lease, workdir)
         stack.callback(lease.release)
-        check = partial(_check_held, lease, lease.token, workdir)
-        try:
+        with _checked(partial(_check_held, lease, lease.token, workdir)) as check:
             yield check
-        except Exception as error:
-            try:
-                check()
-            except UserError as lost:
-                raise lost from error
-            raise
+
+
+@contextmanager
+def _checked(check: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Raise the error of ``check``, if it has one, in place of any exception of the with block."""
+    try:
+        yield check
+    except Exception as error:
+        try:
+            check()
+        except UserError as lost:
+            raise lost from error
+        raise
+
+
+@contextmanager
+def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
+    """Hold the lease of a workdir in a bucket inside a with block, see `lock`."""
+    lease = buckets.Lease(workdir / NAME)
+
+    def check() -> None:
+        owner = lease.owner()
+        if owner != lease.me:
+            raise _lost(workdir, owner.name if owner else "", NAME)
+
+    try:
+        previous = lease.acquire()
+    except buckets.InUse as error:
+        raise _in_use(workdir, error.owner.name) from None
+    if previous:
+        log.warning("took over the lock of %s, which has ended", previous.name)
+    try:
+        with _checked(check):
+            yield check
+    finally:
+        if not isinstance(sys.exc_info()[1], buckets.BucketError):
+            lease.release()
 
 
 def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
@@ -72,17 +108,22 @@ def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
         if owner and owner.token == token:
             return
         time.sleep(pause)  # A run that asks for the lock moves the file aside for a moment.
+    raise _lost(workdir, _name(owner) if owner else "", OWNER)
+
+
+def _lost(workdir: Path, owner: str, name: str) -> UserError:
+    """Return the error for a lock that another run has, or whose file was deleted."""
     if owner:
-        raise UserError(
-            f"another run ({_name(owner)}) has taken over {workdir}, because this run gave no sign "
+        return UserError(
+            f"another run ({owner}) has taken over {workdir}, because this run gave no sign "
             f"of life for {LEASE:g} s; this run stops, and the other one goes on"
         )
     if workdir.is_dir():
-        raise UserError(
-            f"{workdir / OWNER} was deleted during the run, which stops because another run could "
+        return UserError(
+            f"{workdir / name} was deleted during the run, which stops because another run could "
             "start in the workdir; the same command resumes at the last checkpoint"
         )
-    raise UserError(
+    return UserError(
         f"the workdir {workdir} was deleted or moved during the run, which stops; if it was moved, "
         "pass its new path as --workdir to resume"
     )
@@ -107,7 +148,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
             start = _modified(path)
             lease.acquire(timeout=2 * LEASE, cancel_check=lambda: _modified(path) != start)
     except (Timeout, LeaseSettingsMismatch):
-        raise _in_use(workdir, lease) from None
+        raise _in_use(workdir, _name(lease.owner) if lease.owner else "") from None
     if previous:
         log.warning("took over the lock of process %d, which has ended", previous.pid)
 
@@ -130,8 +171,8 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _in_use(workdir: Path, lease: SoftFileLease) -> UserError:
-    who = f" ({_name(lease.owner)})" if lease.owner else ""
+def _in_use(workdir: Path, owner: str) -> UserError:
+    who = f" ({owner})" if owner else ""
     return UserError(
         f"{workdir} is in use by another run{who}; wait for it, stop it or choose another --workdir"
     )

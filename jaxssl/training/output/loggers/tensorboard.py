@@ -1,5 +1,6 @@
 """TensorBoard events in WORKDIR/events.out.*."""
 
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,18 +12,23 @@ from tensorboardX.proto.event_pb2 import (  # Protobuf generates this module wit
     SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
+from jaxssl.buckets import is_bucket
 from jaxssl.errors import explain_write_errors
 
 
 class TensorBoard:
-    """Logger that writes events. A resumed run hides the events of later steps."""
+    """Logger that writes events. A resumed run hides the events of later steps.
+
+    In a bucket, each `sync` writes the events since the one before as a file of its own.
+    """
 
     def __init__(self, workdir: Path, step: int) -> None:
         # EventsWriter writes in this thread. SummaryWriter has a background thread, which would end
         # silently on a full disk.
         self._path = workdir / "events"
+        self._folder = tempfile.TemporaryDirectory() if is_bucket(workdir) else None
         with explain_write_errors(self._path):
-            self._events = EventsWriter(str(_prefix(self._path)), f".{time.time_ns()}")
+            self._open()
             if step:  # This event tells TensorBoard to drop the events of later steps.
                 start = SessionLog(status=SessionLog.START)
                 event = Event(wall_time=time.time(), step=step + 1, session_log=start)
@@ -37,12 +43,29 @@ class TensorBoard:
             self._events.flush()
 
     def sync(self) -> None:
-        """Do nothing, because each step is flushed."""
+        """Send the events to a bucket. On disk, each step is flushed."""
+        if self._folder:
+            self._close()
+            with explain_write_errors(self._path):
+                self._open()
 
     def close(self) -> None:
         """Close the event file."""
+        self._close()
+        if self._folder:
+            self._folder.cleanup()
+
+    def _open(self) -> None:
+        prefix = _prefix(self._path)
+        prefix = Path(self._folder.name, prefix.name) if self._folder else prefix
+        self._events = EventsWriter(str(prefix), f".{time.time_ns()}")
+
+    def _close(self) -> None:
         with explain_write_errors(self._path):
             self._events.close()
+            for file in Path(self._folder.name).iterdir() if self._folder else ():
+                self._path.with_name(file.name).write_bytes(file.read_bytes())
+                file.unlink()
 
 
 def _prefix(path: Path) -> Path:
