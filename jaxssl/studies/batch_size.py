@@ -6,7 +6,7 @@ accuracy. With --equal_steps all runs have the same number of steps. MMCL, losse
 TCL without labels have their own studies: batch_size_mmcl, batch_size_tcl and views.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from jaxssl.studies import grid
 from jaxssl.studies.cells import batch_size_cells
 from jaxssl.studies.compared_methods import LABELLED, METHODS, ON_REQUEST
 from jaxssl.studies.grid import KNN, LINEAR, Results
-from jaxssl.studies.study import Findings, Setting, Verdict, read_claims, select_methods
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, spread
 
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
@@ -52,7 +52,7 @@ def run(setting: Setting) -> Findings:
         "batch size",
         [KNN, LINEAR],
         CLAIMS,
-        {**verdicts, **_judge_changes(results, tuple(sizes))},
+        {**verdicts, **judge_changes(results, tuple(sizes), CHANGES, CLAIMS)},
         log="x",
     )
     # The claims are about every batch size. Some of them, or one alone, can refute but not show it.
@@ -64,16 +64,28 @@ def run(setting: Setting) -> Findings:
     return findings._replace(verdicts=judged)
 
 
-def _judge_changes(results: Results, sizes: Sequence[int]) -> dict[str, Verdict]:
-    """Judge the claims about the change in accuracy, if there are several batch sizes."""
+def judge_changes(
+    results: Results,
+    sizes: Sequence[int],
+    changes_of: Mapping[str, tuple[str, str, str]],
+    claims: Mapping[str, Claim],
+) -> dict[str, Verdict]:
+    """Judge claims about the change in accuracy, if there are several batch sizes.
+
+    Args:
+        results: by method and batch size.
+        sizes: the batch sizes.
+        changes_of: by claim, the steady method, the other one and the metric.
+        claims: of the study.
+    """
     verdicts = {}
-    for key, (steady, changing, metric) in CHANGES.items():
+    for key, (steady, changing, metric) in changes_of.items():
         by_seed = {arm: _changes(results, arm, sizes, metric) for arm in (changing, steady)}
         seeds = sorted(by_seed[changing].keys() & by_seed[steady].keys())
         if seeds and len(sizes) > 1:
             changes = {arm: [values[seed] for seed in seeds] for arm, values in by_seed.items()}
             text = ", ".join(f"{arm} changes by {spread(c)}" for arm, c in changes.items())
-            verdicts[key] = judge(CLAIMS[key], *changes.values()).after(text)
+            verdicts[key] = judge(claims[key], *changes.values()).after(text)
     return verdicts
 
 

@@ -10,6 +10,7 @@ from jaxssl.components import Settings
 from jaxssl.report.markdown import markdown_table, wrap_text
 from jaxssl.report.page import render
 from jaxssl.studies import documents
+from jaxssl.studies.gpu_hours import estimate_hours
 from jaxssl.studies.study import (
     HOLDS,
     OPPOSITE,
@@ -68,36 +69,46 @@ def write_claims(folder: Path, page: Path) -> Path:
         measured = [results for results in by_text.values() if results[0]["verdict"]]
         if measured:
             parts.append("\n".join([f"\n## {title}\n", *map(documents.markdown_claim, measured)]))
-        items += [f"\n## {title}\n", *(_item(by_text[key]) for key in sorted(by_text, key=_place))]
+        rows = {key[1] + key[0]: _item(results) for key, results in by_text.items()}
+        rows |= {
+            source: wrap_text(f"- {source.partition(', ')[2]}: {text}", indent="  ")
+            for source, text in claims_file()["elements"].items()
+            if title.startswith(f"{source.partition(',')[0]} (")
+        }
+        items += [f"\n## {title}\n", *(rows[key] for key in sorted(rows, key=_place))]
     counts = {"num_claims": len(set(tested)), "num_verdicts": len(tested)}
     file_io.write_text(page, render("claims.md", **counts, body="".join(parts)))
     file_io.write_text(page.with_name("papers.md"), render("papers.md", body="\n".join(items)))
     return page
 
 
-def _place(key: tuple[str, str]) -> list[tuple[str, int]]:
-    """Return the sorting key of a claim's place, with numbers in their order."""
-    return [(text, int(n or 0)) for text, n in re.findall(r"(\D+)(\d*)", key[1])]
+def _place(text: str) -> list[tuple[str, int]]:
+    """Return the sorting key of a text that begins with a place, with numbers in their order."""
+    return [(text, int(n or 0)) for text, n in re.findall(r"(\D+)(\d*)", text)]
 
 
 def _item(results: Sequence[Settings]) -> str:
     """Return a claim with its figures, verdicts, command and protocol as an item of a list."""
     claim = results[0]
     place = claim["source"].partition(", ")[2]
-    words = Counter(result["verdict"] or documents.NOT_RUN for result in results)
+    missing, setting = _not_run(claim["command"])
+    words = Counter(result["verdict"] or missing for result in results)
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
-    command = f" `{claim['command']}`{_setting(claim['command'])}" if claim["command"] else ""
+    command = f" `{claim['command']}`{setting}"
     return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
 
 
-def _setting(command: str) -> str:
-    """Return the data and the protocol of a command that trains a recipe, in words."""
-    recipe = re.match(r"jaxssl train --config (\S+)", command)
+def _not_run(command: str) -> tuple[str, str]:
+    """Return what a command needs, and the data and the protocol of a recipe, in words."""
+    recipe = re.match(r"jaxssl train --config (\S+)(.*)", command)
     if not recipe:
-        return ""
-    config = config_lib.load(recipe[1])
-    return f", {config.data.name}, `{config.eval.protocols[0]}`"
+        return ("needs a trained run" if "--workdir" in command else documents.NOT_RUN), ""
+    changes = [(key, value) for key, value in re.findall(r" --config\.(\S+?)=(\S+)", recipe[2])]
+    config = config_lib.load(recipe[1], changes)
+    hours = estimate_hours(config)
+    text = f"needs a GPU: {hours:.0f} hours" if hours >= 10 else f"needs a GPU: {hours:.1f} hours"
+    return text, f", {config.data.name}, `{config.eval.protocols[0]}`"
 
 
 def _measured(studies: list[Settings]) -> Iterator[Settings]:

@@ -1,10 +1,9 @@
 """Verdicts and tables of studies on made-up results that support their claims, or refute them."""
 
 import pytest
-from study_cases import setting, study, with_accuracy
+from study_cases import setting, study
 
 from jaxssl.studies import tuning
-from jaxssl.studies.accuracy import TOLERANCE
 
 pytestmark = pytest.mark.fast
 
@@ -44,17 +43,6 @@ def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(finding
     assert [row[0] for row in table.rows] == ["support vectors", "at C"]
     for row, percent in zip(table.rows, ("30.0", "10.0"), strict=True):
         assert all(cell.startswith(percent) for cell in row[1:])
-
-
-@pytest.mark.parametrize(("below", "holds"), [(0.5, True), (1.5, False)])
-def test_published_accuracy_is_reached_within_the_tolerance(tmp_path, below, holds):
-    module = study("accuracy")
-    _, _, size, _, published = module.ABSOLUTE["auc_cl_128"]
-    accuracy = published - below * TOLERANCE
-    results = {("auc_cl", size): [with_accuracy(accuracy, seed) for seed in range(3)]}
-    options = setting(tmp_path, "paper", "accuracy")
-    verdict = module._verdicts(options, results, size, size)["auc_cl_128"]
-    assert verdict.holds is holds
 
 
 @pytest.mark.parametrize("scale", tuning.SPLITS)

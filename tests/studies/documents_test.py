@@ -15,7 +15,7 @@ from study_cases import EPOCHS, NAMES, claim, setting, study
 from jaxssl.errors import UserError
 from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
-from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
+from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict, claims_file
 from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
@@ -24,6 +24,21 @@ WORDS = (
     *("cannot be told", "not yet run"),
 )
 UNSTUDIED = claims.read_unstudied_claims()
+PLACES = {  # all tables, figures and algorithms of the papers
+    "AUC-CL": ["Algorithm 1", "Fig. 1", "Fig. 2", "Fig. 3", *(f"Table {n}:" for n in range(1, 12))],
+    "MMCL": [
+        *("Algorithm 1", "Fig. 1", "Fig. 2", "Fig. 3a", "Fig. 3b", "Fig. 3c", "Fig. 4"),
+        *(f"Table {n}" for n in range(1, 9)),
+    ],
+    "DeCL": ["Algorithm 1", "Fig. 1", "Fig. 2", *(f"Table {n}" for n in range(1, 7))],
+    "TCL": [
+        "Fig. 1.1",
+        *(f"Fig. 5.{n}" for n in range(1, 9)),
+        "Table 5.1",
+        "Table 5.2",
+        "Table A.1",
+    ],
+}
 
 
 def some_findings(figure):
@@ -166,7 +181,14 @@ def count_claims():
 def test_claims_page_is_written_from_documents_alone(tmp_path):
     claims.write_claims(tmp_path, tmp_path / "none.md")
     papers = " ".join((tmp_path / "papers.md").read_text().split())
-    assert papers.count("**not yet run**") == count_claims()
+    words = ("**not yet run**", "**needs a GPU: ", "**needs a trained run**")
+    assert sum(map(papers.count, words)) == count_claims()
+    assert (
+        "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.5" in papers
+    )
+    for paper, places in PLACES.items():
+        section = papers.partition(f"## {paper} (")[2].partition(" ## ")[0]
+        assert not [place for place in places if f"- {place}" not in section], paper
     assert "`jaxssl train --config mmcl:cifar100_pgd`, cifar100, `linear:hcl_quirks`" in papers
     module, options = study("alpha"), setting(tmp_path / "tiny")
     options.out.mkdir()
@@ -184,7 +206,7 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     assert module.CLAIMS["robust"].text not in sections
     assert page.count("\n- **") == 1 + len(WORDS)
     papers = (tmp_path / "papers.md").read_text()
-    assert papers.count("\n- ") == count_claims()
+    assert papers.count("\n- ") == count_claims() + len(claims_file()["elements"])
     assert "Table 11: " + module.CLAIMS["robust"].text[:40] in papers
     counts = [row[1:] for row in tables.tables(page)["paper"]]
     assert sum(int(number) for row in counts for number in row) == count_claims()

@@ -1,0 +1,45 @@
+"""Hours that training a recipe takes on a GPU, from XLA's count of its operations."""
+
+import functools
+import json
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxssl.training.config import arguments, factory
+from jaxssl.training.dry_run import COMMON
+
+# Operations a second of an H200 in bf16 matrix products (docs/performance.md), and the share of
+# them that training reaches. The share is assumed: nothing was measured.
+PEAK, SHARE = 790e12, 0.1
+# Examples of the training splits that `COMMON` lacks: CC3M, and split 1 of UCF-101.
+EXAMPLES = {"captions": 2_890_000, "video": 9_537}
+
+
+def estimate_hours(config: ConfigDict) -> float:
+    """Estimate the hours of a run of images, captions or videos.
+
+    A view costs three times the operations of its forward pass, or four times if a momentum network
+    encodes it too. Heads, text networks and evaluation are not counted.
+    """
+    name, size = config.data.name, config.augment.size
+    number = COMMON[name].num_examples if name in COMMON else EXAMPLES[name]
+    views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
+    frames = (config.augment.frames,) if "frames" in config.augment else ()
+    channels = COMMON[name].shape[-1] if name in COMMON else 3
+    forward = _count(config.net.to_json(), (1, *frames, size, size, channels))
+    passes = 4 if config.method.name == "momentum" else 3
+    return number * config.epochs * views * passes * forward / (PEAK * SHARE) / 3600
+
+
+@functools.cache
+def _count(settings: str, shape: tuple[int, ...]) -> float:
+    """Return the operations of a network's forward pass on an example."""
+    net = ConfigDict(json.loads(settings))
+    network = factory("net", net.name)(**arguments(net))
+    x = jax.ShapeDtypeStruct(shape, "float32")
+    variables = jax.eval_shape(lambda x: network.init(jax.random.key(0), x, train=False), x)
+    call = jax.jit(lambda variables, x: network.apply(variables, x, train=False))
+    analysis: Any = call.lower(variables, x).cost_analysis()
+    return analysis["flops"]
