@@ -125,9 +125,10 @@ def choose_tests(data: CoverageData, seconds: dict[str, float], path: Path, line
     # Another test of these files may use what the tests that execute the line traced or cached.
     files = {name.split("::")[0] for name in tests}
     names = [name for name in seconds if name.split("::")[0] in files]
-    names.sort(key=lambda name: (name not in tests, name.split("::")[0], seconds[name]))
+    names.sort(key=lambda name: (name not in tests, seconds[name]))
     total = accumulate(seconds[name] for name in names)
-    return [name for name, used in zip(names, total, strict=True) if used < SECONDS]
+    chosen = [name for name, used in zip(names, total, strict=True) if used < SECONDS]
+    return sorted(chosen, key=lambda name: (name not in tests, name.split("::")[0]))
 
 
 def list_mutations(folder: Path) -> dict[tuple[Path, tuple[int, int]], list]:
