@@ -166,14 +166,9 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     study("batch_size_tcl").run(setting(tmp_path, "paper", "batch_size_tcl"))
     trained = [cell for cell in trained_cells if cell["loss.name"] == "tcl"]
     # Appendix A.2.2 of the thesis counts views.
-    assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == {
-        (32, 8e-3, 5000),
-        (64, 9e-3, 7500),
-        (128, 0.1, 5000),
-        (256, 0.2, 4000),
-        (512, 0.5, 4000),
-        (1024, 1.0, 4000),
-    }
+    rates, k1 = (8e-3, 9e-3, 0.1, 0.2, 0.5, 1.0), (5000, 7500, 5000, 4000, 4000, 4000)
+    expected = set(zip((32, 64, 128, 256, 512, 1024), rates, k1, strict=True))
+    assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == expected
 
 
 def test_tuning_table_has_the_candidates_by_descending_knn_accuracy():
@@ -206,31 +201,27 @@ def test_early_epoch_is_nearest_to_a_fifth_of_the_run(epochs, index):
     assert study("convergence").early_index({"x": (list(epochs), [])}) == index
 
 
-def collapse_run(std, b):
+def collapse_run(std, b, knn):
     rows = [{"step": 1000, "feature_std": std, "b": b}]
-    return RunResult(0, Path("nowhere"), {KNN: 10.0, LINEAR: 10.0}, rows, 1.0)
+    return RunResult(0, Path("nowhere"), {KNN: knn, LINEAR: 10.0}, rows, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("runs", "holds"),
+    ("runs", "shrinks", "collapse"),
     [
-        ([(0.1, 0.97), (0.05, 0.95)], True),
-        ([(0.9, 0.17), (0.9, 0.2)], None),  # b has not arrived
-        ([(0.9, 0.97), (0.9, 0.95)], False),
-        ([(0.1, 0.97), (0.9, 0.95)], None),
-        ([(0.1, 0.97)], None),
-        ([(0.1, 0.97), (math.nan, math.nan)], None),
+        ([(0.1, 0.97, 10.0), (0.05, 0.95, 11.0)], True, True),
+        ([(0.1, 0.97, 89.0), (0.1, 0.97, 90.0)], True, False),
+        ([(0.9, 0.17, 10.0), (0.9, 0.2, 10.0)], None, True),  # b has not arrived
+        ([(0.9, 0.97, 10.0), (0.9, 0.95, 10.0)], False, True),
+        ([(0.1, 0.97, 10.0), (0.9, 0.95, 10.0)], None, True),
+        ([(0.1, 0.97, 10.0)], None, None),
+        ([(0.1, 0.97, 10.0), (math.nan, math.nan, 10.0)], None, None),
     ],
 )
-def test_alpha_study_judges_collapse_only_after_b_has_converged(runs, holds):
+def test_alpha_study_judges_collapse_only_after_b_has_converged(runs, shrinks, collapse):
+    """The papers' collapse is judged by the k-NN accuracy."""
     verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
-    assert verdicts["shrinks"].holds is holds
-
-
-@pytest.mark.parametrize(("knn", "holds"), [((10.0, 11.0), True), ((89.0, 90.0), False)])
-def test_alpha_study_judges_the_papers_collapse_by_the_knn(knn, holds):
-    runs = [collapse_run(0.1, 0.97)._replace(metrics={KNN: value}) for value in knn]
-    assert study("alpha")._judge_collapse(runs)["collapse"].holds is holds
+    assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
 
 
 def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
@@ -242,10 +233,8 @@ def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
             for size, m in zip((16, 64, 256), means, strict=True)
         }
 
-    arms = {
-        "simclr": runs_by_size(80, 82, 84),
-        "auc_cl": runs_by_size(85, 84, 78),
-    }  # good at 16, bad at 256
+    # AUC-CL is good at 16 and bad at 256.
+    arms = {"simclr": runs_by_size(80, 82, 84), "auc_cl": runs_by_size(85, 84, 78)}
     results = {(arm, size): runs for arm, by in arms.items() for size, runs in by.items()}
     verdicts = module.judge_changes(results, (16, 64, 256), module.CHANGES, module.CLAIMS)
     assert verdicts["auc_cl_stable"].holds is False
@@ -325,12 +314,8 @@ def test_solver_time_study_interleaves_timings_of_the_losses(monkeypatch):
 def test_solver_time_study_times_the_gradient_and_the_step_of_each_loss(monkeypatch, tmp_path):
     """The parts that train are replaced by functions that return what they are given."""
     module, settings = study("solver_time"), setting(tmp_path)
-    losses = {
-        "simclr": ("nt_xent", None),
-        "mmcl_pgd": ("mmcl", "pgd"),
-        "mmcl_inv": ("mmcl", "inv"),
-        "decl": ("decl", None),
-    }
+    losses = {"simclr": ("nt_xent", None), "decl": ("decl", None)}
+    losses |= {f"mmcl_{solver}": ("mmcl", solver) for solver in ("pgd", "inv")}
     made = []
 
     def factory(group, name):
@@ -403,9 +388,8 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     methods = ("simclr", "simclr_weighted", "auc_cl", "auc_cl_sum")
     findings = module.run(setting(tmp_path, methods=methods, batch_sizes=(3, 6, 9)))
     assert set(findings.verdicts) == {claim for claim in module.CLAIMS if "shrinks" not in claim}
-    assert not findings.verdicts[
-        "auc_cl_sum_unbiased"
-    ].holds  # the loss differs between batch sizes
+    # This loss differs between batch sizes.
+    assert not findings.verdicts["auc_cl_sum_unbiased"].holds
     first = {name: by_size[3][0] for name, by_size in findings.data.items()}
     for weighted, whole, mean, summed in zip(
         *map(first.get, ("simclr_weighted", "simclr", "auc_cl", "auc_cl_sum")), strict=True
