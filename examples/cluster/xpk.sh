@@ -3,7 +3,7 @@
 #
 #     CLUSTER=... PROJECT=... ZONE=... IMAGE=... WORKDIR=... bash examples/cluster/xpk.sh [arguments]
 #
-# IMAGE has jaxssl[tpu]. WORKDIR is on storage that all hosts share, such as a mounted bucket. First:
+# IMAGE has jaxssl[tpu,gcs]. WORKDIR is a bucket, as gs://BUCKET/RUN. First:
 #
 #     jaxssl train --config imagenet_baselines:simclr --dry_run --topology v5e-256
 set -euo pipefail

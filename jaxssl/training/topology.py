@@ -81,11 +81,11 @@ def describe(name: str) -> Topology:
         if kind in TPUS:
             dimensions, cores = TPUS[kind]
             if joint == "-":
-                sides = _torus(sides[0] // cores, dimensions)
+                sides = torus(sides[0] // cores, dimensions)
             for variable, value in DESCRIBED.items():
                 os.environ.setdefault(variable, value)
-            torus = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
-            devices = topologies.get_topology_desc(torus, "tpu").devices
+            shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
+            devices = topologies.get_topology_desc(shape, "tpu").devices
             return Topology(distributed.make_mesh(devices), {}, 0)
         if joint == "-":  # hosts of up to eight GPUs
             sides = [sides[0] // math.gcd(8, sides[0]), math.gcd(8, sides[0])]
@@ -115,7 +115,7 @@ def _cpu_devices(number: int) -> Sequence[object]:
     return devices[:number]
 
 
-def _torus(chips: int, dimensions: int) -> list[int]:
+def torus(chips: int, dimensions: int) -> list[int]:
     """Return the sides of a pod of 2^k chips, which are as equal as possible."""
     power = max(0, chips.bit_length() - 1)
     if chips != 2**power:
