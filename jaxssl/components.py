@@ -142,7 +142,7 @@ def module(group: str, name: str) -> ModuleType:
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
 
 
-def factory(group: str, name: str) -> Callable[..., Any]:
+def factory(group: str, name: str) -> Callable:
     """Return the function that builds a component, such as the loss "nt_xent".
 
     Raises:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -13,7 +13,7 @@ from jaxssl.augment.image import centre_box, crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 
 Images = Array | dict[str, Array]
-Augment = Callable[[Array, Any, Array], dict[str, Array]]
+Augment = Callable[..., dict[str, Array]]
 
 
 class Inputs(NamedTuple):

@@ -207,7 +207,7 @@ def _sums(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> Su
     return _forward(config, anchors, candidates, inverse)[0]
 
 
-def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> tuple[Sums, Any]:
+def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> tuple[Sums, tuple]:
     def meet(sums: Sums, candidates: Rows) -> tuple[Sums, Rows]:
         def add(_: None, block: tuple[Rows, Sums]) -> tuple[None, Sums]:
             return None, _add_candidates(config, *block, candidates, inverse)
@@ -222,11 +222,11 @@ def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) ->
     return sums, (anchors, candidates, inverse, sums)
 
 
-def _backward(config: Config, saved: Any, cotangents: Sums) -> tuple[Rows, Rows, Array]:
+def _backward(config: Config, saved: tuple, cotangents: Sums) -> tuple[Rows, Rows, Array]:
     anchors, candidates, inverse, sums = saved
     everyone = Block(anchors, sums, cotangents)
 
-    def meet(carry: tuple[Array, Array], moving: tuple[Rows, Array]) -> tuple[Any, Any]:
+    def meet(carry: tuple[Array, Array], moving: tuple[Rows, Array]) -> tuple:
         (du, dinverse), (candidates, dv) = carry, moving
 
         def add(sums: tuple[Array, Array], block: Block) -> tuple[tuple[Array, Array], Array]:
@@ -330,9 +330,7 @@ def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Arra
     return pos, neg
 
 
-def _scan_blocks(
-    config: Config, fn: Callable[[Any, Any], tuple[Any, Any]], carry: object, rows: object
-) -> tuple[Any, Any]:
+def _scan_blocks(config: Config, fn: Callable[..., tuple], carry: object, rows: object) -> tuple:
     """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0.
 
     The blocks have equal length. The last one is padded with zeros (cotangents too).
@@ -349,14 +347,14 @@ def _scan_blocks(
 
 
 def _around_ring(
-    config: Config, meet: Callable[[Any, Any], tuple[Any, Any]], carry: Any, moving: Any
-) -> tuple[Any, Any]:
+    config: Config, meet: Callable[..., tuple], carry: object, moving: object
+) -> tuple:
     """Apply ``meet`` to the candidates of every device in turn, which are sent around a ring."""
     axis_name = config.ring
     if axis_name is None:
         return meet(carry, moving)
 
-    def step(_: Array, state: tuple[object, object]) -> tuple[Any, Any]:
+    def step(_: Array, state: tuple) -> tuple:
         carry, moving = meet(*state)
         return carry, collectives.ring_shift(moving, axis_name)
 

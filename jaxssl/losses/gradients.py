@@ -1,7 +1,6 @@
 """Value and gradient of a loss whose batch is split over devices."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
@@ -9,12 +8,12 @@ from jaxssl import collectives
 
 
 def global_value_and_grad(
-    share: Callable[..., Any],
+    share: Callable,
     axis_name: str | None,
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
-) -> Callable[..., tuple[Any, Any]]:
+) -> Callable[..., tuple]:
     """Return the function that computes a loss and its gradient from the shares of all devices.
 
     It is `jax.value_and_grad` for the inside of `jax.shard_map` or `jax.pmap`:
@@ -42,7 +41,7 @@ def global_value_and_grad(
     compute = jax.value_and_grad(share, argnums, has_aux)
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def value_and_grad(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def value_and_grad(*args: object, **kwargs: object) -> tuple:
         # The gradient of an array that varies over devices is not summed over them yet.
         varying = list(args)
         for position in positions:

@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Metrics, Scalar, check, stateless
+from jaxssl.losses.objective import Hyper, Metrics, Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, by_view, dot, negatives, stack_views, unit
 from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
@@ -175,8 +175,8 @@ def mmcl_info(
             f'solver="{solver}" with alpha_init={alpha_init!r} takes neither labels nor '
             'batch_negatives=False; set solver="pgd" and alpha_init=None'
         )
-    box: dict[str, Any] = {"C": C, "regularization": regularization}
-    limits: dict[str, Any] = {"num_steps": num_steps, "tol": tol}
+    box: Hyper = {"C": C, "regularization": regularization}
+    limits: Hyper = {"num_steps": num_steps, "tol": tol}
     if solver == "inv":
         solution = svm_dual_inv(matrix, positive, same_example, **box)
     elif solver == "admm":

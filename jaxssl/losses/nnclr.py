@@ -1,7 +1,6 @@
 """NNCLR: each key's nearest neighbour among past keys is the positive, instead of the key."""
 
 from dataclasses import replace
-from typing import Any
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -9,6 +8,7 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.objective import (
+    Hyper,
     Objective,
     Scalar,
     Terms,
@@ -59,7 +59,7 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
     return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
 
 
-def _build(hyper: dict[str, Any]) -> Objective:
+def _build(hyper: Hyper) -> Objective:
     """Keep a queue of the last ``support_size`` keys, the support set of neighbours.
 
     The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the

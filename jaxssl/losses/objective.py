@@ -17,10 +17,11 @@ Scalar = float | Array
 Schedule = Callable[[Array], Array]  # maps the step number to a value
 Number = Scalar | Schedule
 Metrics = dict[str, Array]
+Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
 # hyper-parameter name to its valid values, see `check`
 Ranges = Mapping[str, str | tuple[str, ...]]
 
-PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
+PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "> 0": lambda x: x > 0,
     "> 1": lambda x: x > 1,
     ">= 0": lambda x: x >= 0,
@@ -45,7 +46,7 @@ class Terms(NamedTuple):
     """Losses [n] of the anchors of one step, the new memory, and metrics."""
 
     loss: Array
-    memory: Any = ()
+    memory: object = ()
     metrics: Metrics = {}
 
 
@@ -73,9 +74,9 @@ class Objective(NamedTuple):
         one_tower_only: True if the pairs must come from `pair_views`.
     """
 
-    init: Callable[[Array, int, int], tuple[Any, Any]]
-    loss: Callable[..., tuple[Array, Any, Metrics]]
-    merge: Callable[[Sequence[Any]], Any] = mean_memory
+    init: Callable[[Array, int, int], tuple[dict[str, Array], object]]
+    loss: Callable[..., tuple[Array, object, Metrics]]
+    merge: Callable[[Sequence[object]], object] = mean_memory
     per_example: bool = False
     needs_other_keys: bool = False
     needs_predictor: bool = False
@@ -94,8 +95,8 @@ def no_state(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array],
 
 def make_objective(
     compute: Callable[..., Terms],
-    hyper: Mapping[str, object],
-    init: Callable[[Array, int, int], tuple[object, object]] = no_state,
+    hyper: Hyper,
+    init: Callable[[Array, int, int], tuple[dict[str, Array], object]] = no_state,
     **flags: Any,
 ) -> Objective:
     """Return the objective of a loss with trained parameters or memory.
@@ -117,13 +118,13 @@ def make_objective(
 
 
 def stateless(
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable,
     learn: tuple[str, ...] = (),
     *,
     ranges: Ranges | None = None,
     has_aux: bool = False,
-    extra: Mapping[str, Any] | None = None,
-    **needs: bool | Callable[[dict[str, Any]], bool],
+    extra: Hyper | None = None,
+    **needs: bool | Callable[[Hyper], bool],
 ) -> Callable[..., Objective]:
     """Turn a loss function into a factory ``(**hyper) -> Objective`` without state between steps.
 
@@ -139,7 +140,7 @@ def stateless(
             hyper-parameters.
     """
 
-    def build(fixed: dict[str, Any]) -> Objective:
+    def build(fixed: Hyper) -> Objective:
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
@@ -159,7 +160,7 @@ def stateless(
 def factory(
     loss_fn: Callable[..., object],
     ranges: Ranges,
-    build: Callable[[dict[str, object]], Objective],
+    build: Callable[[Hyper], Objective],
     **defaults: object,
 ) -> Callable[..., Objective]:
     """Return ``(**hyper) -> build(hyper)`` with the hyper-parameters of a loss, which it checks.
@@ -195,7 +196,7 @@ def factory(
     return objective
 
 
-def at_step(hyper: Mapping[str, object], step: Array) -> dict[str, Any]:
+def at_step(hyper: Hyper, step: Array) -> Hyper:
     """Replace every schedule in ``hyper`` by its value at ``step``, and keep all other values."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
 
@@ -244,12 +245,12 @@ def check(ranges: Ranges, **hyper: object) -> None:
                 raise ValueError(f"{name} must be {predicate}, got {value}")
 
 
-def _or_schedule(annotation: Any) -> object:
+def _or_schedule(annotation: type) -> object:
     """Allow a `Schedule` wherever a type annotation allows a `Scalar`."""
     return annotation | Schedule if {float, Array} <= set(get_args(annotation)) else annotation
 
 
-def _pop_number(name: str, hyper: dict[str, Any]) -> float:
+def _pop_number(name: str, hyper: Hyper) -> float:
     """Remove the initial value of a learned hyper-parameter from ``hyper`` and return it."""
     if name not in hyper:
         raise ValueError(f"learn must name hyper-parameters of {sorted(hyper)}, got {name!r}")

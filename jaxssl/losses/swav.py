@@ -1,13 +1,11 @@
 """SwAV: predict the prototype assignment (code) of the other view."""
 
-from typing import Any
-
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Objective, Scalar, Terms, factory, make_objective
+from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, by_view, dot, partners, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
@@ -91,7 +89,7 @@ def sinkhorn(
     return jnp.exp(log_q)
 
 
-def _build(hyper: dict[str, Any]) -> Objective:
+def _build(hyper: Hyper) -> Objective:
     num_prototypes = hyper.pop("num_prototypes")
 
     def init(key, num_examples, dim):

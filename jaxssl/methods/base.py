@@ -55,7 +55,7 @@ class Method(NamedTuple):
     encoder: Encoder
     init: Callable[..., tuple[Collection, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
-    after: Callable[[Any, Carried, Array], Carried] = lambda params, carried, step: carried
+    after: Callable[..., Carried] = lambda params, carried, step: carried
     backbone: Callable[[Collection, Carried], tuple[Collection, Collection]] = (
         lambda params, carried: (
             params["net"],

@@ -22,7 +22,7 @@ TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 exact_gelu = partial(jax.nn.gelu, approximate=False)
 
 
-def require(valid: int | Iterable[Any], prefix: str = "net.", **settings: Any) -> None:
+def require(valid: int | Iterable[object], prefix: str = "net.", **settings: Any) -> None:
     """Raise a ValueError for the first setting below a bound, or that is not one of the choices."""
     options = () if isinstance(valid, int) else tuple(valid)
     for name, value in settings.items():

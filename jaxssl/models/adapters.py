@@ -86,7 +86,7 @@ class LinenNetwork(NamedTuple):
         train: bool,
         mutable: CollectionFilter = False,
         **options: Any,
-    ) -> Any:
+    ) -> object:
         """Apply the module with the arguments that it takes."""
         axis_name, name = options.get("axis_name"), type(self.module).__name__
         has_axis = "axis_name" in _options(self.module.__call__)
@@ -142,7 +142,7 @@ class FunctionNetwork(NamedTuple):
         train: bool,
         mutable: CollectionFilter = False,
         **options: Any,
-    ) -> Any:
+    ) -> object:
         """Apply the function with the arguments that it takes."""
         accepted = _accepted(self.apply_params, train=train, **options)
         out = self.apply_params(variables["params"], x, **accepted)
@@ -186,7 +186,7 @@ class NnxNetwork:
         train: bool,
         mutable: CollectionFilter = False,
         **options: Any,
-    ) -> Any:
+    ) -> object:
         """Call the module with the arguments that it takes."""
         definition, params, stats = self._parts
         states = [
@@ -213,15 +213,15 @@ def _options(function: Callable[..., object]) -> set[str]:
     return {name for name in OPTIONS if takes_all or name in parameters}
 
 
-def _accepted(function: Callable[..., object], **options: object) -> dict[str, Any]:
+def _accepted(function: Callable, **options: object) -> dict[str, Any]:
     """Select the arguments that a function takes."""
     return {name: value for name, value in options.items() if name in _options(function)}
 
 
-def _require_features(name: str, features: object, x: Any) -> None:
+def _require_features(name: str, features: object, x: object) -> None:
     """Raise ValueError unless a network has mapped n examples to features [n, f]."""
     shape = list(getattr(features, "shape", ()))
-    count = x.shape[0] if hasattr(x, "shape") else None
+    count = next(iter(getattr(x, "shape", ())), None)
     if len(shape) != 2 or count not in (None, shape[0]):
         raise ValueError(
             f"{name} must map {count or 'n'} examples to features [{count or 'n'}, f], got "

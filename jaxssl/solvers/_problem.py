@@ -1,7 +1,7 @@
 """The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 from jax import Array, lax
@@ -100,10 +100,13 @@ def dual_gradient(problem: Problem, alpha: Array) -> Array:
     return image - total * problem.row + (total * problem.offset - along - 2)
 
 
+State = TypeVar("State", bound=tuple)
+
+
 def solve_rows(
     problem: Problem,
-    advance: Callable[[Any], Any],
-    state: Any,
+    advance: Callable[[State], State],
+    state: State,
     num_steps: int,
     tol: float | Array | None,
     check_every: int,
@@ -121,7 +124,7 @@ def solve_rows(
     n = problem.positive.shape[0]
     state = align(state)
 
-    def repeat(count: object, state: Any) -> object:
+    def repeat(count: int | Array, state: State) -> State:
         return lax.fori_loop(0, count, lambda _, state: advance(state), state)
 
     if tol is None:
@@ -129,7 +132,7 @@ def solve_rows(
         return certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
     limit = lax.stop_gradient(tol)
 
-    def check(carry: Any) -> Any:
+    def check(carry: tuple) -> tuple:
         state, done, steps, total = carry
         count = jnp.minimum(check_every, num_steps - total)
         new = repeat(count, state)
