@@ -4,8 +4,8 @@ Command: jaxssl study NAME --scale SCALE
 For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
 Notes: tiny, small and medium are our choice and the same for all methods, except the loss and the
 settings that a method requires. No setting was chosen by accuracy. "paper" is Table 10 of AUC-CL,
-with AdamW, a warm-up and a cosine. "paper_simclr" is the setting of AUC-CL's Tables 9 and 11 and of
-DeCL's Table 1, a ResNet-50 and a constant rate, from leftthomas/SimCLR.
+with AdamW, a warm-up and a cosine. "paper_simclr" is Table 1 of DeCL, a ResNet-50 and Adam with a
+constant rate from leftthomas/SimCLR. AUC-CL in Tables 9 and 11 has AdamW and another weight decay.
 """
 
 from jaxssl.configs import auc_cl, base, decl, mmcl, tcl, tcl_supervised
@@ -24,6 +24,12 @@ SMALL = {
 # Splits of the data sets that --dataset names, where a scale takes the whole training set.
 SPLITS = {"stl10": {"data.train_split": "train+unlabelled", "data.bank_split": "train"}}
 LOSS = {"loss": {"name": "nt_xent"}}  # The studies set the loss.
+TABLE_9 = {
+    **auc_cl.SHARED,
+    **auc_cl.VARIANTS["cifar10_table_9"],
+    **LOSS,
+    "eval": {"every": 10.0},
+}
 
 VARIANTS = {
     "tiny": {
@@ -51,6 +57,12 @@ VARIANTS = {
         **LOSS,
         "about": "auc_cl:cifar10_table_10",
         "eval": {"every": 10.0},
+    },
+    "paper_alpha": {**TABLE_9, "about": "auc_cl:cifar10_table_9, 250 epochs", "epochs": 250},
+    "paper_convergence": {  # A.3.3 is the section of Table 9.
+        **TABLE_9,
+        "about": "auc_cl:cifar10_table_9, ResNet-18",
+        "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
     },
     "paper_simclr": {
         **decl.SHARED,

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., SimCLR, 2020. All settings except the loss are ours.
 Command: jaxssl train --config graphs/necklaces
-Expected: see docs/graphs.md, where it was run; a quarter is chance.
+Expected: seed 0, linear (fast) 90.50 %; untrained 52.00, raw counts 26.50, chance 25.
 """
 
 from ml_collections import ConfigDict

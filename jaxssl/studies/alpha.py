@@ -23,7 +23,7 @@ CHANCE = 12.0  # A lower accuracy in percent counts as chance, with ten classes.
 ARRIVED = 0.9  # From this mean b on, a run that has not collapsed will not collapse.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
-PAPER = "simclr"
+PAPER = "alpha"
 CLAIMS = read_claims("alpha")
 
 

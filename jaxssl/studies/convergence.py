@@ -26,6 +26,7 @@ ALL = {name: settings for name, settings in METHODS.items() if name not in LABEL
 FIGURE_METHODS = ("simclr", "byol", "simsiam", "barlow_twins", "dino")
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
+PAPER = "convergence"
 CLAIMS = read_claims("convergence")
 # maps a method to (epochs, k-NN accuracies of each seed)
 Series = dict[str, tuple[list[float], list[list[float]]]]
@@ -35,7 +36,7 @@ def run(setting: Setting) -> Findings:
     """Read the online k-NN accuracy of every method's runs and judge the claims."""
     others = [name for name in ALL if name not in DEFAULT]
     methods = select_methods(setting.methods, DEFAULT, others)
-    faster = {} if setting.scale.startswith("paper") else {"byol": FASTER, "dino": FASTER}
+    faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
     cells = {name: {**ALL[name], **faster.get(name, {})} for name in methods}
     results = grid.run_grid(setting, cells)
     series = {name: metric_curve(runs, KNN) for name, runs in results.items()}

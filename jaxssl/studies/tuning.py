@@ -2,7 +2,7 @@
 
 Every loss has the same number of candidates, at one batch size. Test images are never used: the
 encoder is trained on a part of the training split, and the accuracy is measured on the rest.
-docs/methods.md has the measured tables and the constants that were chosen from them.
+docs/methods.md has the constants that were chosen.
 """
 
 from jaxssl.components import Settings

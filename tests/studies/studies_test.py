@@ -161,6 +161,10 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     assert (auc_cl.optim.name, auc_cl.optim.lr_scaling) == ("adamw", "linear")  # Table 10
     assert (auc_cl.schedule.name, auc_cl.schedule.warmup_epochs) == ("cosine", 40.0)
     assert (auc_cl.net.depth, auc_cl.epochs, auc_cl.batch_size) == (18, 200, 128)
+    alpha, convergence = config("alpha"), config("convergence")  # Table 11 and Fig. 3
+    for at_table_9, depth, epochs in ((alpha, 50, 250), (convergence, 18, 500)):
+        assert (at_table_9.net.depth, at_table_9.epochs) == (depth, epochs)
+        assert (at_table_9.optim.name, at_table_9.schedule.name) == ("adamw", "constant")
     decl = config("unnormalised", **METHODS["decl"])  # Table 1
     assert (decl.net.depth, decl.optim.name, decl.schedule.name) == (50, "adam", "constant")
     study("batch_size_tcl").run(setting(tmp_path, "paper", "batch_size_tcl"))
