@@ -1,11 +1,14 @@
 """The pages in a headless Chromium, at the width of a desktop and of a phone."""
 
+import itertools
 import json
 import re
 import shutil
 import subprocess
 from html import escape, unescape
+from pathlib import Path
 
+import axe_core_python
 import pytest
 from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
 
@@ -21,6 +24,9 @@ LONG = "a_long_name_of_a_class_that_nobody_would_break_{}"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
+AXE = Path(axe_core_python.__file__).with_name("axe.min.js")
+# `prefers-color-scheme` of each colour scheme, in the order of Chromium's PreferredColorScheme.
+SCHEMES = "dark", "light"
 # A frame reports to its parent its width, the width of its content, and accessibility problems.
 MEASURE = """<script>
 const all = [...document.querySelectorAll('*')];
@@ -38,18 +44,26 @@ const measures = {
   broken: count(document.images, (e) => !e.complete || !e.naturalWidth),
   outside: count(performance.getEntriesByType('resource'), (e) => !e.name.startsWith('data:')),
 };
-parent.document.body.append(Object.assign(document.createElement('pre'),
-  {textContent: JSON.stringify(measures)}));
+axe.run({resultTypes: ['violations']}).then(({violations}) => {
+  measures.violations = violations.flatMap(
+    ({id, nodes}) => nodes.map((x) => `${id}: ${x.html.slice(0, 80)} ${x.any[0]?.message}`));
+  measures.dark = matchMedia('(prefers-color-scheme: dark)').matches;
+  parent.document.body.append(Object.assign(document.createElement('pre'),
+    {textContent: JSON.stringify(measures)}));
+});
 </script>"""
 
 
-def measure(html: str, tmp_path) -> list[dict]:
+def measure(html: str, tmp_path, scheme: str) -> list[dict]:
     """Measure a page at `WIDTHS`, in frames, as a Chromium window is at least 500 pixels wide."""
     assert "<script" not in html
-    inside = escape(html.replace("</body>", f"{MEASURE}</body>"))
+    scripts = f"<script>{AXE.read_text(encoding='utf-8')}</script>{MEASURE}"
+    inside = escape(html.replace("</body>", f"{scripts}</body>"))
     frames = (f'<iframe width="{w}" height="900" srcdoc="{inside}"></iframe>' for w in WIDTHS)
     (tmp_path / "frames.html").write_text(f"<!DOCTYPE html><body>{''.join(frames)}</body>")
     options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1400,1000"
+    options += f" --blink-settings=preferredColorScheme={SCHEMES.index(scheme)}"
+    options += " --virtual-time-budget=60000"  # until the frames have reported
     command = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, (tmp_path / "frames.html").as_uri()], capture_output=True, text=True, timeout=120
@@ -88,16 +102,23 @@ def study_page(folder):
     return documents.write_study("x", LONG, setting, claims, study, {"command": f"{LONG} " * 9})
 
 
-@pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison", "study"])
-def test_page_fits_the_screen_and_is_accessible_by_keyboard(page, tmp_path):
+CASES = list(itertools.product(["10 classes", "30 classes", "comparison", "study"], SCHEMES))
+
+
+@pytest.mark.parametrize(
+    ("page", "scheme"), [CASES[0], *(pytest.param(*x, marks=pytest.mark.long) for x in CASES[1:])]
+)
+def test_page_fits_the_screen_and_is_accessible(page, scheme, tmp_path):
     number = int(page.split()[0]) if "classes" in page else 0
     if page == "study":
         path = study_page(tmp_path)
     else:
         path = run_page(tmp_path, number) if number else comparison(tmp_path, 7)
-    desktop, phone = measure(path.read_text(encoding="utf-8"), tmp_path)
+    desktop, phone = measure(path.read_text(encoding="utf-8"), tmp_path, scheme)
     for measures, width in ((desktop, WIDTHS[0]), (phone, WIDTHS[1])):
         assert measures["width"] == width and measures["content"] <= width, measures
         assert measures["unreachable"] == 0 and measures["regions"] >= 4, measures
         assert measures["unnamed"] == measures["broken"] == measures["outside"] == 0, measures
+        assert measures["dark"] == (scheme == "dark"), measures
+        assert not measures["violations"], "\n".join(measures["violations"])
     assert phone["scrolling"] > 0  # wide tables, in regions of their own
