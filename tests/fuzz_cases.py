@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ FEW = 15  # by default, one in so many of the inputs
 MIB = 2**20
 MOST, LONGEST = 400 * MIB, 20  # limits of an input: bytes of memory, seconds
 REFUSED = object()
-COUNTS: dict[str, Counter] = {}
+COUNTS: dict[str, Any] = {}
 
 # Events that no input may cause.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn")
@@ -95,7 +96,7 @@ def _guarded(below):
     assert grown * (1 if sys.platform == "darwin" else 1024) < MOST, f"{grown} KiB"
 
 
-def outcome(subject, call, below, *, errors=(UserError,)):
+def outcome(subject, call, below, *, errors=(UserError,)) -> Any:
     """Return the result of a call, or `REFUSED` if it raises an error with a one-line message."""
     counts = COUNTS.setdefault(subject, Counter())
     counts["inputs"] += 1
@@ -118,13 +119,9 @@ def outcome(subject, call, below, *, errors=(UserError,)):
 def fuzzed(share):
     """Return hypothesis settings for a test that takes this share of `USUAL` inputs."""
     number = math.ceil(share * WANTED / USUAL) if WANTED else math.ceil(share / FEW)
-    return settings(
-        max_examples=number,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    every: Any = list(HealthCheck)
+    options = {"derandomize": True, "database": None, "deadline": None}
+    return settings(max_examples=number, suppress_health_check=every, **options)
 
 
 @atexit.register
@@ -178,17 +175,8 @@ def damaged(draw, whole, most=2):
 # ---- Documents.
 
 WORDS = ("", "x", "../../../fuzz", "/etc/passwd", "a\nb", "\0", "\x1b[31m", "ä\u2028", "{x}", "%s")
-WORDS += (
-    "train",
-    "fuzz_canary.Image",
-    "nan",
-    "9" * 30,
-    "{SPLIT}",
-    "x" * 5000,
-    "__class__",
-    "{'a': 1}",
-    "(" * 300,
-)
+WORDS += ("train", "fuzz_canary.Image", "nan", "9" * 30, "{SPLIT}", "x" * 5000, "__class__")
+WORDS += ("{'a': 1}", "(" * 300)
 VALUES = (None, True, False, 0, 1, -1, 3, 255, 2**31, 2**63, 10**30, 0.5, -0.0, 1e-300, 1e308)
 VALUES += (math.inf, -math.inf, math.nan, [], [[]], {}, {"a": 1}, [0], [None], ["a", 1])
 scalars = st.sampled_from((*VALUES, *WORDS)) | st.integers() | st.floats() | st.text(max_size=8)

@@ -31,6 +31,17 @@ def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_pre
     assert module.evaluate(*lists) == scores
 
 
+@pytest.mark.parametrize(
+    ("module", "preset"), [(m, name) for m in (knn, retrieval) for name in m.PRESETS], ids=str
+)
+def test_results_of_a_preset_name_its_settings(module, preset):
+    rows = module.run(EvalContext(FEATURES), seed=0, preset=preset)
+    assert {row.metric: row.value for row in rows} == module.evaluate(*FEATURES, preset=preset)
+    for row in rows:
+        assert (row.std, row.unit) == (None, "%")
+        assert row.details == {"preset": preset, **module.PRESETS[preset]}
+
+
 @each
 def test_example_of_the_docstring_runs(module):
     (line,) = re.findall(r"scores = .*", module.evaluate.__doc__)

@@ -9,7 +9,7 @@ from feature_cases import labelled
 
 from jaxssl.evaluation import nearest_neighbours
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols import knn
 
 pytestmark = pytest.mark.fast
@@ -261,14 +261,3 @@ def test_knn_refuses_a_label_beyond_the_classes():
 def test_knn_refuses_features_of_invalid_shape(bank, queries, message):
     with pytest.raises(ValueError, match=message):
         neighbours(np.ones(bank), np.ones(queries), 1)
-
-
-@pytest.mark.parametrize("preset", knn.PRESETS)
-def test_knn_preset_reports_its_settings(preset):
-    features = labelled(60, 7, 6, 8)
-    rows = knn.run(EvalContext(features), seed=0, preset=preset)
-    hyper = knn.PRESETS[preset]
-    assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
-    for row in rows:
-        assert row.std is None
-        assert row.details == {"preset": preset, **hyper}

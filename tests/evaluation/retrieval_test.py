@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from feature_cases import labelled
 
-from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols import retrieval
 
 pytestmark = pytest.mark.fast
@@ -85,18 +85,6 @@ def test_retrieval_within_a_split_keeps_other_images_equal_to_the_query():
 def test_retrieval_rejects_more_neighbours_than_examples(settings, message):
     with pytest.raises(ValueError, match=message):
         retrieval.recall(labelled(**SIZES), **settings)
-
-
-@pytest.mark.parametrize("preset", retrieval.PRESETS)
-def test_retrieval_preset_reports_its_settings(preset):
-    features = labelled(**{**SIZES, "n": 60})
-    settings = retrieval.PRESETS[preset]
-    rows = retrieval.run(EvalContext(features), seed=0, preset=preset)
-    expected = oracle(features, **settings)
-    assert {row.metric: row.value for row in rows} == pytest.approx(expected)
-    for row in rows:
-        assert (row.std, row.unit) == (None, "%")
-        assert row.details == {"preset": preset, **settings}
 
 
 def test_retrieval_in_small_blocks_equals_one_block(monkeypatch):

@@ -78,22 +78,13 @@ names = st.sampled_from((*KEYS * 20, *(f"{key}.x" for key in KEYS))) | st.text(m
 overrides = st.lists(st.tuples(names, usual | odd | schedules), min_size=1, max_size=2)
 
 
-@fuzzed(1000)
+@fuzzed(1700)
 @given(items=overrides)
-def test_random_overrides_give_a_config_or_a_one_line_error(below, items):
+def test_random_overrides_build_a_run_or_raise_a_one_line_error(below, items):
     actual = outcome("overrides", lambda: config.load(DIGITS, items), below)
-    assert actual is REFUSED or set(_keys(actual)) >= {"loss.name", "data.path"}
-
-
-@fuzzed(700)
-@given(item=st.tuples(st.sampled_from(KEYS), usual | odd | schedules))
-def test_random_overrides_run_or_raise_a_one_line_error(below, item):
-    """Accepted settings build a run or raise a UserError."""
-
-    def parts():
-        return build(config.load(DIGITS, [item]), 1297)
-
-    outcome("runs of overrides", parts, below)
+    if actual is not REFUSED:
+        assert set(_keys(actual)) >= {"loss.name", "data.path"}
+        outcome("runs of overrides", lambda: build(actual, 1297), below)
 
 
 @fuzzed(500)

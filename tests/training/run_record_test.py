@@ -103,18 +103,18 @@ def test_symbolic_links_are_ignored_and_set_aside(workdir, settings, tmp_path_fa
     assert checkpoint.steps(target) == [30] and checkpoint.steps(workdir) == [7, 12]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"run": 1}', "[" * 10_000, "null"])
-def test_damaged_record_is_reported_in_one_line(tmp_path, text):
-    (tmp_path / run_record.NAME).write_text(text)
-    with pytest.raises(UserError, match="run.json is damaged .*; delete it"):
-        run_record.read(tmp_path)
+RECORDS = {
+    "run.json": ["", "{}", '{"run": 1}', "[" * 10_000, "null"],
+    "init.json": ["{}", "[]", "cut"],
+}
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "cut"])
-def test_damaged_report_of_the_start_is_named(tmp_path, text):
-    (tmp_path / "init.json").write_text(text)
-    with pytest.raises(UserError, match="init.json is damaged .*; delete it"):
-        run_record.read_init(tmp_path)
+@pytest.mark.parametrize(("name", "text"), [(name, x) for name in RECORDS for x in RECORDS[name]])
+def test_damaged_record_is_reported_in_one_line(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    read = {"run.json": run_record.read, "init.json": run_record.read_init}[name]
+    with pytest.raises(UserError, match=f"{name} is damaged .*; delete it"):
+        read(tmp_path)
 
 
 def test_changes_of_the_environment_are_named_with_both_values(caplog, monkeypatch):
