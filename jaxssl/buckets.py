@@ -1,48 +1,44 @@
-"""Buckets of Google Cloud Storage: paths gs://BUCKET/PATH, text in parts, and locks with a lease.
+"""Buckets of Google Cloud Storage: paths gs://BUCKET/PATH, and copies on disk.
 
 A bucket holds whole objects. It can neither append to an object, nor lock it, nor rename it.
 """
 
 import errno
 import functools
+import hashlib
 import io
-import json
 import logging
 import os
 import re
-import socket
+import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, TypeVar, cast
 
-from jaxssl.errors import UserError, WriteError, one_line
+from filelock import FileLock
+
+from jaxssl.errors import UserError, WriteError, explain_write_errors, one_line
 
 # With TensorFlow installed, epath would use its file systems, which report other errors.
 os.environ.setdefault("EPATH_USE_TF", "false")
 from etils.epath.gpath import PosixGPath  # noqa: E402
 
+log = logging.getLogger("jaxssl")
 SECONDS = 60.0  # limit on a request; gcsfs repeats failed requests for half a minute
-FLUSH_SECONDS = 10.0  # between two writes of the part that text is appended to
-PART_BYTES = 2**20  # at which a new part begins
-HEARTBEAT = 10.0  # seconds between two renewals of a lease
-LEASE = 100.0  # seconds after its last renewal at which a lease has expired
+CHECK_SECONDS = 10.0  # between two checks of a bucket that another library waits for
+T = TypeVar("T")
+# Buckets that did not answer, when and why. For `SECONDS`, they are not asked again, so that a run
+# that ends because of one does not wait for each of its files.
+_down: dict[str, tuple[float, str]] = {}
 
 
 class BucketError(WriteError):
     """A bucket that cannot be reached, read or written."""
-
-
-class InUse(Exception):
-    """A lease whose owner is alive."""
-
-    def __init__(self, owner: "Owner") -> None:
-        super().__init__(owner.name)
-        self.owner = owner
 
 
 def is_bucket(path: str | PathLike[str]) -> bool:
@@ -74,17 +70,45 @@ def check(path: str | PathLike[str]) -> None:
     """Raise BucketError for a path in a bucket that cannot be read."""
     if not is_bucket(path):
         return
-    bucket = fspath(path).split("/")[2]
+    bucket = _bucket(path)
     with _explain(path, "read"):
         try:
             _file_system().ls(bucket, max_results=1)
         except FileNotFoundError as error:
             raise OSError(f"the bucket {bucket!r} does not exist") from error
+    _down.pop(bucket, None)
+
+
+def call_while_up(path: str | PathLike[str], function: Callable[[], T]) -> T:
+    """Return ``function()``, which waits for the bucket of a path by means of another library.
+
+    Raises:
+        BucketError: if the bucket cannot be read. The function may go on in a thread.
+    """
+    if not is_bucket(path):
+        return function()
+    outcome: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    while not wait([outcome], timeout=CHECK_SECONDS).done:
+        check(path)
+    return outcome.result()
+
+
+def _bucket(path: str | PathLike[str]) -> str:
+    return fspath(path).split("/")[2]
 
 
 @functools.cache
-def _file_system() -> Any:
+def _file_system(copying: bool = False) -> Any:
     try:
+        import aiohttp
         import fsspec.config
         import gcsfs  # noqa: F401
     except ImportError as error:
@@ -94,7 +118,9 @@ def _file_system() -> Any:
     settings = fsspec.config.conf.setdefault("gcs", {})
     for name, value in {"use_listings_cache": False, "requests_timeout": SECONDS}.items():
         settings.setdefault(name, value)
-    return fsspec.filesystem("gcs")
+    # A large file may take as long as it needs, if its bytes keep coming.
+    limit = {"requests_timeout": aiohttp.ClientTimeout(total=None, sock_read=SECONDS)}
+    return fsspec.filesystem("gcs", **(limit if copying else {}))
 
 
 @contextmanager
@@ -111,6 +137,8 @@ def _explain(path: str | PathLike[str], verb: str) -> Iterator[None]:
     except Exception as error:  # of gcsfs, aiohttp and google.auth
         slow = isinstance(error, TimeoutError)
         reason = f"no answer within {SECONDS:g} s" if slow else one_line(error, 200)
+        if slow or type(error).__module__.startswith(("aiohttp", "requests")):
+            _down[_bucket(path)] = time.monotonic(), reason
         raise BucketError(f"cannot {verb} {fspath(path)}: {reason}") from error
 
 
@@ -121,7 +149,11 @@ class BucketPath(PosixGPath):
     """
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        with _explain(self, "write" if name in ("pipe_file", "mv") else "read"):
+        verb = "write" if name in ("pipe_file", "mv") else "read"
+        failed, reason = _down.get(_bucket(self), (-SECONDS, ""))
+        if time.monotonic() - failed < SECONDS:
+            raise BucketError(f"cannot {verb} {fspath(self)}: {reason}")
+        with _explain(self, verb):
             return getattr(_file_system(), name)(fspath(self), *arguments, **options)
 
     def _info(self) -> dict[str, Any]:
@@ -210,169 +242,40 @@ class BucketPath(PosixGPath):
         return self._call("du")
 
 
-class Parts:
-    """A text file in a bucket that is appended to: a folder with an object for each part of it.
+@functools.cache
+def fetch(path: str | PathLike[str]) -> Path:
+    """Copy an object or a folder of a bucket to the user's cache, unless that was done before.
 
-    The last part is written again, as a whole, until it has `PART_BYTES`.
-
-    Args:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._text, self._time = path, b"", -FLUSH_SECONDS
-        names = [int(part.stem) for part in path.iterdir()]
-        self._number, self._changed = max(names, default=-1) + 1, False
-
-    def write(self, text: str) -> None:
-        """Append text, which is not sent before the next flush."""
-        self._text, self._changed = self._text + text.encode(), True
-
-    def flush(self) -> None:
-        """Send the text, unless that was done within the last `FLUSH_SECONDS`."""
-        if time.monotonic() - self._time >= FLUSH_SECONDS:
-            self.sync()
-
-    def sync(self) -> None:
-        """Send the text that has not been sent."""
-        if not self._changed:
-            return
-        (self._path / f"{self._number:08}{self._path.suffix}").write_bytes(self._text)
-        self._time, self._changed = time.monotonic(), False
-        if len(self._text) >= PART_BYTES:
-            self._number, self._text = self._number + 1, b""
-
-    close = sync
-
-
-class Owner(NamedTuple):
-    """The owner of a lease: a random token, its process and host, and whether it released it."""
-
-    token: str
-    pid: int
-    host: str
-    released: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return process and host in words."""
-        return f"process {self.pid} on {self.host.partition('?')[0]}"
-
-    def is_dead(self) -> bool:
-        """Return True if the owner has released its lease, or is a dead process of this host."""
-        if self.released or self.host != _host():
-            return self.released
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
-        return False
-
-
-def _host() -> str:
-    """Return the name of this host, with that of the namespace of its processes in a container."""
-    with suppress(OSError):
-        return f"{socket.gethostname()}?{os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
-
-
-class Lease:
-    """A lock in a bucket: a folder of numbered objects, of which the last one names the owner.
-
-    A number is created only once, so that one process gets it. The owner renews its object; a lease
-    that was not renewed for `LEASE` seconds has expired, and the next process takes it over. Times
-    are those of the bucket, because the clocks of hosts differ.
+    A copy belongs to the names, sizes and generations of the objects: changed objects are copied
+    again. A copy that was interrupted is never used.
 
     Args:
-        path: the folder.
+        path: gs://BUCKET/PATH. A local path is returned as it is.
+
+    Raises:
+        UserError: if there is no such object, or it cannot be read or stored.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.me = Owner(uuid.uuid4().hex, os.getpid(), _host())
-        self._object: Any = None
-        self._stop = threading.Event()
-
-    def acquire(self, *, wait: bool = False) -> Owner | None:
-        """Take the lease, and return the owner from which it was taken over, if any.
-
-        Args:
-            wait: whether to wait for an owner that is alive.
-
-        Raises:
-            InUse: if the owner is alive.
-            BucketError: if the bucket cannot be written.
-        """
-        seen: tuple[Any, float] | None = None
-        while True:
-            number, owner = self._last()
-            if owner and not owner.is_dead():
-                path = self._path / f"{number:08}"
-                written = path.modified()  # pyright: ignore[reportAttributeAccessIssue]
-                if not wait and seen not in (None, (number, written)):
-                    raise InUse(owner)
-                seen = number, written
-                if self._now() - written < LEASE:
-                    time.sleep(HEARTBEAT / 10)
-                    continue
-            self._object = self._path / f"{number + 1:08}"
-            with suppress(FileExistsError):
-                self._object.create(json.dumps(self.me).encode())
-                if self.owner() == self.me:
-                    break
-        for path in self._path.iterdir():
-            if path.name < self._object.name:
-                path.unlink(missing_ok=True)
-        threading.Thread(target=self._renew, daemon=True).start()
-        return None if owner is None or owner.released else owner
-
-    def owner(self) -> Owner | None:
-        """Return the owner, which is ``me`` if this process has the lease still."""
-        return self._last()[1]
-
-    def release(self) -> None:
-        """Mark the lease as free, unless another process has taken it over."""
-        self._stop.set()
-        if self.owner() == self.me:
-            self._write(self.me._replace(released=True))
-
-    def _last(self) -> tuple[int, Owner | None]:
-        names = [path.name for path in self._path.iterdir() if path.name.isdecimal()]
-        if not names:
-            return 0, None
-        try:
-            owner = Owner(*json.loads((self._path / max(names)).read_bytes()))
-        except FileNotFoundError:  # A process that has taken it over has deleted it meanwhile.
-            return self._last()
-        return int(max(names)), owner
-
-    def _now(self) -> float:
-        probe: Any = self._path / f"time-{self.me.token}"
-        probe.write_bytes(b"")
-        now = probe.modified()
-        probe.unlink()
-        return now
-
-    def _renew(self) -> None:
-        while not self._stop.wait(HEARTBEAT):
-            with suppress(BucketError):  # The next try may succeed, and the run asks for `owner`.
-                if self.owner() != self.me:
-                    return
-                if not self._stop.is_set():
-                    self._write(self.me)
-
-    def _write(self, owner: Owner) -> None:
-        self._object.write_bytes(json.dumps(owner).encode())
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the `Lease` of a folder, after waiting until it is free."""
-    lease = Lease(path)
-    lease.acquire(wait=True)
-    try:
-        yield
-    finally:
-        lease.release()
+    if not is_bucket(path):
+        return Path(path)
+    source, text = as_path(path), fspath(path).rstrip("/")
+    with _explain(path, "read"):
+        objects = _file_system().find(text, detail=True)
+    if not objects:
+        raise UserError(f"{text} does not exist")
+    listing = sorted((name, x["size"], x.get("generation")) for name, x in objects.items())
+    size = sum(x["size"] for x in objects.values())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxssl" / "buckets"
+    folder = home / hashlib.sha256(repr(listing).encode()).hexdigest()[:16]
+    with explain_write_errors(folder):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if folder.exists():
+                return folder / source.name
+            log.info("data       copying %s (%.4g MB) to %s", text, size / 1e6, folder)
+            with tempfile.TemporaryDirectory(dir=home) as partial:
+                target = f"{partial}/copy/{source.name}"
+                files = [target + name.removeprefix(text.removeprefix("gs://")) for name in objects]
+                with _explain(path, "read"):
+                    _file_system(copying=True).get(list(objects), files)
+                Path(partial, "copy").rename(folder)
+    return folder / source.name

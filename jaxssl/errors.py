@@ -55,7 +55,7 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
     try:
         yield
     except kind as error:
-        if type(error).__name__ == "JaxRuntimeError":
+        if isinstance(error, WriteError) or type(error).__name__ == "JaxRuntimeError":
             raise
         raise write_error(path, error) from error
 

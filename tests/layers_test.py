@@ -42,7 +42,7 @@ ONLY = {
     "solvers": {"collectives"},
     "losses": {"errors", "collectives", "solvers"},
     "augment": {"errors"},
-    "data": {"errors", "components", "distributed"},
+    "data": {"errors", "buckets", "components", "distributed"},
     "models": {"errors", "collectives", "losses"},
     "kinds": {"errors", "distributed", "augment", "data", "models"},
     "methods": {"collectives", "losses", "models"},

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
-from jaxssl import components
+from jaxssl import buckets, components
 from jaxssl.data import integrity, kind
 from jaxssl.data.class_names import finish
 from jaxssl.data.opening import in_memory, prepare, tar_shards
@@ -41,7 +41,14 @@ def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
 
 
 def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
-    """Return the function that opens a split by its name. See `load` for arguments and errors."""
+    """Return the function that opens a split by its name. See `load` for arguments and errors.
+
+    Files in a bucket are copied to the disk. `prepare` does that with "dir".
+    """
+    paths = [key for key in ("path", "labels", "classes") if buckets.is_bucket(data[key])]
+    if paths:
+        copies = {key: str(buckets.fetch(data[key])) for key in paths}
+        data = ConfigDict({**data.to_dict(), **copies})
     if components.is_custom(data["name"]):
         return in_memory.make_opener(in_memory.call, data, examples)
     if data["name"] == tar_shards.NAME:

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
 from jaxssl.augment.corruptions import CORRUPTIONS, SEVERITIES
+from jaxssl.buckets import fetch
 from jaxssl.data import source
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
@@ -54,7 +55,7 @@ def open_set(
         ValueError: if the set is not there or lacks a corruption at a severity, or the classes are
             not those of the set.
     """
-    root = Path(data.get("dir") or constants.DATA_DIR).expanduser() / name
+    root = fetch(f"{data.get('dir') or constants.DATA_DIR}/{name}").expanduser()
     if name.startswith(("CIFAR", "cifar")) and tuple(class_names) != CIFAR10:
         raise ValueError(
             f"{name} has the classes {', '.join(CIFAR10)}, got {', '.join(class_names[:10])}; "

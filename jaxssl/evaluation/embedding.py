@@ -3,12 +3,14 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxssl import distributed
+from jaxssl.buckets import fetch
 from jaxssl.data import kind
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
@@ -92,8 +94,8 @@ def embed_pictures(
     ours = kind.get(encoder.inputs.kind)
     if not ours.pictures:
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
-    if isinstance(images, str | Path):
-        path = Path(images).expanduser()
+    if isinstance(images, str | PathLike):
+        path = fetch(images).expanduser()
         data = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         images = path if data else _list_pictures(path)
     channels = encoder.inputs.channels

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.buckets import as_path
 from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
@@ -172,7 +173,7 @@ def _resolve(
         path = hub.local(encoder_or_path)
         if is_run(path):
             read_config(path)  # raises an error for a damaged workdir
-        out = out or (path if is_run(path) else path.with_suffix(".eval"))
+        out = out or (path if is_run(path) else as_path(encoder_or_path).with_suffix(".eval"))
         encoder = load_pretrained(path, step, trust=trust, **weights_options)
     config = encoder.metadata.get("config")
     config = ConfigDict(config) if config else None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
+from jaxssl.buckets import fetch
 from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import Picture
 from jaxssl.data.records import Record
@@ -106,7 +107,7 @@ def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Pict
 
 
 def _path(record: Record, data: Settings) -> Path:
-    return (Path(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
+    return (fetch(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from jax import export as jax_export
 from jax import numpy as jnp
 from safetensors.numpy import save
 
+from jaxssl.buckets import as_path, is_bucket
 from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.pretrained import hub, model_card, timm_format, weights
@@ -54,13 +55,15 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
         hub.repository_name(push)
+    beside = as_path(path)
     path = hub.local(path).resolve()
+    beside = beside if is_bucket(beside) else path
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     pretrained = load_pretrained(path, step, trust=trust)
     if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
-    stem, default, results = path.stem, path.parent / "export", path.with_suffix(".eval")
+    stem, default, results = path.stem, beside.parent / "export", beside.with_suffix(".eval")
     if is_run(path):
         stem = f"{path.name}-{pretrained.metadata['step']}"
         default, results = path / "export", path

@@ -7,9 +7,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
 
-from jaxssl.buckets import as_path
+from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.errors import UserError, one_line
-from jaxssl.pretrained.folders import CONFIGS, FILES
+from jaxssl.pretrained.folders import CONFIGS, FILES, is_weights_folder
 
 REPOSITORY = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -20,13 +20,17 @@ def is_hub(path: str | PathLike[str]) -> bool:
 
 
 def local(path: str | PathLike[str]) -> Path:
-    """Return a path on disk, after downloading a repository ``hf://owner/name[@revision]``.
+    """Return a run, or a path on disk of weights.
+
+    A repository ``hf://owner/name[@revision]`` is downloaded. Weights in a bucket are copied.
 
     Raises:
         UserError: if the download fails, or huggingface_hub is not installed.
     """
     if not is_hub(path):
-        return as_path(path)
+        found = as_path(path)
+        is_copied = is_bucket(path) and (found.is_file() or is_weights_folder(found))
+        return fetch(path) if is_copied else found
     match = REPOSITORY.fullmatch(fspath(path))
     if match is None:
         raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")

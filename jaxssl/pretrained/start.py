@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -18,7 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.methods.base import Carried
 from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
-from jaxssl.pretrained import position_tables
+from jaxssl.pretrained import hub, position_tables
 from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.encoder import Variables
 from jaxssl.pretrained.load import is_run, load_pretrained
@@ -59,7 +58,7 @@ def start(
         UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
     """
     # A file does not tell the heads of a ViT, nor whether it is complete.
-    keys = () if is_run(Path(config.init)) else ("num_heads", "layers")
+    keys = () if is_run(hub.local(config.init)) else ("num_heads", "layers")
     settings = {key: config.net[key] for key in keys if config.net.get(key)}
     source = load_pretrained(config.init, trust=trust, **settings)
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)

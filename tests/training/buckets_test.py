@@ -1,12 +1,16 @@
 """Runs in a bucket, with an emulator of Google Cloud Storage."""
 
+import contextlib
 import importlib.util
+import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec.config
@@ -14,12 +18,18 @@ import pytest
 from tiny import SAVED, SETTINGS, STEPS
 from workdir_cases import assert_same_arrays, metric_lines
 
+from jaxssl import buckets
 from jaxssl.buckets import as_path
-from jaxssl.evaluation import pretrain
+from jaxssl.data import source
+from jaxssl.data.fingerprint import fingerprint
+from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain, suite
 from jaxssl.report import results
 from jaxssl.report.run_report import write_report
-from jaxssl.training.output import file_io
-from jaxssl.training.workdir import checkpoint
+from jaxssl.training import config
+from jaxssl.training.config import files
+from jaxssl.training.output import bucket_files, file_io, metrics_writer
+from jaxssl.training.workdir import checkpoint, run_lock
 
 INSTALLED = all(map(importlib.util.find_spec, ("gcsfs", "gcp_storage_emulator")))
 pytestmark = [
@@ -30,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def emulator():
+def emulator(tmp_path_factory):
     """Start the emulator with the bucket gs://bucket, and return its process."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -41,6 +51,7 @@ def emulator():
         # No requests to Google: for the kind of a bucket, and for credentials.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setenv("FSSPEC_GCS_TOKEN", "anon")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
         command = [sys.executable, ROOT / "tests" / "bucket_emulator.py", str(port)]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -68,6 +79,210 @@ def test_run_in_a_bucket_equals_a_local_run(tiny, whole, workdir):
     assert "finished 12 steps" in b"".join(file_io.read_lines(workdir / "train.log")).decode()
     assert "vote of the nearest" in write_report(workdir).read_text()
     assert {row["protocol"] for row in results.read_results(workdir)} == {"knn", "online"}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gs://missing/run", "cannot read gs://missing/run: the bucket 'missing' does not exist"),
+        ("gs://forbidden/run", "cannot read gs://forbidden/run: Forbidden"),
+        ("gs://slow/run", "cannot read gs://slow/run: no answer within 1 s"),
+        ("s3://bucket/run", "s3:// is not supported"),
+    ],
+)
+def test_bucket_that_cannot_be_read_is_named_in_one_line(path, message, monkeypatch):
+    monkeypatch.setattr(buckets, "SECONDS", 1)
+    monkeypatch.setitem(fsspec.config.conf["gcs"], "requests_timeout", 1)
+    buckets._file_system.cache_clear()
+    with pytest.raises(UserError, match=message) as error:
+        as_path(path)
+    assert "\n" not in str(error.value)
+    buckets._file_system.cache_clear()
+
+
+@pytest.mark.fast
+def test_missing_gcsfs_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    buckets._file_system.cache_clear()
+    with pytest.raises(UserError, match=r"pip install 'jaxssl\[gcs\]'"):
+        as_path("gs://bucket/run")
+
+
+@pytest.mark.fast
+def test_errors_of_requests_are_not_taken_for_missing_files(workdir, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("Forbidden: token expired")
+
+    monkeypatch.setattr(buckets._file_system(), "info", fail)
+    for method in (workdir.exists, workdir.is_dir, workdir.is_file):
+        with pytest.raises(buckets.BucketError, match=f"cannot read {workdir}: Forbidden"):
+            method()
+
+
+@pytest.mark.fast
+def test_text_is_appended_in_parts(workdir, tmp_path, monkeypatch):
+    monkeypatch.setattr(bucket_files, "PART_BYTES", 10)
+    path = workdir / "train.log"
+    for start in range(0, 6, 3):  # a run, and one that resumes
+        text = bucket_files.Parts(path)
+        for line in range(start, start + 3):
+            text.write(f"line {line}\n")
+            text.sync()
+        text.close()
+    assert len(list(path.iterdir())) == 4
+    lines = list(file_io.read_lines(path))
+    assert lines == [f"line {i}\n".encode() for i in range(6)]
+    copy = tmp_path / "train.log"
+    copy.mkdir()
+    for part in path.iterdir():
+        (copy / part.name).write_bytes(part.read_bytes())
+    assert list(file_io.read_lines(copy)) == lines
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("step", [0, 3, 4, 9])
+def test_resumed_run_drops_later_metrics(workdir, step, monkeypatch):
+    monkeypatch.setattr(bucket_files, "PART_BYTES", 25)  # two rows
+    for start in (0, step):
+        writer = metrics_writer.MetricsWriter(workdir, start, ())
+        for number in range(start + 1, 10):
+            writer.write(number, {"x": 1.0})
+            writer.sync()
+        writer.close()
+    rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 10))
+
+
+@pytest.fixture
+def quick_lease(monkeypatch):
+    """Let leases expire after a second."""
+    monkeypatch.setattr(bucket_files, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(bucket_files, "LEASE", 1.0)
+
+
+def write_owner(workdir, number, **values):
+    """Let another process own the lease of a workdir."""
+    owner = bucket_files.Owner("token", 1, "elsewhere")._replace(**values)
+    (workdir / "lock" / f"{number:08}").write_bytes(json.dumps(owner).encode())
+
+
+@pytest.mark.fast
+def test_second_run_is_refused_until_the_first_has_ended(workdir, quick_lease):
+    with run_lock.lock(workdir) as check:
+        with pytest.raises(UserError, match=f"in use by another run .process {os.getpid()}"):
+            with run_lock.lock(workdir):
+                pass
+        time.sleep(1.5)  # longer than an unrenewed lease
+        check()
+    with run_lock.lock(workdir):
+        pass
+    assert len(list((workdir / "lock").iterdir())) == 1
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("owner", "wait"), [({}, 1.0), ({"pid": 2**22 + 1, "host": None}, 0.0)])
+def test_lease_of_a_dead_run_is_taken_over(workdir, quick_lease, owner, wait):
+    """It has expired if its host is another one. A dead process of this host is known at once."""
+    owner = {**owner, "host": bucket_files._host()} if owner else {}
+    write_owner(workdir, 7, **owner)
+    start = time.monotonic()
+    with run_lock.lock(workdir):
+        assert time.monotonic() - start >= wait
+        assert [path.name for path in (workdir / "lock").iterdir()] == ["00000008"]
+
+
+@pytest.mark.fast
+def test_run_that_has_lost_its_lease_stops(workdir, quick_lease):
+    with pytest.raises(UserError, match="another run .process 1 on elsewhere. has taken over"):
+        with run_lock.lock(workdir):
+            write_owner(workdir, 2)
+            raise OSError("a fault that follows from two writers")
+    assert [path.name for path in (workdir / "lock").iterdir()] == ["00000001", "00000002"]
+
+
+@pytest.mark.fast
+def test_one_of_many_gets_a_free_lease(workdir, monkeypatch):
+    monkeypatch.setattr(bucket_files, "HEARTBEAT", 0.5)
+    write_owner(workdir, 1, released=True)
+    leases, won = [bucket_files.Lease(workdir / "lock") for _ in range(8)], []
+
+    def acquire(lease):
+        with contextlib.suppress(bucket_files.InUse):
+            lease.acquire()
+            won.append(lease)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(acquire, leases))
+    assert len(won) == 1 and won[0].owner() == won[0].me
+    won[0].release()
+
+
+@pytest.mark.fast
+def test_results_of_several_processes_are_all_kept(workdir, quick_lease):
+    row: dict = {"protocol": "knn", "value": 1.0, "features": "pretrained", "dataset": "digits"}
+    row |= {"split": "test", "seed": 0, "step": 1, "details": {}}
+
+    def add(number):
+        results.add_results(workdir, [{**row, "metric": f"top{number}"}])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    assert {row["metric"] for row in results.read_results(workdir)} == {f"top{i}" for i in range(4)}
+
+
+@pytest.mark.fast
+def test_copy_of_a_folder_is_made_once_and_again_when_it_has_changed(workdir):
+    for name in ("a.txt", "deep/b.txt"):
+        (workdir / name).write_bytes(name.encode())
+    copies = []
+    for content in (b"a.txt", b"a.txt", b"new!!"):
+        if content == b"new!!":
+            (workdir / "a.txt").write_bytes(content)
+        buckets.fetch.cache_clear()
+        copies.append(buckets.fetch(workdir))
+        assert (copies[-1] / "a.txt").read_bytes() == content
+        assert (copies[-1] / "deep" / "b.txt").read_bytes() == b"deep/b.txt"
+    assert copies[0] == copies[1] != copies[2] and copies[0].name == workdir.name
+    assert buckets.fetch(workdir / "deep" / "b.txt").read_bytes() == b"deep/b.txt"
+    with pytest.raises(UserError, match=f"{workdir}/nothing does not exist"):
+        buckets.fetch(workdir / "nothing")
+
+
+@pytest.mark.fast
+def test_interrupted_copy_is_not_used(workdir, monkeypatch):
+    (workdir / "a.txt").write_bytes(b"a")
+
+    def cut_off(names, files):
+        os.makedirs(os.path.dirname(files[0]))
+        Path(files[0]).write_bytes(b"")
+        raise ConnectionError("reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets._file_system(copying=True), "get", cut_off)
+        with pytest.raises(buckets.BucketError, match=f"cannot read {workdir}: reset"):
+            buckets.fetch(workdir)
+    assert (buckets.fetch(workdir) / "a.txt").read_bytes() == b"a"
+
+
+@pytest.mark.fast
+def test_configs_and_suites_are_read_from_a_bucket(workdir):
+    for file in ("digits.py", "suites/transfer.py"):
+        (workdir / Path(file).name).write_bytes((ROOT / "configs" / file).read_bytes())
+    assert config.load(f"{workdir}/digits.py").to_dict() == config.load("digits").to_dict()
+    assert files.run_name(f"{workdir}/digits.py") == "digits"
+    assert suite.read(f"{workdir}/transfer.py") == suite.read("transfer")
+
+
+@pytest.mark.fast
+def test_data_are_read_from_a_bucket(workdir, data_dir):
+    for path in (data_dir / "digits").rglob("*"):
+        if path.is_file():
+            (workdir / "tfds" / path.relative_to(data_dir)).write_bytes(path.read_bytes())
+    overrides = [("data.name", "digits"), ("data.dir", f"{workdir}/tfds")]
+    splits = source.load_splits(config.load("digits", overrides).data)
+    local = source.load_splits(config.load("digits", [("data.dir", str(data_dir))]).data)
+    assert fingerprint(splits.train) == fingerprint(local.train)
 
 
 # Trains, and kills itself when it is about to write an object whose name has a text, or to write

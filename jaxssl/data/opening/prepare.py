@@ -16,7 +16,7 @@ from tensorflow_datasets.core import constants, read_only_builder
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
 
-from jaxssl import components
+from jaxssl import buckets, components
 from jaxssl.data import IN_MEMORY, integrity
 from jaxssl.data.class_names import SUBSETS
 from jaxssl.data.formats import user_files
@@ -46,6 +46,10 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
         )
     name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
     data_dir = str(Path(data["dir"]).expanduser()) if data["dir"] else None
+    if data_dir and buckets.is_bucket(data["dir"]):
+        if needs_path(name):
+            raise UserError(f"data.dir={data['dir']}: files of data.path are prepared on disk only")
+        data_dir = str(buckets.fetch(f"{data['dir']}/{name}").parent)
     try:
         builder = _find_builder(name, data, data_dir)
         if not Path(builder.data_dir).exists():

@@ -6,13 +6,15 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.buckets import fetch, is_bucket
 from jaxssl.errors import UserError, one_line, suggest
 
 
 def split_variant(config: str | Path) -> tuple[str, str]:
     """Split "FILE:VARIANT" into file and variant. The variant is "" if there is none."""
     file, _, variant = str(config).rpartition(":")
-    return (str(config), "") if not file or Path(config).is_file() else (file, variant)
+    is_whole = file in ("", "gs") or Path(config).is_file()
+    return (str(config), "") if is_whole else (file, variant)
 
 
 def run_name(config: str | Path) -> str:
@@ -32,8 +34,8 @@ def find(path: str | Path, noun: str = "config") -> Path:
     Raises:
         UserError: if there is no such file and no such name.
     """
-    if Path(path).is_file():
-        return Path(path)
+    if is_bucket(path) or Path(path).is_file():
+        return fetch(path)
     files = components.packaged(noun)
     for name, file in files.items():
         if str(path) in (name, f"configs/{file.relative_to(components.CONFIGS).as_posix()}"):

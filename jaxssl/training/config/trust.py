@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxssl import components
+from jaxssl.buckets import is_bucket
 from jaxssl.data import IN_MEMORY
 from jaxssl.errors import UserError, escape
 from jaxssl.training.output.logs import log
@@ -93,7 +94,11 @@ def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
 def _data(data: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
     """Return the absolute path of each key of a data set that names one. Its content may change."""
     keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
-    return {key: (Path(os.path.abspath(os.path.expanduser(data[key]))), "data") for key in keys}
+    return {key: (Path(_absolute(data[key])), "data") for key in keys}
+
+
+def _absolute(path: str) -> str:
+    return path if is_bucket(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def _marker(path: Path, digest: str) -> Path:

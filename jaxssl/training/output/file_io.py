@@ -17,6 +17,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from jaxssl import buckets
 from jaxssl.errors import explain_write_errors
+from jaxssl.training.output import bucket_files
 from jaxssl.training.output.logs import log
 
 MOST_BYTES = 2**24  # in a JSON document
@@ -151,7 +152,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     name = path.with_name(f"{path.name}.lock")
     if buckets.is_bucket(path):
-        with buckets.locked(name):
+        with bucket_files.locked(name):
             yield
         return
     lock: BaseFileLock = FileLock(name)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxssl.buckets import Parts, is_bucket
+from jaxssl.buckets import is_bucket
 from jaxssl.errors import escape, explain_write_errors
+from jaxssl.training.output.bucket_files import Parts
 from jaxssl.training.output.console import screen, show, stream_errors
 
 log = logging.getLogger("jaxssl")

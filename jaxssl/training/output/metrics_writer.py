@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from jaxssl.buckets import Parts, is_bucket
+from jaxssl.buckets import is_bucket
 from jaxssl.errors import explain_write_errors
 from jaxssl.training.output import loggers
+from jaxssl.training.output.bucket_files import Parts
 from jaxssl.training.output.file_io import read_lines, write_chunks
 from jaxssl.training.output.logs import log
 

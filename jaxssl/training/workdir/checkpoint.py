@@ -110,6 +110,7 @@ class Manager:
             facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
         )
         self._scores[step] = knn_top1
+        self.wait_until_finished()
         with explain_write_errors(self._folder, Exception):
             self._orbax.save(step, args=items)
 
@@ -123,12 +124,12 @@ class Manager:
     def wait_until_finished(self) -> None:
         """Wait until all checkpoints are written."""
         with explain_write_errors(self._folder, Exception):
-            self._orbax.wait_until_finished()
+            buckets.call_while_up(self._folder, self._orbax.wait_until_finished)
 
     def close(self) -> None:
         """Wait until all checkpoints are written, and release the manager."""
         with explain_write_errors(self._folder, Exception):
-            self._orbax.close()
+            buckets.call_while_up(self._folder, self._orbax.close)
 
 
 def steps(workdir: Path) -> list[int]:
@@ -255,7 +256,8 @@ def _read(
     def read_step(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
         facts = _read_facts(workdir, step)
         file_io.count_bytes(_folder(workdir, step))
-        state = jax.block_until_ready(read(checkpoints, step))
+        state = buckets.call_while_up(workdir, lambda: read(checkpoints, step))
+        state = jax.block_until_ready(state)
         digests.verify(state, facts.checksums)
         if facts.step not in (None, step):
             raise ValueError(f"it was written at step {facts.step}")

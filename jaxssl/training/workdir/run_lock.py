@@ -12,6 +12,7 @@ from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease
 
 from jaxssl import buckets
 from jaxssl.errors import UserError
+from jaxssl.training.output import bucket_files
 from jaxssl.training.output.file_io import NO_FLOCK
 from jaxssl.training.output.logs import log
 
@@ -80,7 +81,7 @@ def _checked(check: Callable[[], None]) -> Iterator[Callable[[], None]]:
 @contextmanager
 def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
     """Hold the lease of a workdir in a bucket inside a with block, see `lock`."""
-    lease = buckets.Lease(workdir / NAME)
+    lease = bucket_files.Lease(workdir / NAME)
 
     def check() -> None:
         owner = lease.owner()
@@ -89,7 +90,7 @@ def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
 
     try:
         previous = lease.acquire()
-    except buckets.InUse as error:
+    except bucket_files.InUse as error:
         raise _in_use(workdir, error.owner.name) from None
     if previous:
         log.warning("took over the lock of %s, which has ended", previous.name)

@@ -1,0 +1,195 @@
+"""Files in a bucket that change: text in parts, and locks with a lease."""
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxssl.buckets import BucketError
+
+FLUSH_SECONDS = 10.0  # between two writes of the part that text is appended to
+PART_BYTES = 2**20  # at which a new part begins
+HEARTBEAT = 10.0  # seconds between two renewals of a lease
+LEASE = 100.0  # seconds after its last renewal at which a lease has expired
+
+
+class Parts:
+    """A text file in a bucket that is appended to: a folder with an object for each part of it.
+
+    The last part is written again, as a whole, until it has `PART_BYTES`.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text, self._time = path, b"", -FLUSH_SECONDS
+        names = [int(part.stem) for part in path.iterdir()]
+        self._number, self._changed = max(names, default=-1) + 1, False
+
+    def write(self, text: str) -> None:
+        """Append text, which is not sent before the next flush."""
+        self._text, self._changed = self._text + text.encode(), True
+
+    def flush(self) -> None:
+        """Send the text, unless that was done within the last `FLUSH_SECONDS`."""
+        if time.monotonic() - self._time >= FLUSH_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Send the text that has not been sent."""
+        if not self._changed:
+            return
+        (self._path / f"{self._number:08}{self._path.suffix}").write_bytes(self._text)
+        self._time, self._changed = time.monotonic(), False
+        if len(self._text) >= PART_BYTES:
+            self._number, self._text = self._number + 1, b""
+
+    close = sync
+
+
+class InUse(Exception):
+    """A lease whose owner is alive."""
+
+    def __init__(self, owner: "Owner") -> None:
+        super().__init__(owner.name)
+        self.owner = owner
+
+
+class Owner(NamedTuple):
+    """The owner of a lease: a random token, its process and host, and whether it released it."""
+
+    token: str
+    pid: int
+    host: str
+    released: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return process and host in words."""
+        return f"process {self.pid} on {self.host.partition('?')[0]}"
+
+    def is_dead(self) -> bool:
+        """Return True if the owner has released its lease, or is a dead process of this host."""
+        if self.released or self.host != _host():
+            return self.released
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+        return False
+
+
+def _host() -> str:
+    """Return the name of this host, with that of the namespace of its processes in a container."""
+    with suppress(OSError):
+        return f"{socket.gethostname()}?{os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+class Lease:
+    """A lock in a bucket: a folder of numbered objects, of which the last one names the owner.
+
+    A number is created only once, so that one process gets it. The owner renews its object; a lease
+    that was not renewed for `LEASE` seconds has expired, and the next process takes it over. Times
+    are those of the bucket, because the clocks of hosts differ.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.me = Owner(uuid.uuid4().hex, os.getpid(), _host())
+        self._object: Any = None
+        self._stop = threading.Event()
+
+    def acquire(self, *, wait: bool = False) -> Owner | None:
+        """Take the lease, and return the owner from which it was taken over, if any.
+
+        Args:
+            wait: whether to wait for an owner that is alive.
+
+        Raises:
+            InUse: if the owner is alive.
+            BucketError: if the bucket cannot be written.
+        """
+        seen: tuple[Any, float] | None = None
+        while True:
+            number, owner = self._last()
+            if owner and not owner.is_dead():
+                path = self._path / f"{number:08}"
+                written = path.modified()  # pyright: ignore[reportAttributeAccessIssue]
+                if not wait and seen not in (None, (number, written)):
+                    raise InUse(owner)
+                seen = number, written
+                if self._now() - written < LEASE:
+                    time.sleep(HEARTBEAT / 10)
+                    continue
+            self._object = self._path / f"{number + 1:08}"
+            with suppress(FileExistsError):  # by another process, or by a request that was repeated
+                self._object.create(json.dumps(self.me).encode())
+            if self.owner() == self.me:
+                break
+        for path in self._path.iterdir():
+            if path.name < self._object.name:
+                path.unlink(missing_ok=True)
+        threading.Thread(target=self._renew, daemon=True).start()
+        return None if owner is None or owner.released else owner
+
+    def owner(self) -> Owner | None:
+        """Return the owner, which is ``me`` if this process has the lease still."""
+        return self._last()[1]
+
+    def release(self) -> None:
+        """Mark the lease as free, unless another process has taken it over."""
+        self._stop.set()
+        if self.owner() == self.me:
+            self._write(self.me._replace(released=True))
+
+    def _last(self) -> tuple[int, Owner | None]:
+        names = [path.name for path in self._path.iterdir() if path.name.isdecimal()]
+        if not names:
+            return 0, None
+        try:
+            owner = Owner(*json.loads((self._path / max(names)).read_bytes()))
+        except FileNotFoundError:  # A process that has taken it over has deleted it meanwhile.
+            return self._last()
+        return int(max(names)), owner
+
+    def _now(self) -> float:
+        probe: Any = self._path / f"time-{self.me.token}"
+        probe.write_bytes(b"")
+        now = probe.modified()
+        probe.unlink()
+        return now
+
+    def _renew(self) -> None:
+        while not self._stop.wait(HEARTBEAT):
+            with suppress(BucketError):  # The next try may succeed, and the run asks for `owner`.
+                if self.owner() != self.me:
+                    return
+                if not self._stop.is_set():
+                    self._write(self.me)
+
+    def _write(self, owner: Owner) -> None:
+        self._object.write_bytes(json.dumps(owner).encode())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the `Lease` of a folder, after waiting until it is free."""
+    lease = Lease(path)
+    lease.acquire(wait=True)
+    try:
+        yield
+    finally:
+        lease.release()
