@@ -21,6 +21,7 @@ def get_config() -> ConfigDict:
     config.views = 2  # augmented views of each image
     config.precision = "float32"  # precision of the networks: "float32" or "bf16"
     config.accumulate_steps = 1  # chunks in which a batch is encoded, with all its negatives
+    config.batch_norm_group = 0  # devices that share BatchNorm's statistics (0: all)
     config.init = ""  # run or weights file to start the backbone from ("": random weights)
     config.init_projector = False  # start the projector from the same run
     config.log_every = 20  # steps between two lines of metrics.jsonl

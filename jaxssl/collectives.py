@@ -41,9 +41,9 @@ def mean(tree: T, axis_name: str | None) -> T:
     return tree if axis_name is None else lax.pmean(tree, axis_name)
 
 
-def sum(tree: T, axis_name: str | None) -> T:
-    """Sum a tree of arrays over all devices, leaf by leaf."""
-    return tree if axis_name is None else lax.psum(tree, axis_name)
+def sum(tree: T, axis_name: str | None, *, groups: list[list[int]] | None = None) -> T:
+    """Sum a tree of arrays over all devices, or over those of each group, leaf by leaf."""
+    return tree if axis_name is None else lax.psum(tree, axis_name, axis_index_groups=groups)
 
 
 def max(x: Array, axis_name: str | None) -> Array:

@@ -257,6 +257,18 @@ def test_step_communicates_gradients_statistics_and_the_loss(name):
     assert actual == gradient + STEPS[name] + send("all-gather", B)
 
 
+@pytest.mark.parametrize("group", [1, 4])
+def test_groups_of_batch_norm_add_only_the_mean_of_the_running_statistics(group):
+    actual, params = step("siamese", encoder=ENCODER._replace(norm_group=group))
+    running = summed(*[(width,) for width in (*NET, *HEAD)], times=2)
+    expected = summed(*[x.shape for x in params], times=1) + running + gathered(2)
+    expected += send("all-gather", B)
+    # Sums over the one device of a group are none.
+    expected += normalised(*NET, *HEAD, times=2) if group > 1 else Counter()
+    assert 3 <= actual.pop(("all-reduce", 4)) <= 8
+    assert actual == expected
+
+
 @pytest.mark.parametrize("sharding", ["optimizer", "all"])
 def test_split_parameters_are_gathered_and_their_gradient_is_reduced(sharding):
     hidden = 2 * N

@@ -307,6 +307,10 @@ def test_batch_norm_of_nnx_spans_all_devices_and_of_linen_needs_the_axis(plugin)
         return run(x), expected
 
     np.testing.assert_allclose(*apply("Stateful"), rtol=1e-5, atol=1e-5)
+    settings = load(net=plugin("Stateful"))
+    with pytest.raises(UserError, match="networks of NNX average over all devices; leave it at 0"):
+        settings.update({"batch_norm_group": 2})
+        make_networks(settings)
     with pytest.raises(ValueError, match="Statistics has BatchNorm, which would average over"):
         apply("Statistics")
 

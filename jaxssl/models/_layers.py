@@ -5,7 +5,8 @@ this with float32 statistics needs standard dtype promotion, which is enabled in
 caller asks for strict promotion.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -83,16 +84,39 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
         return norm(x)
 
 
+def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManager[None]:
+    """Let all BatchNorms of Linen modules average over groups of devices in place of all devices.
+
+    Args:
+        size: number of consecutive devices of a group; 0 stands for all.
+        axis_name: the mapped axis, or None.
+    """
+    devices = collectives.device_count(axis_name)
+    if not 0 < size < devices:
+        return nullcontext()
+    groups = [list(range(first, first + size)) for first in range(0, devices, size)]
+
+    def intercept(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+        if isinstance(context.module, nn.BatchNorm | MaskedBatchNorm):
+            # The setting is no argument of the networks, and modules are frozen.
+            object.__setattr__(context.module, "axis_index_groups", groups)
+        return call(*args, **kwargs)
+
+    return nn.intercept_methods(intercept)
+
+
 class MaskedBatchNorm(nn.Module):
     """BatchNorm over unmasked rows, with devices weighted by their number of unmasked rows.
 
     Attributes:
         momentum: weight of the old running statistics in an update.
         epsilon: added to the variance.
+        axis_index_groups: groups of devices, see `jax.lax.psum`. None stands for all devices.
     """
 
     momentum: float = 0.9
     epsilon: float = 1e-5
+    axis_index_groups: list[list[int]] | None = None
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
@@ -105,10 +129,11 @@ class MaskedBatchNorm(nn.Module):
         x32 = x.astype(jnp.float32)
         if train:
             weight = mask.astype(jnp.float32)[:, None]
-            count, total = collectives.sum((jnp.sum(weight), jnp.sum(x32 * weight, 0)), axis_name)
+            add = partial(collectives.sum, axis_name=axis_name, groups=self.axis_index_groups)
+            count, total = add((jnp.sum(weight), jnp.sum(x32 * weight, 0)))
             mean = total / jnp.maximum(count, 1)
             square = jnp.sum((x32 - mean[None]) ** 2 * weight, 0)
-            var = collectives.sum(square, axis_name) / jnp.maximum(count, 1)
+            var = add(square) / jnp.maximum(count, 1)
             if not self.is_initializing():
                 old, new = self.momentum, 1 - self.momentum
                 running_mean.value = old * running_mean.value + new * mean

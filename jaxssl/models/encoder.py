@@ -11,7 +11,9 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxssl import collectives
 from jaxssl.losses.accumulate import map_chunks
+from jaxssl.models._layers import batch_norm_groups
 
 T = TypeVar("T")
 # one array, or arrays of equally many examples by name
@@ -34,6 +36,8 @@ class Encoder(NamedTuple):
             outputs are float32.
         num_chunks: number of chunks that a batch is encoded in (gradient accumulation). BatchNorm
             then uses the statistics of a chunk.
+        norm_group: number of devices that share BatchNorm's statistics; 0 stands for all. The
+            running statistics are the mean of all groups.
         text: the encoder of captions, or None.
     """
 
@@ -42,6 +46,7 @@ class Encoder(NamedTuple):
     predictor: nn.Module | None = None
     precision: str = "float32"
     num_chunks: int = 1
+    norm_group: int = 0
     text: "Encoder | None" = None
 
     def modules(self) -> dict[str, nn.Module]:
@@ -200,9 +205,12 @@ def _train(
     **keys: object,
 ) -> tuple[Array, Collection]:
     """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
-    options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}
-    h, updated = _apply(encoder, name, params, stats, x, **options, **keys)
-    return h, updated.get("batch_stats", {})
+    axis = None if encoder.norm_group == 1 else axis_name
+    options = {"train": True, "axis_name": axis, "mutable": ["batch_stats"]}
+    with batch_norm_groups(encoder.norm_group, axis):
+        h, updated = _apply(encoder, name, params, stats, x, **options, **keys)
+    new = updated.get("batch_stats", {})
+    return h, collectives.mean(new, axis_name) if encoder.norm_group else new
 
 
 def _first_view(group: Images) -> Images:

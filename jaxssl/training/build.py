@@ -101,6 +101,10 @@ def build(
             f"accumulate_steps={config.accumulate_steps} must divide the {per_device} images of a "
             f"batch on each of {num_devices} devices"
         )
+    if config.batch_norm_group and num_devices % min(config.batch_norm_group, num_devices):
+        raise UserError(
+            f"batch_norm_group={config.batch_norm_group} must divide the {num_devices} devices"
+        )
     length = run_length(config, num_examples)
     steps_per_epoch, total_steps = length
     numbers = dict(numbers or {})

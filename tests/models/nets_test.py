@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from net_cases import KEY, count_params, init_shapes, intermediate_shapes, norma
 
 from jaxssl import distributed
 from jaxssl.models import clip_resnet, convnet, heads, resnet, s3d, vit
+from jaxssl.models._layers import MaskedBatchNorm, batch_norm_groups
 
 # parameters of torchvision's ResNets with a classifier of 1000 classes
 TORCHVISION = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160}
@@ -136,6 +138,42 @@ MODULES = {
     "clip_resnet": (clip_resnet.Block(3, 1), (16, 4, 4, 2)),
     "s3d": (s3d.Separable(3, 3, gating=True), (16, 2, 3, 3, 2)),
 }
+
+
+class Masked(nn.Module):
+    """Normalise rows, and leave those out whose first entry is not positive."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None):
+        return MaskedBatchNorm()(x, x[:, 0] > 0, train=train, axis_name=axis_name)
+
+
+GROUPED = {
+    "convnet": MODULES["convnet"],
+    "resnet": (resnet.ResNet((1,), False, "cifar", width=8, remat=True), (16, 4, 4, 1)),
+    "masked": (Masked(), (16, 5)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_batch_norm_in_groups_uses_the_statistics_of_each_group(name):
+    module, shape = GROUPED[name]
+    x = normal(*shape) + jnp.arange(16.0).reshape(16, *[1] * (len(shape) - 1)) / 8
+    variables = random_variables(module, x)
+    run = partial(module.apply, variables, train=True, mutable=["batch_stats"])
+
+    def apply(x):
+        with batch_norm_groups(2, "data"):
+            out, state = run(x, axis_name="data")
+        return out, jax.tree.map(lambda s: s[None], state["batch_stats"])
+
+    split = distributed.spmd(apply, distributed.make_mesh(), P("data"), P("data"))
+    out, stats = jax.jit(split)(x)
+    alone = [jax.jit(run)(x[i : i + 4]) for i in range(0, 16, 4)]
+    expected = jnp.concatenate([part for part, _ in alone])
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+    for actual, *parts in zip(*map(jax.tree.leaves, (stats, *(s for _, s in alone))), strict=True):
+        np.testing.assert_allclose(actual, np.repeat(parts, 2, axis=0), rtol=1e-4, atol=1e-5)
 
 
 @cache

@@ -12,6 +12,7 @@ from jaxssl.data.decoders.decoding import Crops
 from jaxssl.errors import UserError, suggest
 from jaxssl.losses.objective import Objective
 from jaxssl.methods.base import Method
+from jaxssl.models.adapters import NnxNetwork
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.models.transfer import Transfer
 from jaxssl.training.config.groups import arguments, factory
@@ -93,11 +94,17 @@ def make_networks(config: ConfigDict) -> Encoder:
             f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
         )
     settings = {"precision": config.precision, "num_chunks": config.accumulate_steps}
+    settings["norm_group"] = config.batch_norm_group
     text = None
     if config.text.name != "none":
         text = Encoder(_make("text", config.text), _make("head", config.head), **settings)
     net, head = _make("net", config.net), _make("head", config.head)
-    return Encoder(net, head, _make("predictor", config.predictor), **settings, text=text)
+    encoder = Encoder(net, head, _make("predictor", config.predictor), **settings, text=text)
+    if config.batch_norm_group and any(
+        isinstance(x, NnxNetwork) for x in encoder.modules().values()
+    ):
+        raise UserError("batch_norm_group: networks of NNX average over all devices; leave it at 0")
+    return encoder
 
 
 def _make(group: str, config: ConfigDict) -> Any:

@@ -46,6 +46,7 @@ LATER: dict[str, object] = {
     "optim.decay_all": False,
     "optim.sharding": "none",
     "init": "",
+    "batch_norm_group": 0,
     "data.channels": 0,
     "data.normalise": "auto",
     **{f"optim.{key}": value for key, value in Transfer._field_defaults.items()},
@@ -59,7 +60,7 @@ NETWORKS = ("net", "text", "head", "predictor")
 LIMITS = {
     ">= -1": "data.workers",
     ">= 0": "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
-    "optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
+    "batch_norm_group optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
     ">= 1": "batch_size views log_every accumulate_steps max_skipped data.context data.frame_size",
