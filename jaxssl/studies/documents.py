@@ -91,12 +91,18 @@ def write_page(
         command: the command line that makes the page.
         tables: in this order.
         facts: about the measurement, shown below the title.
-        claims: the `claim_cells` of each claim, which stand above the tables.
-        pictures: which stand below the tables.
+        claims: the `claim_cells` of each claim, which stand below the tables. Those that were not
+            run are folded away.
+        pictures: which stand above the tables.
     """
     values = {"title": title, "command": command, "facts": facts, "tables": tables}
-    of_claims = page.Table("claims", CLAIM_HEADING, claims)
-    html = page.render("study.html", **values, claims=of_claims, pictures=pictures)
+    parts = {
+        name: page.Table(
+            "claims", CLAIM_HEADING, [x for x in claims if (x[-1] == NOT_RUN) == left], title=name
+        )
+        for name, left in (("measured", False), ("not_run", True))
+    }
+    html = page.render("study.html", **values, **parts, pictures=pictures)
     file_io.write_text(path, html)
 
 
