@@ -6,14 +6,14 @@ accuracy. With --equal_steps all runs have the same number of steps. MMCL, losse
 TCL without labels have their own studies: batch_size_mmcl, batch_size_tcl and views.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import batch_size_cells
 from jaxssl.studies.compared_methods import LABELLED, METHODS, ON_REQUEST
-from jaxssl.studies.grid import KNN, LINEAR, Results
+from jaxssl.studies.grid import KNN, LINEAR, Comparison, Results
 from jaxssl.studies.study import Claim, Findings, Setting, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, spread
 
@@ -43,16 +43,17 @@ def run(setting: Setting) -> Findings:
     methods = select_methods(setting.methods, default, (*ON_REQUEST, *LABELLED))
     sizes = batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross({name: METHODS[name] for name in methods}, sizes))
-    verdicts = {
+    verdicts: dict[str, Verdict | Comparison] = {
         key: grid.above(above, below, sizes, metric, "B={}")
         for key, (above, below, metric) in PAIRS.items()
     }
+    verdicts |= judge_changes(results, tuple(sizes), CHANGES, CLAIMS) | _judge_lead(results, sizes)
     findings = grid.grid_findings(
         results,
         "batch size",
         [KNN, LINEAR],
         CLAIMS,
-        {**verdicts, **judge_changes(results, tuple(sizes), CHANGES, CLAIMS)},
+        verdicts,
         log="x",
     )
     # The claims are about every batch size. Some of them, or one alone, can refute but not show it.
@@ -62,6 +63,19 @@ def run(setting: Setting) -> Findings:
         if key in judged and judged[key].holds and not complete:
             judged[key] = judged[key]._replace(holds=None)
     return findings._replace(verdicts=judged)
+
+
+def _judge_lead(results: Results, sizes: Collection[int]) -> dict[str, Verdict]:
+    """Judge whether AUC-CL's lead over SimCLR is larger at the smallest batch size."""
+    ends = grid.above("auc_cl", "simclr", (min(sizes), max(sizes)), KNN, "B={}")
+    leads = {
+        size: [a - b for a, b in zip(*pair, strict=True)]
+        for size, pair in grid.pair_values(results, ends).items()
+    }
+    if len({len(lead) for lead in leads.values()}) != 1 or len(leads) < 2:
+        return {}
+    text = ", ".join(f"lead at {size} {spread(lead)}" for size, lead in leads.items())
+    return {"auc_cl_lead": judge(CLAIMS["auc_cl_lead"], *leads.values()).after(text)}
 
 
 def judge_changes(

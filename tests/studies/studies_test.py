@@ -175,6 +175,27 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == expected
 
 
+def test_graphs_study_trains_the_recipes_on_the_named_sets(trained_cells, monkeypatch, tmp_path):
+    made, seen = grid.run_grid, []
+
+    def run_grid(setting, cells, protocols):
+        seen.append((setting.config, dict(setting.overrides)["data.path"], *protocols))
+        return made(setting, cells, protocols)
+
+    monkeypatch.setattr(grid, "run_grid", run_grid)
+    options = setting(tmp_path, methods=("mmcl", "graphcl"), overrides=(("data.path", "tu"),))
+    findings = study("graphs").run(options._replace(dataset="MUTAG.zip,NCI1"))
+    assert seen == [
+        (f"graphs/tu:{loss}", f"tu/{name}", "svm")
+        for name in ("MUTAG.zip", "NCI1")
+        for loss in ("mmcl", "graphcl")
+    ]
+    assert set(findings.verdicts) == {"MUTAG"}  # The paper has no figure for NCI1.
+    [table] = findings.tables
+    assert tuple(table.heading) == ("", "MUTAG", "NCI1")
+    assert [row[0] for row in table.rows] == ["mmcl", "graphcl", "raw", "untrained"]
+
+
 def test_tuning_table_has_the_candidates_by_descending_knn_accuracy():
     scores = {"t 0.1": (70.0, 95.0), "t 0.2": (90.0, 80.0), "t 0.3": (80.0, 99.0)}
     results = {
