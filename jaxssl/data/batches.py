@@ -346,7 +346,6 @@ def _start_worker(index: int, count: int) -> None:
 
     A run that is asked to stop may need more batches before it stops.
     """
-    del index, count
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import tensorflow_datasets as tfds
 from flax.typing import VariableDict
 from jax import numpy as jnp
 from jax.typing import DTypeLike
@@ -181,14 +180,13 @@ def _round_up(counts: np.ndarray) -> Room:
 
 
 def open_graphs(
-    folder: Path, info: tfds.core.DatasetInfo, metadata: Mapping[str, object], data: object
+    folder: Path, features: object, metadata: Mapping[str, object], data: object
 ) -> Opened:
     """Find the number of node tags of a prepared data set.
 
     Raises:
         UserError: if it is missing or impossible.
     """
-    del info, data
     count = metadata.get("num_tags")
     if type(count) is not int or not 0 < count <= integrity.MAX_CLASSES:
         raise integrity.damaged(folder, f"its num_tags is {count!r:.80}")
@@ -206,7 +204,6 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     Raises:
         UserError: if they shall be kept on the device.
     """
-    del source, crops, workers
     if cache == "device":
         raise UserError(
             "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
@@ -216,7 +213,6 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = None) -> Reader:
     """Build the reader of packed batches, which keeps all graphs of the split in memory."""
-    del crops
     graphs, num_tags, batch_size = array(source).graphs, source.shape[0], order.batch_size
     sizes = sizes_of(graphs)
     steps = range(EPOCHS * (len(sizes) // batch_size))
@@ -241,7 +237,6 @@ def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = N
 
 def array(source: Source, inputs: object = None) -> GraphArray:
     """Decode all graphs of a split to one `GraphArray`."""
-    del inputs
     examples = source.read(np.arange(len(source)))
     return GraphArray([example.input for example in examples], source.shape[0])
 
@@ -255,7 +250,6 @@ def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Callable:
 
 def find_crops(size: int, views: Sequence[object], small: Sequence[object]) -> Crops:
     """Return no crops."""
-    del views, small
     return Crops((), (), size)
 
 
@@ -276,7 +270,6 @@ def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
 
 def make_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
     """Return the inputs of a run's network, which sees graphs with ``shape`` [node tags]."""
-    del config
     return GraphInputs(shape[0])
 
 
@@ -286,7 +279,6 @@ def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> Gr
     Raises:
         UserError: if the layer is missing.
     """
-    del config
     try:
         return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
     except KeyError as error:
@@ -317,7 +309,6 @@ def histograms(examples: GraphArray, extract: Callable[..., object] | None = Non
     Returns:
         [n, f] float32: counts of degrees 0 to 32, counts of tags, log(1 + nodes), log(1 + edges).
     """
-    del extract
     rows = []
     for tag, edge in examples.graphs:
         degree = np.minimum(np.bincount(edge.ravel(), minlength=len(tag)), MAX_DEGREE)

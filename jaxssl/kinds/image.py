@@ -161,7 +161,6 @@ def make_reader(
     source: Source, order: Order, rows: int, crops: Crops | None, captions: bool = False
 ) -> Reader:
     """Build the reader of image batches."""
-    del rows
     read = ReadImages(source, crops, order.seed, captions)
     return batches.make_reader(read, source, order.batch_size, read.everything)
 

@@ -106,7 +106,6 @@ def open_clips(
     Raises:
         UserError: if the metadata hold no such shape.
     """
-    del features, data
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
     if valid:
@@ -127,7 +126,6 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     Raises:
         UserError: if they shall be kept on the device.
     """
-    del crops, workers
     if cache == "device":
         raise UserError("data.cache='device' cannot hold clips, which are streamed; set 'auto'")
     lengths = "different lengths" if source.shape[0] is None else "one length"
@@ -136,7 +134,6 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) -> Reader:
     """Build the reader of batches of clips."""
-    del rows
     return batches.make_reader(ReadClips(source, crops, order.seed), source, order.batch_size)
 
 
@@ -158,7 +155,6 @@ def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Augment:
 
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) -> Crops:
     """Return the number of consecutive frames of each view, which the host can cut."""
-    del small
     return Crops((), (), size, tuple(span(v["frames"], v["stride"]) for v in views))
 
 
@@ -202,7 +198,6 @@ def pixels(examples: LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarra
 
 def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
     """Return a drawing of each clip."""
-    del size
     return np.stack([frame_grid(example.input) for example in source.read(indices)])
 
 

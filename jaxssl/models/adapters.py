@@ -123,7 +123,6 @@ class FunctionNetwork(NamedTuple):
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the parameters."""
-        del train
         params = self.init_params(key, x)
         paths = [path for path, _ in jax.tree.leaves_with_path(params)]
         if not isinstance(params, dict) or any(
@@ -173,7 +172,6 @@ class NnxNetwork:
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Build the module with this key."""
-        del x, train
         _ = self._parts  # checks the kinds of variables
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}

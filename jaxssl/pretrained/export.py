@@ -126,7 +126,6 @@ def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
 
 
 def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
-    del header
     inputs = pretrained.inputs
     encode = make_encode(pretrained, inputs)
     variables = {"net": pretrained.variables["net"]}

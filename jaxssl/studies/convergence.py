@@ -4,20 +4,11 @@ The default methods are the ones that the text of the paper names, or LightlyAI'
 source of its figure. --methods takes others.
 """
 
-from jaxssl.studies import grid
+from jaxssl.studies import grid, study
 from jaxssl.studies.compared_methods import LABELLED, METHODS
 from jaxssl.studies.grid import KNN
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import metric_curve
-from jaxssl.studies.study import (
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    read_claims,
-    select_methods,
-)
 from jaxssl.studies.verdicts import judge_all, spread
 
 # The momentum of the presets is too slow for a run of some hundred steps.
@@ -27,15 +18,15 @@ FIGURE_METHODS = ("simclr", "byol", "simsiam", "barlow_twins", "dino")
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
 PAPER = "convergence"
-CLAIMS = read_claims("convergence")
+CLAIMS = study.read_claims("convergence")
 # maps a method to (epochs, k-NN accuracies of each seed)
 Series = dict[str, tuple[list[float], list[list[float]]]]
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: study.Setting) -> study.Findings:
     """Read the online k-NN accuracy of every method's runs and judge the claims."""
     others = [name for name in ALL if name not in DEFAULT]
-    methods = select_methods(setting.methods, DEFAULT, others)
+    methods = study.select_methods(setting.methods, DEFAULT, others)
     faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
     cells = {name: {**ALL[name], **faster.get(name, {})} for name in methods}
     results = grid.run_grid(setting, cells)
@@ -60,14 +51,16 @@ def early_index(series: Series) -> int:
     return min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
 
 
-def curve_findings(series: Series, verdicts: dict[str, Verdict], where: str) -> Findings:
+def curve_findings(
+    series: Series, verdicts: dict[str, study.Verdict], where: str
+) -> study.Findings:
     """Return a plot of the accuracy curves, a table of three epochs and the verdicts."""
     epochs = next(iter(series.values()))[0]
     chosen = sorted({early_index(series), len(epochs) // 2, len(epochs) - 1})
     rows = [(name, *(spread(values[i]) for i in chosen)) for name, (_, values) in series.items()]
-    table = Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in chosen)), rows)
+    table = study.Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in chosen)), rows)
     figure = plot_lines(series, "epoch", "online k-NN top-1, %")
     alt = f"online k-NN of {', '.join(series)} against the epoch; the table has three epochs"
-    picture = Picture(KNN, figure, alt, "Bars are one standard deviation over seeds.")
+    picture = study.Picture(KNN, figure, alt, "Bars are one standard deviation over seeds.")
     data = {name: {"epochs": x, KNN: y} for name, (x, y) in series.items()}
-    return Findings([table], [picture], verdicts, data, where)
+    return study.Findings([table], [picture], verdicts, data, where)

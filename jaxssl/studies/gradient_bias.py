@@ -38,19 +38,11 @@ from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.images import DASHES, MARKERS
+from jaxssl.studies import study
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import make_axes
-from jaxssl.studies.study import (
-    REFUTED,
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    read_claims,
-)
 from jaxssl.studies.verdicts import (
     bonferroni_level,
     combine_verdicts,
@@ -81,7 +73,7 @@ ARMS = (
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
-CLAIMS = read_claims("gradient_bias")
+CLAIMS = study.read_claims("gradient_bias")
 
 
 class Point(NamedTuple):
@@ -93,7 +85,7 @@ class Point(NamedTuple):
     description: str
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: study.Setting) -> study.Findings:
     """Measure the gradient bias of every loss at every batch size."""
     workdir, seeds = setting.workdir, range(setting.seeds)
     points = [_encoder(workdir)] if workdir else list(map(_linear_map, seeds))
@@ -135,7 +127,7 @@ def run(setting: Setting) -> Findings:
         }
         for name, by_size in estimates.items()
     }
-    return Findings(
+    return study.Findings(
         _tables(estimates, sizes, where),
         _pictures(estimates, sizes),
         _verdicts(estimates),
@@ -145,7 +137,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _losses(
-    setting: Setting, name: str, num_examples: int, batch_size: int
+    setting: study.Setting, name: str, num_examples: int, batch_size: int
 ) -> tuple[Objective, Objective | None]:
     """Return the loss of a name, and the loss of the reference gradient if it is another."""
 
@@ -213,7 +205,7 @@ def _encoder(workdir: Path) -> Point:
     return Point(embed, params, count, text)
 
 
-def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[Table]:
+def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[study.Table]:
     heading = ("", *(f"batch {size}" for size in sizes))
     bias, noise = [], []
     for name, by_size in estimates.items():
@@ -230,8 +222,8 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[Ta
     )
     noise_note = "sqrt(E |g - E g|²) / |g*|: the deviation of a single minibatch's gradient."
     return [
-        Table("Bias of the gradient", heading, bias, bias_note),
-        Table("Deviation of the gradient", heading, noise, noise_note),
+        study.Table("Bias of the gradient", heading, bias, bias_note),
+        study.Table("Deviation of the gradient", heading, noise, noise_note),
     ]
 
 
@@ -246,7 +238,7 @@ def _format(estimates: Sequence[BiasEstimate]) -> str:
     return f"{estimate.bias:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
+def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[study.Picture]:
     axis = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
     figure, axes = make_axes(xlabel="batch size", **axis)
     for i, (name, by_size) in enumerate(estimates.items()):
@@ -261,7 +253,7 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
         "interval contains 0, and the marker is its upper end. Losses with memory are shown after "
         "their last epoch."
     )
-    pictures = [Picture("batch", figure, "bias against batch size; see the table", caption)]
+    pictures = [study.Picture("batch", figure, "bias against batch size; see the table", caption)]
     with_memory = {name: by for name, by in estimates.items() if name in WITH_MEMORY}
     if with_memory:
         figure, axes = make_axes(xlabel=f"epochs seen before, batch size {sizes[0]}", **axis)
@@ -271,7 +263,9 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
             _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], pooled)
         figure.legend(loc="outside right upper", fontsize="small")
         caption = "Averages over steps take the place of averages over a large batch."
-        pictures.append(Picture("visits", figure, "bias against epochs; see the table", caption))
+        pictures.append(
+            study.Picture("visits", figure, "bias against epochs; see the table", caption)
+        )
     return pictures
 
 
@@ -293,7 +287,7 @@ def _plot_bias(
         errorbar(x, high, bars, uplims=True, linestyle="none", markerfacecolor="white")
 
 
-def _verdicts(estimates: Estimates) -> dict[str, Verdict]:
+def _verdicts(estimates: Estimates) -> dict[str, study.Verdict]:
     verdicts = {}
     for name in ("auc_cl", "auc_cl_sum"):
         if name in estimates:
@@ -307,7 +301,7 @@ def _verdicts(estimates: Estimates) -> dict[str, Verdict]:
     if slopes:
         root = judge(CLAIMS["simclr_root"], slopes, [-0.5] * len(slopes))
         root = root.after(f"exponent {spread(slopes)}, less -0.5")
-        verdicts["simclr_root"] = root._replace(failure=REFUTED)
+        verdicts["simclr_root"] = root._replace(failure=study.REFUTED)
     for name in ("decl", "sogclr"):
         if name in estimates:
             size = min(estimates[name])
@@ -324,12 +318,12 @@ def _biases(estimates: Sequence[BiasEstimate]) -> list[float]:
     return [estimate.bias for estimate in estimates]
 
 
-def _judge_unbiased(estimates: Sequence[BiasEstimate]) -> Verdict:
+def _judge_unbiased(estimates: Sequence[BiasEstimate]) -> study.Verdict:
     """Judge whether gradients are unbiased: all intervals contain 0 and end below `SMALL`."""
     pooled = _pool(estimates)
     small = True if pooled.high < SMALL and len(estimates) > 1 else None
     biased = any(estimate.low > 0 for estimate in estimates)
-    return Verdict(_format(estimates), False if biased else small)
+    return study.Verdict(_format(estimates), False if biased else small)
 
 
 def _slopes(biases: Mapping[int, Sequence[float]]) -> list[float]:

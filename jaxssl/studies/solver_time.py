@@ -17,18 +17,10 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.losses.pairs import pair_views
+from jaxssl.studies import study
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import plot_lines
-from jaxssl.studies.study import (
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    read_claims,
-    scale_value,
-)
 from jaxssl.training.build import build, make_init
 from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
@@ -46,13 +38,13 @@ LOSSES = {
 }
 IMAGENET = {"net.stem": "imagenet", "augment.size": 224}
 FLAGS = ("batch_sizes",)
-CLAIMS = read_claims("solver_time")
+CLAIMS = study.read_claims("solver_time")
 Call = Callable[[], object]
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: study.Setting) -> study.Findings:
     """Time the losses alone, then whole training steps."""
-    sizes = setting.batch_sizes or scale_value(setting, BATCHES)
+    sizes = setting.batch_sizes or study.scale_value(setting, BATCHES)
     losses = {b: _median_seconds({n: _loss(setting, n, b) for n in LOSSES}) for b in sizes}
     steps = {b: _median_seconds({n: _step(setting, n, b) for n in LOSSES}) for b in sizes}
     heading = ("", *(f"batch {b}" for b in sizes))
@@ -65,11 +57,13 @@ def run(setting: Setting) -> Findings:
         rows = [(name, *(f"{1e3 * times[b][name]:.2f}" for b in sizes)) for name in LOSSES]
         for name in MAX_RATIO:
             rows.append((f"{name} / simclr", *(f"{_ratio(times[b], name):.2f}" for b in sizes)))
-        tables.append(Table(title, heading, rows, note))
+        tables.append(study.Table(title, heading, rows, note))
         series = {name: (sizes, [[1e3 * times[b][name]] for b in sizes]) for name in LOSSES}
         figure = plot_lines(series, "batch size", f"{kind}, ms", log="xy")
         alt = f"time of a {kind} against batch size; the table has the numbers"
-        pictures.append(Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic."))
+        pictures.append(
+            study.Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic.")
+        )
     net = cell_config(setting, {}).net
     is_small = net.name != "resnet" or net.depth < 50
     verdicts = {}
@@ -79,16 +73,16 @@ def run(setting: Setting) -> Findings:
         holds = max(ratios.values()) <= max_ratio
         if is_small and not holds:
             text += "; the network is smaller than the paper's"
-        verdicts[name] = Verdict(text, None if is_small and not holds else holds)
+        verdicts[name] = study.Verdict(text, None if is_small and not holds else holds)
     data = {"loss": losses, "step": steps}
-    return Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
+    return study.Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
 
 
 def _ratio(times: Mapping[str, float], name: str) -> float:
     return times[name] / times["simclr"]
 
 
-def _loss(setting: Setting, name: str, batch: int) -> Call:
+def _loss(setting: study.Setting, name: str, batch: int) -> Call:
     config = cell_config(setting, {**LOSSES[name], "batch_size": batch})
     objective = factory("loss", config.loss.name)(**arguments(config.loss))
     key = jax.random.key(0)
@@ -103,7 +97,7 @@ def _loss(setting: Setting, name: str, batch: int) -> Call:
     return lambda: gradient(z)
 
 
-def _step(setting: Setting, name: str, batch: int) -> Call:
+def _step(setting: study.Setting, name: str, batch: int) -> Call:
     """Return a training step on random images of the scale's size."""
     size = IMAGENET if setting.scale == "paper" else {}
     cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}

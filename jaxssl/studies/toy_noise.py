@@ -45,7 +45,6 @@ class Ends(NamedTuple):
 
 def run(setting: Setting) -> Findings:
     """Run direct descent and DeCL from the same starts under the same noise."""
-    del setting
     optimum = _optimum()
     paths = {
         (name, variance): np.asarray(_descend(name, variance, weight), np.float64)

@@ -116,7 +116,6 @@ def _larc(
     """Add the weight decay and scale by LARC's ratio, which needs both norms separately."""
 
     def init(params: optax.Params) -> optax.OptState:
-        del params
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update(

@@ -27,7 +27,6 @@ def run(command: Sequence[str], retries: int) -> int:
     status = 0
 
     def stop(number: int, frame: object) -> None:
-        del frame
         stopped.append(number)
         # A terminal sends SIGINT to the command too, and a second signal would end it at once.
         if child and number == signal.SIGTERM:

@@ -73,7 +73,6 @@ class Planes:
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         """Return uint8 pixels [h, w, c]."""
-        del dtype, copy
         return np.stack([np.asarray(plane) for plane in self._planes], axis=2)
 
 

@@ -71,7 +71,6 @@ class Builder(user_files.Builder, skip_registration=True):
         return self._make_info(self.title, features, metadata)
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         sizes: set[tuple[int, int]] = set()
         splits = self.builder_config.contents.splits
         return {split: self._generate_examples(split, sizes) for split in splits}

@@ -38,7 +38,6 @@ class Builder(user_files.Builder, skip_registration=True):
         return self._make_info("Pictures and captions", features, metadata, disable_shuffling=True)
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:

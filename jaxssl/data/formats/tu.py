@@ -67,7 +67,6 @@ class Builder(user_files.Builder, skip_registration=True):
         return read_tu_graphs(self.builder_config.root, self.builder_config.inside)
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:

@@ -40,7 +40,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         return {split: self._generate_examples(*arrays) for split, arrays in load_splits().items()}
 
     def _generate_examples(

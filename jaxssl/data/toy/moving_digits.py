@@ -76,7 +76,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         splits = digits.load_splits()
         return {
             split: self._generate_examples(split, images[indices])

@@ -38,7 +38,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        del dl_manager
         return {split: self._generate_examples(split) for split in SIZES}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, object]]]:

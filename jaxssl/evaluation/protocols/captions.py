@@ -46,7 +46,6 @@ def evaluate(
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """Evaluate image-text retrieval on the test images and all their distinct captions."""
-    del seed
     embed_images, embed_texts, test = context.embed_images, context.embed_texts, context.test
     if embed_images is None or embed_texts is None or test is None or not test.captioned:
         raise ValueError(

@@ -13,17 +13,8 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from jaxssl.components import Settings
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Presets,
-    Protocol,
-    Result,
-    check_features,
-    choose_settings,
-    make_results,
-)
 from jaxssl.evaluation.protocols.linear import fit
 from jaxssl.training.config.schedules import learning_rate
 
@@ -38,7 +29,7 @@ ELEVATER = {
     "batch_size": 64,
     "momentum": 0.9,
 }
-PRESETS: Presets = {
+PRESETS: base.Presets = {
     "default": {"shots": (1, 5), "draws": 20, "C": 10.0, "max_iter": 1000},
     "elevater": {"shots": (5,), **ELEVATER},
     "elevater_20": {"shots": (20,), **ELEVATER},
@@ -77,8 +68,8 @@ def evaluate(
     Raises:
         ValueError: if a class has fewer training examples than shots, or an argument is invalid.
     """
-    features = check_features(train_features, train_labels, test_features, test_labels)
-    chosen = choose_settings(PRESETS, preset, "default", settings)
+    features = base.check_features(train_features, train_labels, test_features, test_labels)
+    chosen = base.choose_settings(PRESETS, preset, "default", settings)
     scores = {}
     for result in _by_shots(features, chosen, seed):
         scores |= {result.metric: result.value, f"{result.metric}_std": result.std or 0.0}
@@ -86,7 +77,7 @@ def evaluate(
 
 
 def accuracy(
-    features: Features, *, shots: int, draws: int, C: float, max_iter: int, seed: int
+    features: base.Features, *, shots: int, draws: int, C: float, max_iter: int, seed: int
 ) -> np.ndarray:
     """Compute the test accuracy of logistic regression for each draw of training examples.
 
@@ -137,7 +128,7 @@ class Outcomes(NamedTuple):
 
 
 def elevater(
-    features: Features,
+    features: base.Features,
     *,
     shots: int,
     draws: int,
@@ -352,14 +343,14 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
     )
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
     """Evaluate the few-shot probe for each number of shots, as mean and std over the draws."""
     return list(_by_shots(context.features, PRESETS[preset], seed, preset=preset))
 
 
 def _by_shots(
-    features: Features, settings: Settings, seed: int, **details: object
-) -> Iterator[Result]:
+    features: base.Features, settings: Settings, seed: int, **details: object
+) -> Iterator[base.Result]:
     """Yield the results of each number of shots, with the settings that were chosen."""
     for shots in np.atleast_1d(settings["shots"]).tolist():
         chosen = {**settings, "shots": shots}
@@ -371,7 +362,7 @@ def _by_shots(
             chosen["chosen_lr"] = outcome.lr.tolist()
             chosen["chosen_weight_decay"] = outcome.weight_decay.tolist()
         scores = {f"fewshot_{shots}shot_{name}": values for name, values in scores.items()}
-        yield from make_results(scores, **details, **chosen)
+        yield from base.make_results(scores, **details, **chosen)
 
 
 def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
@@ -385,4 +376,4 @@ def _normalise(x: Array, rows: Array, real: Array | None = None) -> Array:
     return jnp.concatenate([z, jnp.ones_like(z[:, :1])], axis=1)
 
 
-protocol = Protocol(run, PRESETS)
+protocol = base.Protocol(run, PRESETS)

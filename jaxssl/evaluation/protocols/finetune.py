@@ -7,16 +7,8 @@ import numpy as np
 
 from jaxssl.data.splits import Source
 from jaxssl.evaluation import finetuning
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.finetuning import Training, Tuner
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Images,
-    Protocol,
-    Result,
-    images_of,
-    make_results,
-    stratified,
-)
 
 METRICS = ("top1", "top5", "mean_per_class")
 # MoCo-v3's transfer runs DeiT's code: learning rate lr * batch / 512, crop and flip, no
@@ -94,7 +86,7 @@ class Outcome(NamedTuple):
 
 
 def evaluate(
-    images: Images,
+    images: base.Images,
     *,
     training: Training,
     lr: tuple[float, ...],
@@ -164,7 +156,7 @@ def search(
     Raises:
         ValueError: if no image would be left for validation.
     """
-    held_out = stratified(source.labels, validation, seed=seed)
+    held_out = base.stratified(source.labels, validation, seed=seed)
     if not len(held_out):
         raise ValueError(
             f"the search needs a class with {np.ceil(1 / (2 * validation)):.0f} training images "
@@ -178,22 +170,22 @@ def search(
     return scores
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[base.Result]:
     """Evaluate fine-tuning with the settings of a preset.
 
     Raises:
         ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.
     """
-    settings, images = PRESETS[preset], images_of(context)
+    settings, images = PRESETS[preset], base.images_of(context)
     outcome = evaluate(images, **settings, seed=seed)
     training, selected = settings["training"], (outcome.lr, outcome.weight_decay)
     details = finetuning.summarise(training, *selected, len(images.train), images.mesh.size)
     details |= {"preset": preset, "validation": settings["validation"]}
     details |= {"train_loss": outcome.train_loss, "grid": outcome.grid}
     scores = {f"finetune_{name}": outcome.accuracy[name] for name in METRICS}
-    return make_results(scores, **details)
+    return base.make_results(scores, **details)
 
 
-protocol = Protocol(
+protocol = base.Protocol(
     run, PRESETS, examples=("image", "image_text"), kinds=("pretrained",), needs_features=False
 )

@@ -8,26 +8,16 @@ from jax import Array, lax
 from jax import numpy as jnp
 from numpy.typing import ArrayLike
 
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.nearest_neighbours import (
     QUERY_BLOCK,
     neighbours,
     slices,
 )
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Presets,
-    Protocol,
-    Result,
-    check_features,
-    choose_settings,
-    make_results,
-    top1_top5,
-)
 
 # These are settings of public implementations. Each preset gives the predictions of its
 # implementation.
-PRESETS: Presets = {
+PRESETS: base.Presets = {
     # Sources: zhirongw/lemniscate.pytorch test.py `kNN`, lightly utils/benchmarking/knn.py
     # `knn_predict`.
     "instdisc": {"k": 200, "temperature": 0.1},
@@ -70,12 +60,12 @@ def evaluate(
     Returns:
         "knn_top1" and "knn_top5" in percent, see `accuracy`.
     """
-    features = check_features(train_features, train_labels, test_features, test_labels)
-    return accuracy(features, **choose_settings(PRESETS, preset, DEFAULT, settings))
+    features = base.check_features(train_features, train_labels, test_features, test_labels)
+    return accuracy(features, **base.choose_settings(PRESETS, preset, DEFAULT, settings))
 
 
 def accuracy(
-    features: Features, *, k: int, temperature: float, weight: str = "exp"
+    features: base.Features, *, k: int, temperature: float, weight: str = "exp"
 ) -> dict[str, float]:
     """Compute the accuracy of a weighted vote of the k nearest training examples by cosine.
 
@@ -101,7 +91,7 @@ def accuracy(
     num_classes = int(max(np.max(train_labels, initial=0), np.max(test_labels, initial=0))) + 1
     hyper = {"k": k, "temperature": temperature, "weight": weight, "num_classes": num_classes}
     ranked = predict(train, train_labels, test, top=5, **hyper)
-    return top1_top5(ranked, test_labels, "knn_")
+    return base.top1_top5(ranked, test_labels, "knn_")
 
 
 def predict(
@@ -224,11 +214,10 @@ def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> n
     return labels.astype(np.int32)
 
 
-def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
     """Evaluate k-NN classification with the settings of a preset."""
-    del seed
     settings = PRESETS[preset]
-    return make_results(accuracy(context.features, **settings), preset=preset, **settings)
+    return base.make_results(accuracy(context.features, **settings), preset=preset, **settings)
 
 
-protocol = Protocol(run, PRESETS)
+protocol = base.Protocol(run, PRESETS)

@@ -9,21 +9,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from jaxssl.evaluation import finetuning, logistic_regression
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.finetuning import Training
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Images,
-    Presets,
-    Protocol,
-    Result,
-    check_features,
-    choose_settings,
-    images_of,
-    make_results,
-    top1_top5,
-)
 
 HCL = Training(
     optimiser="adam",
@@ -44,7 +32,7 @@ FAST: dict[str, object] = {
     "max_iter": 500,
 }
 DEFAULT = "fast"
-PRESETS: Presets = {
+PRESETS: base.Presets = {
     "fast": FAST,
     # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
     # after the L2 normalisation replaces their last BatchNorm.
@@ -127,12 +115,12 @@ def evaluate(
             f"preset {preset!r} trains on crops of images, not on features; take one of "
             f"{', '.join(presets)}, or call jaxssl.evaluate with 'linear:{preset}'"
         )
-    features = check_features(train_features, train_labels, test_features, test_labels)
-    return accuracy(features, **choose_settings(presets, preset, DEFAULT, settings), seed=seed)
+    features = base.check_features(train_features, train_labels, test_features, test_labels)
+    return accuracy(features, **base.choose_settings(presets, preset, DEFAULT, settings), seed=seed)
 
 
 def accuracy(
-    features: Features,
+    features: base.Features,
     *,
     C: tuple[float, ...],
     validation: float,
@@ -176,7 +164,7 @@ def accuracy(
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
-    scores = top1_top5(ranked, features.test_labels, "linear_")
+    scores = base.top1_top5(ranked, features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
 
 
@@ -203,7 +191,7 @@ class Outcome(NamedTuple):
 
 
 def evaluate_on_crops(
-    images: Images,
+    images: base.Images,
     *,
     training: Training,
     lr: float,
@@ -239,7 +227,7 @@ def evaluate_on_crops(
     return Outcome(accuracies[best], loss, min((best + 1) * best_of_every, training.epochs))
 
 
-def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
     """Evaluate the linear probe with the settings of a preset.
 
     Presets that train on crops give no results for raw pixels.
@@ -248,10 +236,10 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
     if "training" not in settings:
         details = accuracy(context.features, **settings, seed=seed)
         scores = {name: details.pop(name) for name in ("linear_top1", "linear_top5")}
-        return make_results(scores, preset=preset, **{**settings, **details})
+        return base.make_results(scores, preset=preset, **{**settings, **details})
     if context.encoder is None:
         return []
-    images = images_of(context)
+    images = base.images_of(context)
     outcome = evaluate_on_crops(images, **settings, seed=seed)
     training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
     details = finetuning.summarise(training, lr, decay, len(images.train), images.mesh.size)
@@ -260,7 +248,7 @@ def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Resul
         details["best_of_every"] = settings["best_of_every"]
         details["best_epoch"] = outcome.best_epoch
     scores = {f"linear_{name}": outcome.accuracy[name] for name in ("top1", "top5")}
-    return make_results(scores, preset=preset, **details)
+    return base.make_results(scores, preset=preset, **details)
 
 
-protocol = Protocol(run, PRESETS)
+protocol = base.Protocol(run, PRESETS)

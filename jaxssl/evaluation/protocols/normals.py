@@ -2,22 +2,15 @@
 
 import numpy as np
 
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation import surface_normals
 from jaxssl.evaluation.dense_head import Training, fit_dense_head
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Presets,
-    Protocol,
-    Result,
-    images_of,
-    make_results,
-)
 
 # SSL-transfer's code for NYUv2. Its script freezes the backbone up to the last stage, that is all.
 # Differs from the released code: directions are k-means of the training normals (there a file), and
 # labels are taken at the maps' resolution at once (there after two resizings).
 SSL_TRANSFER = Training(sides=(300, 375, 450, 525, 600), steps=150 * 90, batch_size=2)
-PRESETS: Presets = {
+PRESETS: base.Presets = {
     "quick": {"training": Training(sides=(96,), steps=300, batch_size=8, width=64)},
     "ssl_transfer": {"training": SSL_TRANSFER},
     "ssl_transfer_finetuned": {"training": SSL_TRANSFER._replace(frozen=False)},
@@ -32,7 +25,7 @@ def summarise(angles: np.ndarray) -> dict[str, float]:
     return {f"normals_{name}": float(score) for name, score in scores.items()}
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[base.Result]:
     """Evaluate the angles at all pixels of the test images whose normals are known.
 
     Raises:
@@ -42,7 +35,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
         Goyal et al., Scaling and Benchmarking Self-Supervised Visual Representation Learning, 2019.
     """
-    images, training = images_of(context), PRESETS[preset]["training"]
+    images, training = base.images_of(context), PRESETS[preset]["training"]
 
     for source in (images.train, images.test):
         surface_normals.check(source, context.data)
@@ -53,11 +46,11 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         [(picture, normals)] = surface_normals.read(images.test, np.array([i]), context.data)
         errors.append(surface_normals.angles(predict(picture, normals.shape[:2]), normals))
     details = {"preset": preset, **training._asdict(), "training_images": len(images.train)}
-    results = make_results(summarise(np.concatenate(errors)), **details)
+    results = base.make_results(summarise(np.concatenate(errors)), **details)
     return [x._replace(unit="°") if x.metric.endswith("_angle") else x for x in results]
 
 
-protocol = Protocol(
+protocol = base.Protocol(
     run,
     PRESETS,
     examples=(),

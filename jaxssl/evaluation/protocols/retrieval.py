@@ -3,19 +3,10 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Features,
-    Presets,
-    Protocol,
-    Result,
-    check_features,
-    choose_settings,
-    make_results,
-)
 
-PRESETS: Presets = {
+PRESETS: base.Presets = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
     # This is MMCL's and CoCLR's protocol for videos.
     "mmcl_video": {"k": (1, 5, 10, 20, 50), "centred": True, "within": False},
@@ -46,12 +37,12 @@ def evaluate(
     Returns:
         "retrieval_r1" and so on in percent, see `recall`.
     """
-    features = check_features(train_features, train_labels, test_features, test_labels)
-    return recall(features, **choose_settings(PRESETS, preset, "default", settings))
+    features = base.check_features(train_features, train_labels, test_features, test_labels)
+    return recall(features, **base.choose_settings(PRESETS, preset, "default", settings))
 
 
 def recall(
-    features: Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
+    features: base.Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
 ) -> dict[str, float]:
     r"""Compute recall at k: the share of queries with an image of their class among the k nearest.
 
@@ -127,11 +118,10 @@ def _centred(features: np.ndarray) -> np.ndarray:
     return np.asarray(features - mean.astype(np.float32), np.float32)
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
     """Evaluate image retrieval with the settings of a preset."""
-    del seed
     settings = PRESETS[preset]
-    return make_results(recall(context.features, **settings), preset=preset, **settings)
+    return base.make_results(recall(context.features, **settings), preset=preset, **settings)
 
 
-protocol = Protocol(run, PRESETS, novel_classes=True)
+protocol = base.Protocol(run, PRESETS, novel_classes=True)

@@ -1,15 +1,8 @@
 """Semi-supervised learning: fine-tune all weights on a small share of the labels."""
 
 from jaxssl.evaluation import finetuning
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.finetuning import Training
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Protocol,
-    Result,
-    images_of,
-    make_results,
-    stratified,
-)
 
 QUICK = {
     "training": Training(
@@ -39,7 +32,7 @@ PRESETS = {
 }
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[base.Result]:
     """Evaluate the accuracy after fine-tuning on each share of the labels.
 
     At least one example of each class is drawn. The draw does not depend on the network, and a
@@ -55,12 +48,12 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         B.5; Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster
         Assignments, 2020.
     """
-    encoder, train, test, mesh = images_of(context)
+    encoder, train, test, mesh = base.images_of(context)
     finetuning.check_labels(train)
     results, tuners = [], {}  # Label shares with equal settings use the same compiled step.
     for share, settings in PRESETS[preset].items():
         training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
-        subset = train.take(stratified(train.labels, share, seed=seed, least=1))
+        subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
         if training not in tuners:
             tuners[training] = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
         tuner = tuners[training]
@@ -69,10 +62,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         scores = {f"semi_{100 * share:g}pct_{name}": accuracy[name] for name in ("top1", "top5")}
         details = finetuning.summarise(training, lr, decay, len(subset), mesh.size)
         facts = {"share": share, "images": len(subset), "train_loss": classifier.loss}
-        results += make_results(scores, preset=preset, **facts, **details)
+        results += base.make_results(scores, preset=preset, **facts, **details)
     return results
 
 
-protocol = Protocol(
+protocol = base.Protocol(
     run, PRESETS, examples=("image", "image_text"), kinds=("pretrained",), needs_features=False
 )

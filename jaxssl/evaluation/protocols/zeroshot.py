@@ -6,17 +6,10 @@ import numpy as np
 
 from jaxssl.data import prompts
 from jaxssl.data.decoders import tokens
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import (
-    EvalContext,
-    Presets,
-    Protocol,
-    Result,
-    make_results,
-    top1_top5,
-)
 
-PRESETS: Presets = {name: {"prompts": name} for name in prompts.PROMPTS}
+PRESETS: base.Presets = {name: {"prompts": name} for name in prompts.PROMPTS}
 
 
 def evaluate(
@@ -45,12 +38,11 @@ def evaluate(
     scores = _normalise(images) @ _normalise(classes).T
     if not np.isfinite(scores).all():
         raise ValueError("image and prompt embeddings must be finite, got NaN or infinity")
-    return top1_top5(np.argsort(-scores, axis=1, kind="stable"), labels, "zeroshot_")
+    return base.top1_top5(np.argsort(-scores, axis=1, kind="stable"), labels, "zeroshot_")
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "photo") -> list[base.Result]:
     """Evaluate zero-shot classification with the prompts of a preset for each class name."""
-    del seed
     if context.embed_images is None or context.embed_texts is None or context.test is None:
         raise ValueError("zero-shot classification needs an image-text network")
     filled = prompts.fill(preset, context.test.class_names)
@@ -59,14 +51,14 @@ def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Resul
     ends = np.cumsum([len(class_texts) for class_texts in filled])
     by_class = np.split(embeddings, ends[:-1])
     scores = evaluate(context.embed_images(), context.test.labels, by_class)
-    return make_results(scores, preset=preset, prompts=len(filled[0]))
+    return base.make_results(scores, preset=preset, prompts=len(filled[0]))
 
 
 def _normalise(rows: np.ndarray) -> np.ndarray:
     return l2_normalise(np.asarray(rows, np.float64))
 
 
-protocol = Protocol(
+protocol = base.Protocol(
     run,
     PRESETS,
     examples=("image_text",),

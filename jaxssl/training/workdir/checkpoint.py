@@ -116,7 +116,6 @@ class Manager:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Tell Orbax which checkpoints to keep, in order from the oldest to the latest."""
-        del context
         existing = [checkpoint.step for checkpoint in checkpoints]
         best = _best({step: self._scores.get(step) for step in existing})
         return [step in {*existing[-NUM_LATEST:], best} for step in existing]

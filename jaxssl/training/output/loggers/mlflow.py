@@ -51,5 +51,4 @@ class MLflow:
 
 def logger(workdir: Path, step: int, config: Mapping[str, object]) -> MLflow:
     """Open a run, or continue the run of this workdir."""
-    del step
     return MLflow(workdir, config)

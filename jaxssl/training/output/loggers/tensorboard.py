@@ -83,5 +83,4 @@ def _prefix(path: Path) -> Path:
 
 def logger(workdir: Path, step: int, config: Mapping[str, object]) -> TensorBoard:
     """Open the events of a run."""
-    del config
     return TensorBoard(workdir, step)

@@ -14,7 +14,6 @@ def logger(workdir: Path, step: int, config: Mapping[str, object]) -> ServiceLog
     """Open a run, or continue the run of this workdir."""
     import trackio
 
-    del step
     new_name = f"{workdir.resolve().name}-{uuid.uuid4().hex[:8]}"
     state = ServiceState(workdir / "trackio.json", new_name)
     run = trackio.init(  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,7 +14,6 @@ def logger(workdir: Path, step: int, config: Mapping[str, object]) -> ServiceLog
     """Open a run, or continue the run of this workdir."""
     import wandb
 
-    del step
     state = ServiceState(workdir / "wandb.json", uuid.uuid4().hex)
     run = wandb.init(  # pyright: ignore[reportAttributeAccessIssue]
         project=os.environ.get("WANDB_PROJECT", "jaxssl"),
