@@ -13,12 +13,7 @@ import tensorflow_datasets as tfds
 from jaxssl.data import kind
 from jaxssl.data.decoders import arrays, decoding, files
 from jaxssl.data.decoders.arrays import BLOCK, LazyArray
-from jaxssl.data.records import (
-    UNLABELLED,
-    Example,
-    PreparedSplit,
-    Record,
-)
+from jaxssl.data.records import UNLABELLED, Example, PreparedSplit, Record
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")

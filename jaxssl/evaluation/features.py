@@ -19,10 +19,7 @@ IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary fi
 
 
 def extract(
-    images: Any,
-    apply: Callable[[Any, Array], Array],
-    variables: object,
-    mesh: jax.sharding.Mesh,
+    images: Any, apply: Callable[[Any, Array], Array], variables: object, mesh: jax.sharding.Mesh
 ) -> np.ndarray:
     """Compute ``apply(variables, block)`` for blocks of images, each split over the devices.
 

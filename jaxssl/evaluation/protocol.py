@@ -78,10 +78,7 @@ def check_features(
 
 
 def choose_settings(
-    presets: Presets,
-    preset: str,
-    default: str,
-    changes: Mapping[str, object],
+    presets: Presets, preset: str, default: str, changes: Mapping[str, object]
 ) -> Settings:
     """Return the settings of a preset with some values changed.
 

@@ -62,11 +62,7 @@ def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> Setting
 
 
 def data_fields(
-    splits: Splits,
-    settings: Settings,
-    encoder: PretrainedEncoder,
-    path: Path | None,
-    seed: int,
+    splits: Splits, settings: Settings, encoder: PretrainedEncoder, path: Path | None, seed: int
 ) -> Settings:
     """Return the fields of a results row that identify the data set and the random draws.
 

@@ -128,9 +128,5 @@ def _with_metrics(pairs: Pairs, *, gradients: bool, **hyper: Any) -> tuple[Array
 
 
 objective = stateless(
-    _with_metrics,
-    ranges=RANGES,
-    has_aux=True,
-    extra={"gradients": False},
-    takes_queue=takes_queue,
+    _with_metrics, ranges=RANGES, has_aux=True, extra={"gradients": False}, takes_queue=takes_queue
 )

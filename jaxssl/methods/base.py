@@ -57,10 +57,7 @@ class Method(NamedTuple):
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
     after: Callable[..., Carried] = lambda params, carried, step: carried
     backbone: Callable[[Collection, Carried], tuple[Collection, Collection]] = (
-        lambda params, carried: (
-            params["net"],
-            carried.batch_stats["net"],
-        )
+        lambda params, carried: (params["net"], carried.batch_stats["net"])
     )
     check_views: Callable[[int, int], None] = lambda num_views, num_crops: None
     per_example: Carried = Carried(False, False, False)

@@ -227,10 +227,7 @@ def _cast(tree: T, dtype: DTypeLike) -> T:
 
 
 def find_channels(
-    net: nn.Module,
-    variables: VariableDict,
-    sides: tuple[int, ...],
-    candidates: tuple[int, ...],
+    net: nn.Module, variables: VariableDict, sides: tuple[int, ...], candidates: tuple[int, ...]
 ) -> int:
     """Find the number of channels of the images or videos that a backbone accepts.
 

@@ -28,10 +28,7 @@ def run(setting: Setting) -> Findings:
     """Train all methods at the scale's batch size, and some of them at other batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
-    sizes = {
-        **batch_size_cells(setting, BATCHES),
-        default: batch_size_values(setting, default),
-    }
+    sizes = {**batch_size_cells(setting, BATCHES), default: batch_size_values(setting, default)}
     sizes = dict(sorted(sizes.items()))
     sweep = {arm: ARMS[arm] for arm in arms if arm in SWEEP}
     cells = grid.cross({arm: ARMS[arm] for arm in arms}, {default: sizes[default]})

@@ -2,11 +2,7 @@
 
 from jaxssl.studies.cells import Cell
 
-PREDICTING = {
-    "method.name": "momentum",
-    "predictor.name": "mlp",
-    "predictor.pred_hidden_dim": 512,
-}
+PREDICTING = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": 512}
 # Settings of the compared methods. All other settings come from the scale's config. The settings
 # are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
 # SimCLR.
@@ -51,11 +47,7 @@ METHODS: dict[str, Cell] = {
         "head.proj_output_dim": 4096,
     },
     "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
-    "tcl_labels": {
-        "loss.name": "tcl",
-        "loss.preset": "supervised_cifar10",
-        "method.labels": True,
-    },
+    "tcl_labels": {"loss.name": "tcl", "loss.preset": "supervised_cifar10", "method.labels": True},
 }
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.

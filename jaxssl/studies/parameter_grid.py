@@ -168,9 +168,7 @@ def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
 
 
 def _check_runs(
-    cells: Sequence[Mapping[str, str]],
-    configs: Sequence[ConfigDict],
-    named: Sequence[str] | None,
+    cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict], named: Sequence[str] | None
 ) -> list[list[str]]:
     """Check the runs of a grid as far as possible without training.
 

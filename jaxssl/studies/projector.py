@@ -5,11 +5,7 @@ from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
 CLAIMS = read_claims("projector")
-SIZES = {
-    "tiny": (16, 128, 512),
-    "small": (64, 128, 512),
-    "paper": (64, 128, 256, 512, 1024, 2048),
-}
+SIZES = {"tiny": (16, 128, 512), "small": (64, 128, 512), "paper": (64, 128, 256, 512, 1024, 2048)}
 
 
 def run(setting: Setting) -> Findings:

@@ -15,11 +15,7 @@ from jaxssl.training.state import TrainState
 
 
 def lines(
-    config: ConfigDict,
-    setup: Setup,
-    state: TrainState,
-    batch: Mapping[str, object],
-    mesh: Mesh,
+    config: ConfigDict, setup: Setup, state: TrainState, batch: Mapping[str, object], mesh: Mesh
 ) -> list[str]:
     """Return the lines that a run logs when it starts.
 

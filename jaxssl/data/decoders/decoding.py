@@ -266,10 +266,5 @@ def random_crops(
     return out
 
 
-def _resize(
-    picture: Picture,
-    box: Box,
-    size: int,
-    interpolation: str = "bilinear",
-) -> np.ndarray:
+def _resize(picture: Picture, box: Box, size: int, interpolation: str = "bilinear") -> np.ndarray:
     return pixels(picture.resize((size, size), Image.Resampling[interpolation.upper()], box=box))

@@ -272,10 +272,7 @@ def _read_tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes
 
 
 def _read_zip_entry(
-    archive: zipfile.ZipFile,
-    member: zipfile.ZipInfo,
-    budget: decompression.Budget,
-    max_bytes: int,
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: decompression.Budget, max_bytes: int
 ) -> bytes:
     _check_size(member.file_size, max_bytes)
     budget.spend(member.file_size)  # zipfile reads no more than this

@@ -9,11 +9,7 @@ from jax import numpy as jnp
 from numpy.typing import ArrayLike
 
 from jaxssl.evaluation import protocol as base
-from jaxssl.evaluation.nearest_neighbours import (
-    QUERY_BLOCK,
-    neighbours,
-    slices,
-)
+from jaxssl.evaluation.nearest_neighbours import QUERY_BLOCK, neighbours, slices
 
 # These are settings of public implementations. Each preset gives the predictions of its
 # implementation.
