@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from flax import errors, nnx, traverse_util
 from flax import linen as nn
-from flax.core.scope import CollectionFilter
 from flax.typing import Collection, MutableCollection, VariableDict
 from jax import Array, lax
 
@@ -78,17 +77,10 @@ class LinenNetwork(NamedTuple):
             )
         return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
 
-    def apply(
-        self,
-        variables: VariableDict,
-        x: object,
-        *,
-        train: bool,
-        mutable: CollectionFilter = False,
-        **options: Any,
-    ) -> object:
+    def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Apply the module with the arguments that it takes."""
         axis_name, name = options.get("axis_name"), type(self.module).__name__
+        mutable = options.get("mutable", False)
         has_axis = "axis_name" in _options(self.module.__call__)
         if variables.get("batch_stats") and axis_name and not has_axis:
             if lax.axis_size(axis_name) > 1:
@@ -96,7 +88,7 @@ class LinenNetwork(NamedTuple):
                     f"{name} has BatchNorm, which would average over the examples of one device "
                     "only; give __call__ the argument axis_name, and pass it to BatchNorm"
                 )
-        arguments = _accepted(self.module.__call__, train=train, **options)
+        arguments = _accepted(self.module.__call__, **options)
         try:
             out = self.module.apply(variables, x, mutable=mutable, **arguments)
         except errors.ModifyScopeVariableError as error:
@@ -133,20 +125,12 @@ class FunctionNetwork(NamedTuple):
             raise ValueError("the parameters must be nested dicts of arrays with text keys")
         return {"params": params, "batch_stats": {}}
 
-    def apply(
-        self,
-        variables: VariableDict,
-        x: object,
-        *,
-        train: bool,
-        mutable: CollectionFilter = False,
-        **options: Any,
-    ) -> object:
+    def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Apply the function with the arguments that it takes."""
-        accepted = _accepted(self.apply_params, train=train, **options)
+        accepted = _accepted(self.apply_params, **options)
         out = self.apply_params(variables["params"], x, **accepted)
         _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
-        return (out, {}) if mutable else out
+        return (out, {}) if options.get("mutable") else out
 
 
 class NnxNetwork:
@@ -176,15 +160,7 @@ class NnxNetwork:
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
-    def apply(
-        self,
-        variables: VariableDict,
-        x: object,
-        *,
-        train: bool,
-        mutable: CollectionFilter = False,
-        **options: Any,
-    ) -> object:
+    def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Call the module with the arguments that it takes."""
         definition, params, stats = self._parts
         states = [
@@ -192,14 +168,14 @@ class NnxNetwork:
             for state, kind in zip((params, stats), COLLECTIONS, strict=True)
         ]
         module = nnx.merge(definition, *states)
-        module.train() if train else module.eval()
-        axis_name = options.get("axis_name") if train else None
+        module.train() if options["train"] else module.eval()
+        axis_name = options.get("axis_name") if options["train"] else None
         for _, node in nnx.iter_modules(module):
             if isinstance(node, nnx.BatchNorm):
                 node.axis_name = axis_name
-        out = module(x, **_accepted(module.__call__, train=train, **options))
+        out = module(x, **_accepted(module.__call__, **options))
         _require_features(type(module).__name__, out, x)
-        if not mutable:
+        if not options.get("mutable"):
             return out
         return out, {"batch_stats": _to_dict(nnx.state(module, nnx.BatchStat))}
 

@@ -5,30 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxssl.components import Settings
-from jaxssl.report import gallery
+from jaxssl.report import gallery, results
+from jaxssl.report import workdir as files
 from jaxssl.report.curves import run_curves
 from jaxssl.report.images import figure_style
 from jaxssl.report.page import Table, render
-from jaxssl.report.results import (
-    KINDS,
-    Row,
-    describe_source,
-    format_value,
-    metric_name,
-    read_results,
-)
-from jaxssl.report.workdir import (
-    explain_damage,
-    flatten,
-    format_setting,
-    is_finite,
-    length,
-    metric_series,
-    read_config,
-    read_gallery,
-    read_metrics,
-    speed,
-)
 from jaxssl.training.output import file_io
 from jaxssl.training.output.metrics_writer import Row as Metrics
 from jaxssl.training.workdir import goodput
@@ -71,7 +52,7 @@ NUM_FIGURES = 3
 COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which needs JAX
 
 
-Kinds = dict[str, Row]  # result rows by kind of features
+Kinds = dict[str, results.Row]  # result rows by kind of features
 
 
 class KeyFigure(NamedTuple):
@@ -115,12 +96,12 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     Raises:
         UserError: if a file is damaged.
     """
-    config = read_config(workdir / "config.json")
-    metrics = read_metrics(workdir / "metrics.jsonl")
-    rows = read_results(workdir)
-    arrays = read_gallery(workdir / "gallery.npz")
+    config = files.read_config(workdir / "config.json")
+    metrics = files.read_metrics(workdir / "metrics.jsonl")
+    rows = results.read_results(workdir)
+    arrays = files.read_gallery(workdir / "gallery.npz")
     with figure_style():
-        with explain_damage(workdir / "gallery.npz"):
+        with files.explain_damage(workdir / "gallery.npz"):
             sections = gallery.gallery_sections(arrays, config)
         html = render(
             "run.html",
@@ -137,7 +118,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             settings=Table(
                 "config",
                 ["key", "value"],
-                [[key, format_setting(value)] for key, value in flatten(config)],
+                [[key, files.format_setting(value)] for key, value in files.flatten(config)],
             ),
         )
     path = out or workdir / "report.html"
@@ -145,14 +126,17 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     return path
 
 
-def _title(config: Settings, rows: Sequence[Row]) -> str:
+def _title(config: Settings, rows: Sequence[results.Row]) -> str:
     data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
     loss = rows[-1].get("loss", loss) if rows else loss
     return f"{data}: {loss} with {net}"
 
 
 def _facts(
-    config: Settings, metrics: Sequence[Metrics], rows: Sequence[Row], times: Settings | None
+    config: Settings,
+    metrics: Sequence[Metrics],
+    rows: Sequence[results.Row],
+    times: Settings | None,
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
@@ -164,18 +148,18 @@ def _facts(
         ("network", str(groups["net"].get("name"))),
         ("method", str(groups["method"].get("name"))),
         ("batch size", str(config.get("batch_size"))),
-        ("length", " ".join(length(config))),
+        ("length", " ".join(files.length(config))),
         ("checkpoint", f"step {max(steps)}" if steps else "none"),
         ("seed", str(config.get("seed"))),
     ]
-    if speed(metrics):
-        facts.append(("speed", f"{speed(metrics)} examples/s"))
+    if files.speed(metrics):
+        facts.append(("speed", f"{files.speed(metrics)} examples/s"))
     if times:
         facts.append(("wall time", goodput.describe(times)))
     return facts
 
 
-def _key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
+def _key_figures(rows: Sequence[results.Row]) -> list[KeyFigure]:
     """Return the accuracies of the card, of the last evaluated encoder and data set."""
     figures = []
     for protocol in CARD_PROTOCOLS:
@@ -186,15 +170,15 @@ def _key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
         metric = next(r["metric"] for r in of_same)
         kinds = {r["features"]: r for r in of_same if r["metric"] == metric}
         bars = [
-            (kind, format_value(kinds[kind]), min(max(kinds[kind]["value"], 0.0), 100.0))
-            for kind in KINDS
-            if kind in kinds and is_finite(kinds[kind]["value"])
+            (kind, results.format_value(kinds[kind]), min(max(kinds[kind]["value"], 0.0), 100.0))
+            for kind in results.KINDS
+            if kind in kinds and files.is_finite(kinds[kind]["value"])
         ]
         figures.append(KeyFigure(f"{metric} ({protocol})", bars))
     return figures[:NUM_FIGURES]
 
 
-def _comparable(row: Row, other: Row) -> bool:
+def _comparable(row: results.Row, other: results.Row) -> bool:
     """Return whether two results are of one protocol, preset, data set and seed."""
     names = ("protocol", "dataset", "data", "bank", "split", "seed")
     same_step = row["features"] != "pretrained" or row["step"] == other["step"]
@@ -206,19 +190,21 @@ def _comparable(row: Row, other: Row) -> bool:
     )
 
 
-def _collapse(metrics: Sequence[Metrics], rows: Sequence[Row]) -> str:
+def _collapse(metrics: Sequence[Metrics], rows: Sequence[results.Row]) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
     for row in reversed(rows):
         if row["features"] == "pretrained" and "verdict" in row.get("details", {}):
             return str(row["details"]["verdict"])
-    spread = [value for value in metric_series(metrics, "feature_std")[1] if is_finite(value)]
+    spread = [
+        value for value in files.metric_series(metrics, "feature_std")[1] if files.is_finite(value)
+    ]
     if not spread:
         return ""
     word = "collapse" if spread[-1] < COLLAPSED_STD else "no collapse"
     return f"{word}: standard deviation of the embeddings {spread[-1]:.2f} of at most 1"
 
 
-def _results(rows: Sequence[Row]) -> list[dict[str, object]]:
+def _results(rows: Sequence[results.Row]) -> list[dict[str, object]]:
     """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
     groups: dict[tuple, dict[tuple, Kinds]] = {}
@@ -249,7 +235,9 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
         preset = str(row.get("details", {}).get("preset") or "")
         groups.setdefault((row["protocol"], preset), []).append(kinds)
     rows = [row for kinds in metrics for row in kinds.values()]
-    source = describe_source(max(rows, key=lambda row: KINDS.index(row["features"])))
+    source = results.describe_source(
+        max(rows, key=lambda row: results.KINDS.index(row["features"]))
+    )
     order = sorted(groups, key=lambda key: key[0] == "online")  # the final evaluation first
     return {**source, "protocols": [_protocol(*key, groups[key]) for key in order]}
 
@@ -259,16 +247,18 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
     body, settings = [], {}
     for kinds in metrics:
         last = kinds.get("pretrained") or list(kinds.values())[-1]
-        metric = metric_name(last["metric"], last.get("unit", "%"))
+        metric = results.metric_name(last["metric"], last.get("unit", "%"))
         settings.setdefault(_settings(kinds), []).append(metric)
-        values = [format_value(kinds[kind]) if kind in kinds else "–" for kind in KINDS]
+        values = [
+            results.format_value(kinds[kind]) if kind in kinds else "–" for kind in results.KINDS
+        ]
         body.append([metric, *values, _gain(kinds)])
     texts = [
         text if len(settings) == 1 else f"{', '.join(names)}: {text}"
         for text, names in settings.items()
         if text
     ]
-    head = ["metric", *KINDS, "gain over untrained"]
+    head = ["metric", *results.KINDS, "gain over untrained"]
     title = ":".join(filter(None, (name, preset)))
     return Protocol(title, PROTOCOLS.get(name, ""), Table("results", head, body, title), texts)
 
@@ -276,7 +266,7 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
 def _settings(kinds: Kinds) -> str:
     """Describe how a metric was measured. Settings that differ between columns are all given."""
     settings: dict[str, list[str]] = {}
-    for row in (kinds[kind] for kind in KINDS if kind in kinds):
+    for row in (kinds[kind] for kind in results.KINDS if kind in kinds):
         extra = {key: value for key, value in row.items() if key not in NOT_SETTINGS}
         for key, value in (extra | row.get("details", {})).items():
             if (
@@ -284,11 +274,11 @@ def _settings(kinds: Kinds) -> str:
                 and not isinstance(value, dict)
                 and (not isinstance(value, list) or len(value) <= MAX_LIST)
             ):
-                settings.setdefault(key, []).append(format_setting(value))
+                settings.setdefault(key, []).append(files.format_setting(value))
     texts = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
     return ", ".join(texts)
 
 
 def _gain(kinds: Kinds) -> str:
     before, after = (kinds.get(kind, {}).get("value") for kind in ("untrained", "pretrained"))
-    return f"{after - before:+z.2f}" if is_finite(before) and is_finite(after) else "–"
+    return f"{after - before:+z.2f}" if files.is_finite(before) and files.is_finite(after) else "–"

@@ -9,18 +9,8 @@ from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.report.markdown import markdown_table, wrap_text
 from jaxssl.report.page import render
-from jaxssl.studies import documents
+from jaxssl.studies import documents, study
 from jaxssl.studies.gpu_hours import estimate_hours
-from jaxssl.studies.study import (
-    HOLDS,
-    OPPOSITE,
-    REFUTED,
-    SMALLER,
-    UNDECIDED,
-    Claim,
-    claims_file,
-    read_claims,
-)
 from jaxssl.training import config as config_lib
 from jaxssl.training.output import file_io
 
@@ -32,11 +22,14 @@ PAPERS = {
 }
 
 
-def read_unstudied_claims() -> list[tuple[Claim, str]]:
+def read_unstudied_claims() -> list[tuple[study.Claim, str]]:
     """Read the claims of claims.toml that no study tests, each with the command that tests it."""
     return [
-        (Claim(**{key: text for key, text in entry.items() if key != "command"}), entry["command"])
-        for entry in claims_file()["unstudied"]
+        (
+            study.Claim(**{key: text for key, text in entry.items() if key != "command"}),
+            entry["command"],
+        )
+        for entry in study.claims_file()["unstudied"]
     ]
 
 
@@ -72,7 +65,7 @@ def write_claims(folder: Path, page: Path) -> Path:
         rows = {key[1] + key[0]: _item(results) for key, results in by_text.items()}
         rows |= {
             source: wrap_text(f"- {source.partition(', ')[2]}: {text}", indent="  ")
-            for source, text in claims_file()["elements"].items()
+            for source, text in study.claims_file()["elements"].items()
             if title.startswith(f"{source.partition(',')[0]} (")
         }
         items += [f"\n## {title}\n", *(rows[key] for key in sorted(rows, key=_place))]
@@ -112,22 +105,22 @@ def _not_run(command: str) -> tuple[str, str]:
 
 
 def _measured(studies: list[Settings]) -> Iterator[Settings]:
-    for study in studies:
-        for claim in study["claims"].values():
+    for document in studies:
+        for claim in document["claims"].values():
             if claim["verdict"]:
-                measured = f"{study['scale']}, {study['where']}: {claim['figure']}"
-                yield {**claim, "figure": measured, "command": study["command"]}
+                measured = f"{document['scale']}, {document['where']}: {claim['figure']}"
+                yield {**claim, "figure": measured, "command": document["command"]}
 
 
 def _not_measured(studies: list[Settings]) -> Iterator[Settings]:
     measured = {
-        (study["study"], key)
-        for study in studies
-        for key, claim in study["claims"].items()
+        (document["study"], key)
+        for document in studies
+        for key, claim in document["claims"].items()
         if claim["verdict"]
     }
     for name in components.names("study"):
-        for key, claim in read_claims(name).items():
+        for key, claim in study.read_claims(name).items():
             if (name, key) not in measured:
                 yield {**documents.claim_entry(claim), "command": f"jaxssl study {name}"}
 
@@ -139,7 +132,14 @@ def _unstudied() -> Iterator[Settings]:
 
 def _count_verdicts(papers: dict[str, list[Settings]]) -> str:
     """Return a table with the number of each verdict for each paper."""
-    verdicts = (HOLDS, SMALLER, OPPOSITE, REFUTED, UNDECIDED, documents.NOT_RUN)
+    verdicts = (
+        study.HOLDS,
+        study.SMALLER,
+        study.OPPOSITE,
+        study.REFUTED,
+        study.UNDECIDED,
+        documents.NOT_RUN,
+    )
     rows = []
     for title, claims in papers.items():
         counts = Counter(claim["verdict"] or documents.NOT_RUN for claim in claims)

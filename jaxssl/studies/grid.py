@@ -19,15 +19,9 @@ from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
 from jaxssl.report.results import Row
+from jaxssl.studies import run_results
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
-from jaxssl.studies.run_results import (
-    RunResult,
-    describe_each_run,
-    null_to_nan,
-    read_runs,
-    run_label,
-)
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
@@ -46,7 +40,7 @@ PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to its metric
 
 T = TypeVar("T")
 # maps a cell, usually (method, x), to the results of all seeds
-Results = Mapping[Any, list[RunResult]]
+Results = Mapping[Any, list[run_results.RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
 
 
@@ -65,7 +59,7 @@ class Comparison(NamedTuple):
 
 def run_grid(
     setting: Setting, cells: Mapping[T, Cell], protocols: Mapping[str, str] = PROTOCOLS
-) -> dict[T, list[RunResult]]:
+) -> dict[T, list[run_results.RunResult]]:
     """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
     Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
@@ -89,7 +83,7 @@ def run_grid(
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     earlier = _read_earlier(setting, setting.earlier, cells) if setting.earlier else {}
-    results: dict[T, list[RunResult]] = {name: [] for name in cells}
+    results: dict[T, list[run_results.RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
         is_new, is_here = False, (_workdir(setting, values) / RESULT_FILE).exists()
@@ -100,7 +94,7 @@ def run_grid(
         else:
             result, is_new = run_cell(setting, values, protocols)
         results[name].append(result)
-        label = run_label(name, seed)
+        label = run_results.run_label(name, seed)
         if is_new:
             metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
             console.show(f"[{number}/{len(runs)}] {label}: {metrics} ({result.seconds:.0f} s)")
@@ -116,7 +110,7 @@ def cross(arms: Mapping[str, Cell], xs: Mapping[T, Cell]) -> dict[tuple[str, T],
     return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
 
 
-def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
+def seed_values(results: Sequence[run_results.RunResult], metric: str) -> list[float]:
     """Return a metric of each seed's run."""
     return [result.metrics[metric] for result in results]
 
@@ -162,7 +156,7 @@ def judge_claims(
 
 
 def baselines(
-    result: RunResult, protocols: Mapping[str, str] = PROTOCOLS
+    result: run_results.RunResult, protocols: Mapping[str, str] = PROTOCOLS
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of raw pixels and of the run's untrained network, in percent."""
     if result.baselines is not None:
@@ -238,7 +232,7 @@ def grid_findings(
             for metric in (metrics if pictured is None else pictured)
         ],
         judge_claims(claims, verdicts, results),
-        {**numbers, **describe_each_run(results), **data},
+        {**numbers, **run_results.describe_each_run(results), **data},
         describe_runs(results),
     )
 
@@ -252,7 +246,12 @@ def describe_runs(results: Results) -> str:
     seeds = f"{most} seed{'s' if most > 1 else ''}"
     missing = sum(most - len(runs) for runs in results.values())
     note = f", {missing} of {most * len(results)} runs missing" if missing else ""
-    lost = [run_label(name, r.seed) for name, rs in results.items() for r in rs if not r.is_finite]
+    lost = [
+        run_results.run_label(name, r.seed)
+        for name, rs in results.items()
+        for r in rs
+        if not r.is_finite
+    ]
     note += f", NaN in {'; '.join(lost)}" if lost else ""
     return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
 
@@ -267,7 +266,7 @@ def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
 
 def run_cell(
     setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
-) -> tuple[RunResult, bool]:
+) -> tuple[run_results.RunResult, bool]:
     """Return the result of a run, and True if the run was trained just now.
 
     Without ``protocols`` it is not evaluated. ``flag`` names the folder in messages.
@@ -292,11 +291,13 @@ def run_cell(
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
     try:
         document = json.loads(path.read_text())
-        result = RunResult(
+        result = run_results.RunResult(
             seed=cell["seed"],
             workdir=workdir,
-            metrics=null_to_nan(document["figures"]),
-            history=list(map(null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))),
+            metrics=run_results.null_to_nan(document["figures"]),
+            history=list(
+                map(run_results.null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))
+            ),
             seconds=document["seconds"],
             commit=document.get("commit", ""),
             config=portable_config(settings),
@@ -309,14 +310,14 @@ def run_cell(
 
 def _read_earlier(
     setting: Setting, path: Path, cells: Mapping[Any, Cell]
-) -> dict[tuple[object, int], RunResult]:
+) -> dict[tuple[object, int], run_results.RunResult]:
     """Read the runs of a study's document that a grid has too, by cell and seed.
 
     Raises:
         UserError: if the document cannot be read, or has another scale, or if one of the runs has
             another config than the grid, or other training data than there are now.
     """
-    scale, recorded = read_runs(path)
+    scale, recorded = run_results.read_runs(path)
     refused = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
         raise UserError(f"{refused}: its scale is {scale!r}, not {setting.scale!r}")
@@ -325,7 +326,7 @@ def _read_earlier(
     for name, result in recorded:
         if name not in cells or result.seed >= setting.seeds:
             continue
-        label = run_label(name, result.seed)
+        label = run_results.run_label(name, result.seed)
         settings = cell_config(setting, {**cells[name], "seed": result.seed})
         if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
             differences = config.join_differences(changed)
@@ -353,7 +354,7 @@ def _workdir(setting: Setting, cell: Cell) -> Path:
     return setting.out / "runs" / run_name(setting, cell)
 
 
-def _first_run(results: Results) -> RunResult:
+def _first_run(results: Results) -> run_results.RunResult:
     return next(run for runs in results.values() for run in runs)
 
 

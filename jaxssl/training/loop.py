@@ -38,14 +38,8 @@ from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
-from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir import checkpoint, opening, run_record
 from jaxssl.training.workdir.goodput import Goodput
-from jaxssl.training.workdir.opening import (
-    check_name,
-    check_same_config,
-    check_shared,
-    open_workdir,
-)
 
 # One call of the training program takes about this many seconds. A stop request waits for the end
 # of a call.
@@ -138,7 +132,7 @@ def train(
         run = run._replace(record=run.record._replace(init=report))
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
-    with open_workdir(config, workdir) as check_lock, ExitStack() as stack:
+    with opening.open_workdir(config, workdir) as check_lock, ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
         components = custom.names(config.to_dict()).values()
@@ -230,11 +224,11 @@ def _set_up(
 ) -> _Run:
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
-    check_name(workdir)
+    opening.check_name(workdir)
     loggers.check(config.log)
-    check_shared(workdir)
+    opening.check_shared(workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
-    check_same_config(config, workdir)
+    opening.check_same_config(config, workdir)
     evaluation.check(config.eval)
     examples = kind.of(config)
     examples.check()  # Preparing the data first could take hours.
@@ -271,7 +265,7 @@ def _show_finished(run: _Run, evaluation: Evaluation) -> None:
     if distributed.is_first_process():
         console.show(f"{run.workdir} is finished ({step} steps).")
     if not evaluation.show(run.workdir, step, run.config.eval.protocols):
-        with open_workdir(run.config, run.workdir):
+        with opening.open_workdir(run.config, run.workdir):
             evaluation.finish(run.workdir, run.splits)
 
 

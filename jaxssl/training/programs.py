@@ -15,14 +15,8 @@ from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Carried, Method, init_variables
 from jaxssl.models.encoder import Images
+from jaxssl.training import online_probe
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
-from jaxssl.training.online_probe import (
-    OnlineProbe,
-    ProbedState,
-    make_online_probe,
-    with_probe,
-    without_probe,
-)
 from jaxssl.training.state import Step, Steps, TrainState, make_train_step, make_train_steps
 
 MOST_STEPS = 100  # largest number of training steps in one call
@@ -106,25 +100,27 @@ def make_programs(
     if not probed_classes:
         return programs
     components = setup.method, setup.augment, batches.example, probed_classes
-    probe = make_online_probe(*components, setup.batch_size, mesh, resident=resident)
+    probe = online_probe.make_online_probe(*components, setup.batch_size, mesh, resident=resident)
     return _add_probe(programs, probe)
 
 
-def _add_probe(programs: Programs, probe: OnlineProbe) -> Programs:
+def _add_probe(programs: Programs, probe: online_probe.OnlineProbe) -> Programs:
     """Let programs train a probe after each step, which is then the only step of a call."""
 
     def steps(
-        state: ProbedState, data: Batch, indices: Array, n: int
-    ) -> tuple[ProbedState, dict[str, Array], Array, Array]:
-        new, metrics, embeddings, losses = programs.steps(without_probe(state), data, indices, n)
+        state: online_probe.ProbedState, data: Batch, indices: Array, n: int
+    ) -> tuple[online_probe.ProbedState, dict[str, Array], Array, Array]:
+        new, metrics, embeddings, losses = programs.steps(
+            online_probe.without_probe(state), data, indices, n
+        )
         trained = probe.update(state.probe, new, data, indices)
         if jax.default_backend() == "cpu":
             # The devices of a CPU share their threads. Two programs at once could wait for each
             # other without end.
             jax.block_until_ready(trained)
-        return with_probe(new, trained), metrics, embeddings, losses
+        return online_probe.with_probe(new, trained), metrics, embeddings, losses
 
-    def init(seed: int) -> ProbedState:
+    def init(seed: int) -> online_probe.ProbedState:
         return probe.init(programs.init(seed))
 
     return programs._replace(init=init, steps=steps, most_steps=1)

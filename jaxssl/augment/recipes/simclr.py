@@ -6,12 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl.augment import colour
 from jaxssl.augment import image as image_ops
-from jaxssl.augment.recipes._common import (
-    Recipe,
-    blur_kernel_side,
-    random_colours,
-    require_fractions,
-)
+from jaxssl.augment.recipes import _common
 
 
 def recipe(
@@ -31,7 +26,7 @@ def recipe(
     blur_sigma: tuple[float, float] = (0.1, 2.0),
     solarize: float = 0.0,
     erasing: float = 0.0,
-) -> Recipe:
+) -> _common.Recipe:
     """Build SimCLR's augmentation: random resized crop, flip, colour jitter, grayscale, blur.
 
     Solarisation and random erasing are optional, as is the blur.
@@ -61,17 +56,17 @@ def recipe(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         appendix A; solarisation: Grill et al., Bootstrap Your Own Latent, 2020.
     """
-    require_fractions(flip=flip, jitter=jitter, grayscale=grayscale)
-    require_fractions(blur=blur, solarize=solarize, erasing=erasing)
+    _common.require_fractions(flip=flip, jitter=jitter, grayscale=grayscale)
+    _common.require_fractions(blur=blur, solarize=solarize, erasing=erasing)
     changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
-    changes["kernel"] = blur_kernel_side(blur_kernel, size)
+    changes["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (20,), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
         image = image_ops.random_flip(u[4], image, flip)
-        image = random_colours(u[5:14], image, strengths=strengths, **changes)
+        image = _common.random_colours(u[5:14], image, strengths=strengths, **changes)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if solarize:
             image = colour.random_solarize(u[14], image, solarize)

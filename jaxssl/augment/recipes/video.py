@@ -8,12 +8,7 @@ from jax import numpy as jnp
 
 from jaxssl.augment import image as image_ops
 from jaxssl.augment import video as video_ops
-from jaxssl.augment.recipes._common import (
-    Recipe,
-    blur_kernel_side,
-    random_colours,
-    require_fractions,
-)
+from jaxssl.augment.recipes import _common
 
 EXAMPLES = "video"
 
@@ -36,7 +31,7 @@ def recipe(
     blur: float = 0.5,
     blur_kernel: int = 0,
     blur_sigma: tuple[float, float] = (0.1, 2.0),
-) -> Recipe:
+) -> _common.Recipe:
     """Build CoCLR's augmentation: a window of frames, then SimCLR's operations on all frames.
 
     The recipe maps (key, video [t, h, w, c]) to a view [frames, size, size, c]. Flow gets no colour
@@ -73,13 +68,15 @@ def recipe(
     unchanged, repeats one random channel for grayscale, draws the aspect ratio uniformly, resizes
     with a bicubic filter, treats flow as RGB, and keeps the sign of mirrored flow.
     """
-    require_fractions(flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur)
+    _common.require_fractions(
+        flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur
+    )
     if min(frames, stride) < 1:
         raise ValueError(
             f"augment.frames and augment.stride must be >= 1, got {frames} and {stride}"
         )
     changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
-    changes["kernel"] = blur_kernel_side(blur_kernel, size)
+    changes["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, video: Array) -> Array:
@@ -100,7 +97,7 @@ def recipe(
             video = video_ops.random_flip(u[6], video, flip)
         if channels == video_ops.FLOW:
             return video
-        change = partial(random_colours, u[7:], strengths=strengths, **changes)
+        change = partial(_common.random_colours, u[7:], strengths=strengths, **changes)
         return video_ops.per_frame(change, video)
 
     return view
