@@ -1,6 +1,10 @@
-"""Methods equal networks and losses that are combined by hand, step by step."""
+"""Parts of methods: queues, weights, keys, chunks, precision; and what they refuse.
+
+tests/training/whole_step_test.py compares the steps of every method with steps by hand.
+"""
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,13 +18,12 @@ from jaxssl import losses
 from jaxssl.errors import UserError
 from jaxssl.losses import objective
 from jaxssl.losses.objective import Objective
-from jaxssl.losses.pairs import pair_towers, pair_views, unit
+from jaxssl.losses.pairs import pair_towers, unit
 from jaxssl.methods import momentum, siamese
 from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
 from jaxssl.training.config import arguments, factory, load
 from jaxssl.training.config.method import check_compatibility
-from jaxssl.training.config.schedules import from_spec
 
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
@@ -49,41 +52,10 @@ ALL = ("net", "projector", "predictor")
 NT_XENT = objective("nt_xent", temperature=0.3)
 
 
-@pytest.mark.parametrize("num_views", [pytest.param(2, marks=pytest.mark.long), 3])
-def test_siamese_loss_equals_the_loss_of_all_views(num_views):
-    method, batch = siamese.method(ENCODER, NT_XENT), batch_of(num_views)
-    params, _, value, _, _, z = first_step(method, batch)
-    close(z, embed(params, batch["views"]))
-    close(value, losses.nt_xent_loss(pair_views(z), temperature=0.3).mean())
-
-
-def test_siamese_with_labels_uses_the_class_as_positives():
-    sup_con = objective("sup_con", temperature=0.3)
-    method, batch = siamese.method(ENCODER, sup_con, labels=True), batch_of()
-    params, _, value, _, _, z = first_step(method, batch)
-    close(value, losses.sup_con(*z, labels=batch["label"], temperature=0.3))
-
-
-def test_siamese_small_crops_are_queries_to_the_views():
-    method, batch = siamese.method(ENCODER, NT_XENT), batch_of(2, 3)
-    params, _, value, gradient, *_ = first_step(method, batch)
-
-    def expected(params):
-        z, crops = embed(params, batch["views"]), embed(params, batch["crops"])
-        of_views = losses.nt_xent_loss(pair_views(z), temperature=0.3).mean()
-        pairs = [pair_towers(crop, view) for crop in crops for view in z]
-        of_crops = [losses.nt_xent_loss(p, temperature=0.3).mean() for p in pairs]
-        return (2 * of_views + sum(of_crops)) / 8
-
-    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, actual)
-    jax.tree.map(close, gradient["net"], slope["net"])
-
-
 def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
     method = siamese.method(ENCODER, NT_XENT, queue_size=2 * B + 3)
     params, carried = start(method, batch_of())
-    rows = np.asarray(carried.memory["queue"]["rows"])
+    rows: Any = np.asarray(carried.memory["queue"]["rows"])
     for step in range(2):
         batch = batch_of(2, 1, seed=step)
         value, gradient, carried, z = value_of(method, params, carried, batch, step)
@@ -131,60 +103,6 @@ def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views)
     close(value, without + (2 * of_views + 6) / 8 * of_a_crop)
 
 
-def test_moco_v3_sums_both_directions_with_target_keys():
-    method = momentum.method(PREDICTING, objective("info_nce", temperature=0.5), momentum=0.9)
-    batch = batch_of()
-    params, carried = start(method, batch)
-    other = jax.tree.map(lambda x: x + 0.1, carried.target)  # differs from the trained network
-    carried = carried._replace(target=other)
-    value, gradient, _, _ = value_of(method, params, carried, batch)
-    keys = embed(other["params"], batch["views"])
-
-    def expected(params):
-        q = embed(params, batch["views"], ALL)
-        nce = partial(losses.info_nce, temperature=0.5)
-        return nce(q[0], keys[1]) + nce(q[1], keys[0])
-
-    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, actual)
-    for name in ALL:
-        jax.tree.map(close, gradient[name], slope[name])
-
-
-def test_target_network_is_a_moving_average():
-    spec = {"schedule": "linear", "start": 0.5, "end": 1.0, "until": 2}
-    schedule = from_spec(spec, steps_per_epoch=1, total_steps=10)
-    method = momentum.method(PREDICTING, objective("byol"), momentum=schedule)
-    params, carried = start(method, batch_of())
-    assert set(carried.target["params"]) == {"net", "projector"}
-    target = carried.target["params"]
-    for step, m in enumerate((0.5, 0.75, 1.0)):
-        params = jax.tree.map(lambda x: x + 1, params)
-        carried = method.after(params, carried, jnp.int32(step))
-        own = {name: params[name] for name in target}
-        target = jax.tree.map(lambda k, q, m=m: m * k + (1 - m) * q, target, own)
-        jax.tree.map(close, carried.target["params"], target)
-
-
-def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
-    hyper = {"momentum": 0.9, "symmetric": False, "queue_size": 2 * B - 2}
-    nce = {"temperature": 0.5, "scale_by_temperature": False}
-    method = momentum.method(ENCODER, objective("info_nce", **nce), **hyper)
-    params, carried = start(method, batch_of())
-    queue = carried.memory["queue"]["rows"]
-    for step in range(2):
-        batch = batch_of(seed=step)
-        value, _, carried, z = value_of(method, params, carried, batch, step)
-        q, k = embed(params, batch["views"])  # the target still equals the trained network
-        close(z, jnp.stack([q, k]))
-        pairs = pair_towers(q, k, queue=queue, batch_negatives=False)
-        close(value, losses.info_nce_loss(pairs, **nce).mean())
-        place = (np.arange(B) + step * B) % (2 * B - 2)
-        queue = queue.at[place].set(k / jnp.linalg.norm(k, axis=1, keepdims=True))
-        close(carried.memory["queue"]["rows"], queue)
-    assert carried.memory["queue"]["next"] == 2
-
-
 def test_queue_stores_the_keys_of_all_views():
     method = momentum.method(ENCODER, objective("info_nce", temperature=0.5), queue_size=2 * B + 3)
     batch = batch_of()
@@ -193,62 +111,6 @@ def test_queue_stores_the_keys_of_all_views():
     keys /= jnp.linalg.norm(keys, axis=1, keepdims=True)
     close(carried.memory["queue"]["rows"][: 2 * B], keys)
     assert carried.memory["queue"]["next"] == 2 * B
-
-
-def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
-    method = momentum.method(PREDICTING, objective("simsiam"), momentum=0.0, average=True)
-    batch = batch_of()
-    params, carried, value, gradient, *_ = first_step(method, batch)
-    assert carried.target == ()
-
-    def cosine(p, z):
-        norm = jnp.linalg.norm
-        return jnp.mean(jnp.sum(p * z, 1) / norm(p, axis=1) / norm(z, axis=1))
-
-    def expected(params):
-        p, z = embed(params, batch["views"], ALL), embed(params, batch["views"])
-        z = jax.lax.stop_gradient(z)
-        return -(cosine(p[0], z[1]) + cosine(p[1], z[0])) / 2
-
-    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, actual)
-    for name in ALL:
-        jax.tree.map(partial(close, rtol=1e-4), gradient[name], slope[name])
-
-
-def test_momentum_crops_query_all_keys_and_views_query_other_views():
-    method = momentum.method(PREDICTING, objective("byol"), momentum=0.9, average=True)
-    batch = batch_of(2, 1)
-    params, _, value, *_ = first_step(method, batch)
-    q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
-    k = embed(params, batch["views"])
-    pairs = [(q[0], k[1]), (q[1], k[0]), (crop[0], k[0]), (crop[0], k[1])]
-    close(value, np.mean([losses.byol(a, b) for a, b in pairs]))
-
-
-def test_asymmetric_method_without_a_momentum_network_has_one_key():
-    method = momentum.method(PREDICTING, objective("byol"), momentum=0.0, symmetric=False)
-    batch = batch_of(2, 1)
-    params, _, value, *_ = first_step(method, batch)
-    q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
-    key = embed(params, batch["views"])[1]
-    close(value, (losses.byol(q[0], key) + losses.byol(crop[0], key)) / 2)
-
-
-def test_decl_rates_may_come_from_target_keys():
-    decl = objective("decl", rate="momentum", u="mean", temperature=0.5)
-    method = momentum.method(ENCODER, decl, momentum=0.9)
-    batch = batch_of()
-    params, _, value, *_ = first_step(method, batch)
-    q, k = embed(params, batch["views"]), embed(params, batch["views"])
-    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
-    expected = 0
-    for a, b in ((0, 1), (1, 0)):
-        s, rate = (np.exp(unit(x) @ unit(k[b]).T / 0.5) for x in (q[a], k[b]))
-        others = ~np.eye(B, dtype=bool)
-        ratio = (s * others).sum(1) / (rate * others).sum(1)
-        expected += np.mean(ratio - np.log(np.diag(s)))
-    close(value, expected)
 
 
 def test_networks_are_initialised_with_different_keys():
@@ -266,11 +128,13 @@ def test_terms_of_a_step_have_weights_and_keys_of_their_own():
         keys.append(tuple(jax.random.key_data(key).tolist()))
         return params * pairs, memory + pairs, {"figure": jnp.float32(pairs), "step": step}
 
-    objective = Objective(lambda *_: (), loss)
-    terms = [(0.5, 1.0), (1.5, 3.0), (1.0, 8.0)]
-    value, memory, metrics = weighted_loss(
-        objective, terms, 10.0, 7.0, step=jnp.float32(4), key=KEY
+    init: Any = lambda *_: ()  # noqa: E731
+    terms: Any = [(0.5, 1.0), (1.5, 3.0), (1.0, 8.0)]
+    params: Any = 10.0
+    made: Any = weighted_loss(
+        Objective(init, loss), terms, params, 7.0, step=jnp.float32(4), key=KEY
     )
+    value, memory, metrics = made
     close([value, memory], [10 * (0.5 + 4.5 + 8.0), 7 + (1 + 3 + 8) / 3])
     close([metrics["figure"], metrics["step"]], [13 / 3, 4])
     expected = [jax.random.key_data(jax.random.fold_in(KEY, i)).tolist() for i in range(3)]

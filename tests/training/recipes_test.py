@@ -3,11 +3,13 @@
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
 from jaxssl.data import kind
@@ -16,8 +18,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.kinds import image
 from jaxssl.methods.base import image_groups
-from jaxssl.models import gin, resnet, vit
-from jaxssl.models.encoder import init
+from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
@@ -81,7 +82,7 @@ def channels(config) -> int:
 
 @pytest.mark.parametrize("name", FILES)
 def test_recipe_file_has_command_and_each_variant_a_line(name):
-    text = ast.get_docstring(ast.parse(FILES[name].read_text()))
+    text = ast.get_docstring(ast.parse(FILES[name].read_text())) or ""
     lines = components.variants(FILES[name])
     command = f"Command: jaxssl train --config {name}{':VARIANT' if lines else ''}"
     assert (command if name != "digits" else "Command: jaxssl train\n") in text
@@ -251,6 +252,7 @@ def test_tiny_version_of_a_recipe_takes_two_steps(name, monkeypatch):
     before = jax.tree.map(np.array, state.params)
     batch = distributed.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    z: Any = None
     for _ in range(2):  # a warm-up's first rate is 0
         state, metrics, z = step(state, batch)
         assert all(np.isfinite(value) for value in jax.device_get(metrics).values())
@@ -323,36 +325,19 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
 
 
 def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
-    known = find_metadata({"name": "imagenet2012"}, 224)
+    known = find_metadata(ConfigDict({"name": "imagenet2012"}), 224)
     assert not known.one_size
     config = config_lib.load("imagenet_dino:vit_s", [("batch_size", "3")])
-    actual = image.batch_shapes(3, known.shape, make_crops(config))["input"]
+    actual: Any = image.batch_shapes(3, known.shape, make_crops(config))["input"]
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in actual.items()} == expected
-    whole = image.batch_shapes(3, known.shape, decoding.Crops((), (), 224))["input"]
+    whole: Any = image.batch_shapes(3, known.shape, decoding.Crops((), (), 224))["input"]
     assert whole.shape == (3, 224, 224, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("cifar10_baselines:simclr", {"loss.name": "byol"}, "cannot train loss 'byol'"),
-        (
-            "tcl_supervised:cifar10_cross_entropy",
-            {"loss.num_classes": "7"},
-            "'cifar10' has 10 classes",
-        ),
-        ("cifar10_baselines:byol", {"views": "1"}, "a single view without labels has no positives"),
-        (
-            "auc_cl:cifar10",
-            {"schedule.warmup_epochs": "500"},
-            "warm-up of 195000 steps must be shorter",
-        ),
-    ],
-)
-def test_impossible_recipe_settings_raise_a_one_line_error(name, changes, message):
-    with pytest.raises(UserError, match=message) as error:
-        config = config_lib.load(name, list(changes.items()))
+def test_impossible_recipe_settings_raise_a_one_line_error():
+    config = config_lib.load("tcl_supervised:cifar10_cross_entropy", [("loss.num_classes", "7")])
+    with pytest.raises(UserError, match="'cifar10' has 10 classes") as error:
         dry_run.dry_run(config)
     assert "\n" not in str(error.value)
 
@@ -430,14 +415,3 @@ def test_network_for_another_kind_of_examples_is_rejected(name, net, takes, make
     message = f"net.name='{net}' takes {takes}, but augment.name={makes}; choose another"
     with pytest.raises(UserError, match=message):
         build(config, 2 * config.batch_size)
-
-
-def test_graph_encoder_accepts_rows_of_packed_graphs():
-    config = config_lib.load("graphs/tu:graphcl")
-    encoder = make_networks(config)
-    assert isinstance(encoder.net, gin.GIN)
-    packed, _ = example_shapes(config, 6)
-    views = jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), packed)
-    views["x"] = views["x"].astype(jnp.float32)
-    params, _, dim = init(encoder, jax.random.key(0), [views])
-    assert dim == 96 and np.shape(params["net"]["Dense_0"]["kernel"]) == (7, 32)

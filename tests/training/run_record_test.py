@@ -49,15 +49,23 @@ def test_checkpoints_of_the_run_are_accepted(workdir, settings):
     assert restored.step == 12 and restored.facts.environment == RECORD.environment
 
 
-def test_renamed_checkpoint_is_not_evaluated(workdir):
+def test_renamed_checkpoint_is_not_evaluated(workdir, settings):
     folder = workdir / "checkpoints"
     os.rename(folder / "12", folder / "20")
     with pytest.raises(UserError, match="20 is damaged or incomplete: it was written at step 12"):
         checkpoint.restore_arrays(workdir, 20)
     assert checkpoint.restore_arrays(workdir).step == 7
+    with pytest.raises(UserError, match="20 was written at step 12; move it away, or choose"):
+        check(workdir, settings)
 
 
-def test_checkpoints_of_two_runs_without_run_json_are_refused(workdir, settings, tmp_path_factory):
+def test_checkpoints_of_other_runs_configs_and_data_are_refused(
+    workdir, settings, tmp_path_factory
+):
+    with pytest.raises(UserError, match="7 was written with other training data than"):
+        check(workdir, settings, fingerprint="data 2")
+    with pytest.raises(UserError, match="7 was written under another config .seed: 0 -> 1"):
+        check(workdir, config.load(DIGITS, [*SETTINGS.items(), ("seed", "1")]))
     other = tmp_path_factory.mktemp("other")
     save(other, settings, 20, run="other")
     shutil.copytree(other / "checkpoints" / "20", workdir / "checkpoints" / "20")
