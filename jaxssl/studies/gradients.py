@@ -71,6 +71,9 @@ def _verdicts(
     return {
         "k1_raises_positive": judge_all(CLAIMS["k1_raises_positive"], rises, digits=3),
         "k1_lowers_negative": lower,
+        "k2_raises_positive": judge(
+            CLAIMS["k2_raises_positive"], pos[large_k2], pos[large], digits=3
+        ),
         "k2_restores_negative": _judge_closed(neg[sup_con], neg[large_k2], lower),
         "k2_restores_accuracy": judge(
             CLAIMS["k2_restores_accuracy"], accuracies[large_k2], accuracies[large], top=100.0

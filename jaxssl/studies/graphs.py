@@ -21,7 +21,8 @@ CLAIMS = read_claims("graphs")
 
 def run(setting: Setting) -> Findings:
     """Train every loss on every set, and judge MMCL against GraphCL."""
-    methods = select_methods(setting.methods, DEFAULT, tuple(VARIANTS))
+    others = tuple(name for name in VARIANTS if name not in DEFAULT)
+    methods = select_methods(setting.methods, DEFAULT, others)
     overrides = dict(setting.overrides)
     folder = Path(overrides.pop("data.path", ""))
     results, baselines, verdicts = {}, {}, {}

@@ -18,10 +18,10 @@ def run(setting: Setting) -> Findings:
     """Train TCL with each k1, and SupCon."""
     tcl = grid.cross({"tcl": METHODS["tcl_labels"]}, {k1: {"loss.k1": k1} for k1 in K1})
     results = grid.run_grid(setting, {SUP_CON: METHODS["sup_con"], **tcl})
-    ends = {f"over k1 = {end:g}": (BEST, ("tcl", end)) for end in (K1[0], K1[-1])}
     below = {f"k1 = {k1:g}": (("tcl", k1), SUP_CON) for k1 in K1 if k1 < PEAK}
     claims: dict[str, Verdict | Comparison] = {
-        "peak": Comparison(LINEAR, ends),
+        "rises": Comparison(LINEAR, {"": (BEST, ("tcl", K1[0]))}),
+        "drops": Comparison(LINEAR, {"": (BEST, ("tcl", K1[-1]))}),
         "above_sup_con": Comparison(LINEAR, {"": (BEST, SUP_CON)}),
         "any_below_5000": Comparison(LINEAR, below),
     }
