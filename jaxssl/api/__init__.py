@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.api.run import Run as Run
 from jaxssl.buckets import as_path
+from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, prepare
@@ -34,7 +35,7 @@ from jaxssl.training.output import compile_cache, logs
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
-Component = str | Mapping[str, Any] | Any
+Component = str | Settings | Any
 
 
 def get_config(name: str | Path) -> ConfigDict:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxssl.buckets import as_path
+from jaxssl.components import Settings
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -64,7 +65,7 @@ class Run:
         return metrics_writer.read_metrics(self.workdir / "metrics.jsonl")
 
     @property
-    def init(self) -> dict[str, object] | None:
+    def init(self) -> Settings | None:
         """The report of the weights that the run started from, or None for random weights.
 
         Its entries are described by `jaxssl.pretrained.start.start`.

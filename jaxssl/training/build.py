@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import optax
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from jaxssl.components import Settings
 from jaxssl.data import batches, kind
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoders.decoding import Crops
@@ -80,7 +81,7 @@ def build(
     num_devices: int = 1,
     *,
     crops: Crops | None = None,
-    numbers: Mapping[str, Any] | None = None,
+    numbers: Settings | None = None,
 ) -> Setup:
     """Build method, optimiser, augmentation and schedules from a config.
 

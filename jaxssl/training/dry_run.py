@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
 from jaxssl.data import kind, source
-from jaxssl.data.batches import check_batch
+from jaxssl.data.batches import Batch, check_batch
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.errors import one_line
 from jaxssl.training import summary, topology
@@ -67,8 +67,8 @@ class _Data(NamedTuple):
         description: the data set in words.
     """
 
-    shapes: dict[str, Any]
-    few: dict[str, Any]
+    shapes: Batch
+    few: Batch
     num_examples: int
     crops: Crops | None
     description: str

@@ -3,10 +3,11 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.training.output.logs import log
 
 FILE_NAME = "fault.json"  # name of the diagnosis file in the workdir
@@ -16,7 +17,7 @@ SPIKE = 10.0  # number of median absolute deviations above the median that make 
 # These are the quantities of a training step, in the order of their computation.
 ORDER = ("parameters", "statistics", "views", "embeddings", "loss", "gradient")
 # See `jaxssl.training.state.make_diagnosis`.
-Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]
+Measures = Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]
 
 
 class LossMonitor:
@@ -63,7 +64,7 @@ class Fault(NamedTuple):
         message: message for the user, with "{path}" in place of the path of the document.
     """
 
-    document: dict[str, Any]
+    document: Settings
     message: str
 
 
@@ -105,5 +106,5 @@ def describe(
     )
 
 
-def _finite_or_none(value: Any) -> float | None:
+def _finite_or_none(value: np.ndarray) -> float | None:
     return float(value) if math.isfinite(value) else None

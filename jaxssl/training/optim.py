@@ -97,7 +97,7 @@ def optimiser(
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
     trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
 
-    def groups(params: optax.Params) -> Any:
+    def groups(params: optax.Params) -> object:
         frozen = transfer.frozen(cast(Any, params))
         return jax.tree.map(lambda f: "frozen" if f else "trained", frozen)
 

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
 from jaxssl.training.config.groups import VIEW_GROUPS, arguments
@@ -78,7 +79,7 @@ def _left_out(config: ConfigDict, channels: int) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def describe_init(report: Mapping[str, Any]) -> str:
+def describe_init(report: Settings) -> str:
     """Return the report of the weights that a run starts from as one line."""
     lists = [
         f"{name}: {', '.join(report[name]) or 'nothing'}"

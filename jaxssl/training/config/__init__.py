@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError, one_line
 from jaxssl.training.config import custom, values
@@ -145,7 +146,7 @@ def join_differences(lines: list[str]) -> str:
     return "; ".join(lines[:3]) + more
 
 
-def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
+def conflicts(ours: ConfigDict, theirs: Settings) -> list[str]:
     """List the config differences that prevent a run from resuming.
 
     Args:

@@ -12,8 +12,10 @@ from typing import Any
 
 from flax import linen as nn
 from flax import nnx
+from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
 from jaxssl.models import adapters
@@ -75,7 +77,7 @@ def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., obje
     """Return a loss that raises UserError if it returns no array, such as None."""
 
     @functools.wraps(loss)
-    def checked(*args: object, **kwargs: object) -> Any:
+    def checked(*args: object, **kwargs: object) -> object:
         value = loss(*args, **kwargs)
         if not hasattr(value, "dtype"):
             kind = type(value).__name__
@@ -85,7 +87,7 @@ def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., obje
     return checked
 
 
-def record(config: Any) -> None:
+def record(config: ConfigDict) -> None:
     """Make the paths of the user's components absolute, and store their digests in `plugins`.
 
     Args:
@@ -100,7 +102,7 @@ def record(config: Any) -> None:
         config.plugins = entries
 
 
-def digests(config: Mapping[str, Any]) -> tuple[str, ...]:
+def digests(config: Settings) -> tuple[str, ...]:
     """Return "group NAME SHA-256" for each component of a user that the training needs."""
     return tuple(
         f"{group} {components.short_name(name)} {components.digest(group, name)}"
@@ -118,7 +120,7 @@ def names(config: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def without_folders(config: Mapping[str, Any]) -> dict[str, object]:
+def without_folders(config: Settings) -> dict[str, object]:
     """Return a config that names the user's components without their folders, and their digests.
 
     Runs whose files have moved can resume, because the digests tell whether the files are the same.
@@ -241,7 +243,7 @@ def _with_signature(
 ) -> Callable[..., object]:
     """Return a function that calls another one, and shows a signature to the config loader."""
 
-    def call(*args: Any, **kwargs: Any) -> object:
+    def call(*args: object, **kwargs: object) -> object:
         return function(*args, **kwargs)
 
     call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]

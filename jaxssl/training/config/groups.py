@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, printable, suggest
 from jaxssl.training.config import custom, values
 
@@ -24,7 +25,7 @@ OPTIONAL = ("text", "predictor")
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 
 
-def factory(group: str, name: str) -> Callable[..., Any]:
+def factory(group: str, name: str) -> Callable:
     """Return the factory function of the component that ``config[group].name`` names.
 
     Raises:
@@ -51,7 +52,7 @@ def argument_types(config: ConfigDict, group: str) -> dict[str, object]:
     return values.argument_types(factory(component, config[component].name))
 
 
-def label(group: str, config: Mapping[str, Any]) -> str:
+def label(group: str, config: Settings) -> str:
     """Return a component's name with the settings that differ from the defaults.
 
     For example "auc_cl (released_cifar, alpha=0.5)".

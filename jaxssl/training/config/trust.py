@@ -10,10 +10,10 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from jaxssl import components
 from jaxssl.buckets import is_bucket
+from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
 from jaxssl.errors import UserError, escape
 from jaxssl.training.output.logs import log
@@ -91,7 +91,7 @@ def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
     return sorted({(p.resolve(), hashlib.sha256(content).hexdigest()) for p, content in read})
 
 
-def _data(data: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
+def _data(data: Settings) -> dict[str, tuple[Path, str]]:
     """Return the absolute path of each key of a data set that names one. Its content may change."""
     keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
     return {key: (Path(_absolute(data[key])), "data") for key in keys}

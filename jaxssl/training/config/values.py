@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from jax import Array
 from ml_collections import ConfigDict
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.models.transfer import Transfer
 
@@ -30,7 +31,7 @@ _TEXTS = (
 )
 # Every run reads these config keys. The types of all other keys are the annotations of a
 # component's factory.
-TYPES: dict[str, Any] = {
+TYPES: dict[str, object] = {
     **dict.fromkeys(_INTS.split(), int),
     **dict.fromkeys(_FLOATS.split(), float),
     **dict.fromkeys(_TEXTS.split(), str),
@@ -195,7 +196,7 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def is_schedule(value: object) -> TypeGuard[Mapping[str, Any]]:
+def is_schedule(value: object) -> TypeGuard[Settings]:
     """Return True for a mapping that describes a schedule."""
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 

@@ -1,12 +1,13 @@
 """Goodput: the share of the wall time of a run that training steps took, and what took the rest."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.training.output import file_io
 
 NAME = "goodput.json"
@@ -69,7 +70,7 @@ class Goodput:
         return describe(document)
 
 
-def read(workdir: Path) -> dict[str, Any] | None:
+def read(workdir: Path) -> Settings | None:
     """Return the content of goodput.json, or None if it is missing or damaged."""
     try:
         document = file_io.read_json(workdir / NAME)
@@ -79,7 +80,7 @@ def read(workdir: Path) -> dict[str, Any] | None:
         return None
 
 
-def describe(document: Mapping[str, Any]) -> str:
+def describe(document: Settings) -> str:
     """Return the shares of the wall time in words, the largest parts first."""
     seconds = {part: float(document["seconds"][part]) for part in PARTS}
     total = max(sum(seconds.values()), 1e-9)

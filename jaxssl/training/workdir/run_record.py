@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 import jaxssl
 from jaxssl import distributed
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line
 from jaxssl.training.config import conflicts, differences, join_differences
 from jaxssl.training.output import file_io
@@ -47,7 +48,7 @@ class RunRecord(NamedTuple):
     run: str | None
     fingerprint: str
     environment: dict[str, object]
-    init: dict[str, Any] | None = None
+    init: Settings | None = None
 
 
 def environment() -> dict[str, object]:
@@ -70,7 +71,7 @@ def read(workdir: Path) -> str | None:
     return document["run"] if document else None
 
 
-def read_init(workdir: Path) -> dict[str, object] | None:
+def read_init(workdir: Path) -> Settings | None:
     """Return the report of the weights that a run started from, or None for random weights.
 
     Raises:
@@ -79,7 +80,7 @@ def read_init(workdir: Path) -> dict[str, object] | None:
     return _read(workdir / INIT, "sha256")
 
 
-def _read(path: Path, key: str) -> dict[str, Any] | None:
+def _read(path: Path, key: str) -> Settings | None:
     """Return a JSON object that has a text under ``key``, or None without the file."""
     if not path.exists():
         return None

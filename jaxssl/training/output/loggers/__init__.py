@@ -22,15 +22,12 @@ class Logger(Protocol):
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a step. The values may be NaN or infinite."""
-        ...
 
     def sync(self) -> None:
         """Make sure that the metrics survive a crash, as far as the logger can."""
-        ...
 
     def close(self) -> None:
         """End the log, after which the same run may resume it."""
-        ...
 
 
 class ServiceState:
