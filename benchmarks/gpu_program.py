@@ -47,7 +47,7 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     """Compile a training step and return its program text and temporary memory in bytes."""
     config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
     try:
-        mesh = topology.describe("h200-1").mesh
+        mesh = topology.describe("h200-1")
     except UserError as error:
         sys.exit(f"error: {error}")
 

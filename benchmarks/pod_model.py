@@ -167,7 +167,7 @@ def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Coll
     The images have 32 pixels, and the batch has `COMPILED` images. The parameters are those of 224
     pixels, but for the positions of a ViT, which are not trained.
     """
-    pod = topology.describe("cpu:8")
+    mesh = topology.describe("cpu:8")
     small = {"augment.size": "32", "batch_size": str(COMPILED)}
     config = load(name, list({**small, **overrides}.items()))
     examples = {
@@ -175,11 +175,11 @@ def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Coll
         "label": np.zeros(2, np.int32),
         "index": np.arange(2, dtype=np.int32),
     }
-    setup = build(config, 1_281_167, pod.mesh.size)
-    init: Any = make_init(setup, examples, 1_281_167, pod.mesh)
+    setup = build(config, 1_281_167, mesh.size)
+    init: Any = make_init(setup, examples, 1_281_167, mesh)
     state = init.eval_shape(0)
-    layout = shardings(setup.method, state, pod.mesh, "none")
-    split = distributed.data_sharding(pod.mesh)
+    layout = shardings(setup.method, state, mesh, "none")
+    split = distributed.data_sharding(mesh)
 
     def shape(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -187,12 +187,12 @@ def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Coll
     def whole(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((COMPILED, *x.shape[1:]), x.dtype, sharding=split)
 
-    step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, pod.mesh)
+    step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
     lowered = step.lower(jax.tree.map(shape, state, layout), jax.tree.map(whole, examples))
     compiled = lowered.compile({"xla_backend_optimization_level": 0})
     sums = {8 * x.size for x in jax.tree.leaves(state.carried.batch_stats)}
     parts: dict[str, Counter[Collective]] = {name: Counter() for name in PARTS}
-    for collective, times in collectives(compiled, pod.mesh.size).items():
+    for collective, times in collectives(compiled, mesh.size).items():
         parts[part(collective, sums)][collective] += times
     return parts
 

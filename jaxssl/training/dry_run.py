@@ -1,7 +1,6 @@
 """Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -88,15 +87,14 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
 
     Args:
         config: complete.
-        pod: compile for the devices of this name, see `jaxssl.training.topology.describe`, and take
-            no step. By default the devices are those of this machine.
+        pod: compile for the pod of this name (`jaxssl.training.topology`), and take no step. The
+            default is this machine.
 
     Raises:
         UserError: on a value that a component rejects, a data set of unknown sizes, or a pod that
             is unknown or too small.
     """
-    described = topology.describe(pod) if pod else None
-    mesh = described.mesh if described else distributed.make_mesh()
+    mesh = topology.describe(pod) if pod else distributed.make_mesh()
     ours = kind.of(config)
     number = 0 if pod else min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
     find = _random_images if ours.batch_shapes else _read_examples
@@ -114,10 +112,9 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     components = setup.method, setup.optimiser, setup.augment
     step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
     lowered = step.lower(state, whole)
-    options = described.options if described else {}
-    available = described.memory * mesh.size if described else _available_memory()
+    available = mesh.size * topology.memory(pod) if pod else _available_memory()
     try:
-        compiled, arguments, temporary = _compile(lowered, mesh, options)
+        compiled, arguments, temporary = _compile(lowered, mesh, pod)
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -189,13 +186,11 @@ def _place(tree: object, layout: object) -> Any:
     )
 
 
-def _compile(
-    lowered: Any, mesh: Mesh, options: Mapping[str, int | bool] | None = None
-) -> tuple[Any, int, int]:
+def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int, int]:
     """Return a compiled step, and the bytes of its arguments and of its computation."""
-    if mesh.devices.flat[0].platform == "cpu":
-        options = compile_cache.fast_compile_options(0)
-    compiled = lowered.compile(options)
+    platform = mesh.devices.flat[0].platform
+    options = compile_cache.fast_compile_options(0) if platform == "cpu" else {}
+    compiled = lowered.compile(topology.UNTIMED if pod and platform == "gpu" else options)
     sizes = compiled.memory_analysis()
     if sizes is None:  # The platform does not tell.
         return compiled, 0, 0

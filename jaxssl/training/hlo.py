@@ -7,13 +7,13 @@ from collections import Counter
 from jax.stages import Compiled
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
+CALLERS = ("while", "conditional", "call", "fusion", "async-start")
 HEAD = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{$")
 # `%name = shape operation(`, where the shape may be a tuple's.
 LINE = re.compile(r"^\s*(?:ROOT )?%[\w.-]+ = (.+?) ([a-z][a-z-]*)\(")
 ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
-CALLED = re.compile(r"(\w+)=%([\w.-]+)")
-BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+CALLED = re.compile(r"\w=\{?%([\w.-]+(?:, %[\w.-]+)*)")
+TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 # An operation and the bytes of each array that it sends.
 Collective = tuple[str, tuple[int, ...]]
@@ -23,15 +23,15 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
     """Count the collective operations that a device takes part in, with the bytes of their arrays.
 
     The bytes are those of whole arrays: the result of an all-gather, the operand of a
-    reduce-scatter. The compiler may send several arrays by one operation. Operations in a loop
-    count once for each iteration.
+    reduce-scatter. One operation may send several arrays. Operations in a loop count once for each
+    iteration.
 
     Args:
         compiled: the program.
         devices: number of devices that share the work.
 
     Raises:
-        ValueError: on a collective in a loop of unknown length, or in one branch alone.
+        ValueError: on a collective in a loop of unknown length, or in a branch.
     """
     parts: dict[str, list[str]] = {}
     name = entry = ""
@@ -53,24 +53,15 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
             if operation in COLLECTIVES:
                 whole = devices if operation == "reduce-scatter" else 1
                 actual[operation, tuple(size * whole for size in sizes(shape))] += 1
+            if operation not in CALLERS:
                 continue
-            called = dict((key, part) for key, part in CALLED.findall(line) if part in parts)
-            if operation == "while":
-                body, trips = sent(called["body"]), TRIPS.search(line)
-                if body and not trips:
-                    raise ValueError("a collective in a loop of unknown length")
-                for key, count in body.items():
-                    actual[key] += count * int(trips[1]) if trips else 0
-            elif operation == "conditional":
-                names = [*re.findall(r"%([\w.-]+)", "".join(BRANCHES.findall(line)))]
-                names += [called[key] for key in called if key.endswith("_computation")]
-                branches = [sent(branch) for branch in names]
-                if any(branch != branches[0] for branch in branches):
-                    raise ValueError("a collective in one branch alone")
-                actual += branches[0]
-            elif operation in ("call", "fusion", "async-start"):
-                for part in called.values():
-                    actual += sent(part)
+            called = [part for group in CALLED.findall(line) for part in group.split(", %")]
+            inner = [sent(part) for part in called if part in parts]
+            trips = TRIPS.search(line)
+            for key, count in sum(inner, Counter[Collective]()).items():
+                if operation in ("while", "conditional") and not trips:
+                    raise ValueError("a collective in a loop of unknown length, or in a branch")
+                actual[key] += count * int(trips[1] if trips else 1)
         return actual
 
     return sent(entry)
@@ -78,9 +69,10 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
 
 def sizes(shape: str) -> list[int]:
     """Return the bytes of each array of a shape or a tuple, such as "(f32[8,4], u8[])"."""
+    bits = re.compile(r"^\D+|\D.*")  # of f32, bf16, f8e4m3fn, u8
     return [
-        int(re.sub(r"^\D+|\D.*", "", dtype.replace("pred", "u8")))
-        * math.prod(map(int, filter(None, dims.split(","))))
+        int(bits.sub("", dtype.replace("pred", "u8")))
+        * math.prod(int(side) for side in dims.split(",") if side)
         // 8
         for dtype, dims in ARRAY.findall(shape)
     ]

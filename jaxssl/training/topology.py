@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import jax
 from jax.errors import JaxRuntimeError
@@ -18,46 +17,23 @@ from jaxssl.errors import UserError, one_line
 # Dimensions of the torus of a pod, and the number that a pod's name counts for each chip.
 TPUS = {"v5e": (2, 1), "v5litepod": (2, 1), "v6e": (2, 1), "v5p": (3, 2)}
 GPUS = {"h100": 80, "h200": 141}  # memory in 10^9 bytes
-HOPPER = """
-gpu_device_info {{
-  cuda_compute_capability {{ major: 9 }}
-  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  shared_memory_per_core: 233472 shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 device_memory_size: {memory}
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 8 }}
-runtime_version {{ major: 12 minor: 9 }}
-device_description_str: "NVIDIA {name}"
-"""
+HOPPER = """gpu_device_info {{ cuda_compute_capability {{ major: 9 }} core_count: 132
+  fpus_per_core: 128 clock_rate_ghz: 1.98 threads_per_warp: 32 threads_per_block_limit: 1024
+  threads_per_core_limit: 2048 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+  block_dim_limit_z: 65535 registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_core: 233472 shared_memory_per_block: 49152 device_memory_size: {memory}
+  shared_memory_per_block_optin: 232448 memory_bandwidth: 4800000000000 l2_cache_size: 52428800 }}
+  platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }}
+  runtime_version {{ major: 12 minor: 9 }} device_description_str: "NVIDIA {name}" """
 # Without a GPU, XLA cannot choose algorithms by their times.
 UNTIMED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-
 # Other processes may use the chips of this machine, and libtpu needs not look for them.
 DESCRIBED = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1"}
 DESCRIBED |= {"TPU_ACCELERATOR_TYPE": "v5p-8", "TPU_WORKER_HOSTNAMES": "localhost"}
 
 
-class Topology(NamedTuple):
-    """The devices of a pod.
-
-    Attributes:
-        mesh: the devices. Programs can be compiled for them, but not run.
-        options: compiler options that a pod without devices needs.
-        memory: bytes of a device. 0 if XLA itself refuses a program that is too large, or for CPUs.
-    """
-
-    mesh: Mesh
-    options: dict[str, int | bool]
-    memory: int
-
-
-def describe(name: str) -> Topology:
-    """Return the pod of a name, without looking for the devices of this machine.
+def describe(name: str) -> Mesh:
+    """Return the devices of a pod, for which programs can be compiled and not run.
 
     Args:
         name: "v5e-256", "v6e-64" or "v5p-512" (two for each chip), as the cloud names them, or the
@@ -67,9 +43,9 @@ def describe(name: str) -> Topology:
         UserError: if there is no such pod, or the package with its compiler is not installed.
     """
     match = re.fullmatch(r"(\w+)([-:])(\d+(?:x\d+)*)", name)
-    kind, joint, size = match.groups() if match else ("", "", "")
-    sides = [int(side) for side in size.split("x") if side]
-    if not match or 0 in sides or kind not in (*TPUS, *GPUS, "cpu"):
+    kind, joint, size = match.groups() if match else ("", "", "0")
+    sides = [int(side) for side in size.split("x")]
+    if 0 in sides or kind not in (*TPUS, *GPUS, "cpu"):
         raise UserError(
             f"--topology={name}: expected a pod such as v5e-256, v6e:8x8, v5p-512, h100-64, "
             "h200:2x4 (hosts x GPUs) or cpu:8"
@@ -77,33 +53,35 @@ def describe(name: str) -> Topology:
     jax.config.update("jax_platforms", "cpu")
     try:
         if kind == "cpu":
-            return Topology(distributed.make_mesh(_cpu_devices(math.prod(sides))), {}, 0)
-        if kind in TPUS:
+            devices = _cpu_devices(math.prod(sides))
+        elif kind in TPUS:
             dimensions, cores = TPUS[kind]
-            if joint == "-":
-                sides = torus(sides[0] // cores, dimensions)
+            sides = torus(sides[0] // cores, dimensions) if joint == "-" else sides
             for variable, value in DESCRIBED.items():
                 os.environ.setdefault(variable, value)
             shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
             devices = topologies.get_topology_desc(shape, "tpu").devices
-            return Topology(distributed.make_mesh(devices), {}, 0)
-        if joint == "-":  # hosts of up to eight GPUs
-            sides = [sides[0] // math.gcd(8, sides[0]), math.gcd(8, sides[0])]
-        memory = GPUS[kind] * 10**9
-        devices = topologies.get_topology_desc(
-            platform="cuda",
-            target_config=HOPPER.format(memory=memory, name=kind.upper()),
-            topology="x".join(map(str, [*[1] * (3 - len(sides)), *sides])),
-        ).devices
-        return Topology(distributed.make_mesh(devices), UNTIMED, memory)
+        else:
+            if joint == "-":  # hosts of up to eight GPUs
+                sides = [sides[0] // math.gcd(8, sides[0]), math.gcd(8, sides[0])]
+            devices = topologies.get_topology_desc(
+                platform="cuda",
+                target_config=HOPPER.format(memory=GPUS[kind] * 10**9, name=kind.upper()),
+                topology="x".join(map(str, [*[1] * (3 - len(sides)), *sides])),
+            ).devices
     except (ValueError, JaxRuntimeError) as error:
         raise UserError(f"--topology={name}: {one_line(error)}") from error
     except (NotImplementedError, RuntimeError) as error:
-        extra = "tpu" if kind in TPUS else "cuda"
         raise UserError(
             f"--topology={name}: the compiler for these devices is not installed; "
-            f"pip install 'jaxssl[{extra}]'"
+            f"pip install 'jaxssl[{'tpu' if kind in TPUS else 'cuda'}]'"
         ) from error
+    return distributed.make_mesh(devices)
+
+
+def memory(name: str) -> int:
+    """Return the bytes of a GPU of a pod, or 0 for other devices. XLA knows those of TPUs."""
+    return 10**9 * GPUS.get(re.split("[-:]", name)[0], 0)
 
 
 def _cpu_devices(number: int) -> Sequence[object]:

@@ -39,7 +39,7 @@ def test_name_of_a_pod_gives_its_shape(monkeypatch, name, shape):
 
     shapes = []
     monkeypatch.setattr(topology.topologies, "get_topology_desc", describe)
-    assert topology.describe(name).mesh.size == len(jax.devices())
+    assert topology.describe(name).size == len(jax.devices())
     assert shapes == [shape]
 
 
