@@ -52,16 +52,13 @@ def as_path(path: str | PathLike[str]) -> Path:
     Raises:
         UserError: if the bucket cannot be read, or is not one of Google Cloud Storage.
     """
-    scheme = re.match(r"\w+(?=://)", fspath(path))
+    address = re.match(r"(\w+)://[^/]*", fspath(path))
     if isinstance(path, BucketPath):
         return cast(Path, path)
-    if not scheme or scheme[0] == "hf":
+    if not address or address[1] == "hf":
         return Path(path)
-    if scheme[0] != "gs":
-        raise UserError(
-            f"{fspath(path)}: {scheme[0]}:// is not supported; checkpoints are written whole only "
-            "to local folders and to gs://BUCKET/PATH"
-        )
+    if address[1] != "gs" or address[0] == "gs://":
+        raise UserError(f"{fspath(path)} must be a local path or gs://BUCKET/PATH")
     check(path)
     return cast(Path, BucketPath(fspath(path)))
 

@@ -25,6 +25,7 @@ from jax import numpy as jnp
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
+from jaxssl.buckets import fetch
 from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.models import heads
@@ -103,7 +104,7 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         UserError: if the file does not exist, is damaged or contains no supported network, if its
             names or shapes do not match the network, or if an option is unknown or out of range.
     """
-    path = Path(path)
+    path = fetch(path)
     folder = folders.is_weights_folder(path)
     if not folder and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")

@@ -1,12 +1,15 @@
 """Trace some steps of a run with JAX's profiler: `jaxssl train --profile 100:110`."""
 
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
 
 from jaxssl import distributed
+from jaxssl.buckets import is_bucket
 from jaxssl.errors import UserError, write_error
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import checkpoint
@@ -57,6 +60,8 @@ class Profiler:
         self._steps = steps if distributed.is_first_process() else None
         self._borders = (steps.start, steps.stop) if steps else (0, 0)
         self._folder = workdir / FOLDER
+        # JAX writes to a folder on disk, which is copied to a bucket.
+        self._temporary = tempfile.mkdtemp() if steps and is_bucket(workdir) else None
         self._tracing = False
 
     def __enter__(self) -> "Profiler":
@@ -83,7 +88,8 @@ class Profiler:
         """
         if self._steps and step == self._steps.start:
             jax.block_until_ready(state)
-            jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
+            folder = self._temporary or self._folder
+            jax.profiler.start_trace(folder, create_perfetto_trace=True)
             self._tracing = True
 
     def end(self, step: int, state: object) -> None:
@@ -99,3 +105,8 @@ class Profiler:
             jax.profiler.stop_trace()
         except (OSError, RuntimeError) as error:
             raise write_error(self._folder, error) from error
+        if self._temporary:
+            for file in Path(self._temporary).rglob("*.*"):
+                to = self._folder / file.relative_to(self._temporary)
+                to.write_bytes(file.read_bytes())
+            shutil.rmtree(self._temporary)

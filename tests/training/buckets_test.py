@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import fsspec.config
 import pytest
@@ -88,7 +89,8 @@ def test_run_in_a_bucket_equals_a_local_run(tiny, whole, workdir):
         ("gs://missing/run", "cannot read gs://missing/run: the bucket 'missing' does not exist"),
         ("gs://forbidden/run", "cannot read gs://forbidden/run: Forbidden"),
         ("gs://slow/run", "cannot read gs://slow/run: no answer within 1 s"),
-        ("s3://bucket/run", "s3:// is not supported"),
+        ("s3://bucket/run", "s3://bucket/run must be a local path or gs://BUCKET/PATH"),
+        ("gs://", "gs:// must be a local path or gs://BUCKET/PATH"),
     ],
 )
 def test_bucket_that_cannot_be_read_is_named_in_one_line(path, message, monkeypatch):
@@ -220,11 +222,12 @@ def test_one_of_many_gets_a_free_lease(workdir, monkeypatch):
 
 @pytest.mark.fast
 def test_results_of_several_processes_are_all_kept(workdir, quick_lease):
-    row: dict = {"protocol": "knn", "value": 1.0, "features": "pretrained", "dataset": "digits"}
+    row = {"protocol": "knn", "value": 1.0, "features": "pretrained", "dataset": "digits"}
     row |= {"split": "test", "seed": 0, "step": 1, "details": {}}
 
     def add(number):
-        results.add_results(workdir, [{**row, "metric": f"top{number}"}])
+        rows: Any = [{**row, "metric": f"top{number}"}]
+        results.add_results(workdir, rows)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(4)))

@@ -142,7 +142,8 @@ class Lease:
         for path in self._path.iterdir():
             if path.name < self._object.name:
                 path.unlink(missing_ok=True)
-        threading.Thread(target=self._renew, daemon=True).start()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        self._thread.start()
         return None if owner is None or owner.released else owner
 
     def owner(self) -> Owner | None:
@@ -152,6 +153,7 @@ class Lease:
     def release(self) -> None:
         """Mark the lease as free, unless another process has taken it over."""
         self._stop.set()
+        self._thread.join()  # It could write the lease once more.
         if self.owner() == self.me:
             self._write(self.me._replace(released=True))
 
@@ -177,8 +179,7 @@ class Lease:
             with suppress(BucketError):  # The next try may succeed, and the run asks for `owner`.
                 if self.owner() != self.me:
                     return
-                if not self._stop.is_set():
-                    self._write(self.me)
+                self._write(self.me)
 
     def _write(self, owner: Owner) -> None:
         self._object.write_bytes(json.dumps(owner).encode())
