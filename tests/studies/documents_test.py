@@ -184,7 +184,7 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     words = ("**not yet run**", "**needs a GPU: ", "**needs a trained run**")
     assert sum(map(papers.count, words)) == count_claims()
     assert (
-        "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.5" in papers
+        "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.3" in papers
     )
     for paper, places in PLACES.items():
         section = papers.partition(f"## {paper} (")[2].partition(" ## ")[0]
