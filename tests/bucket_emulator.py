@@ -8,7 +8,7 @@ from contextlib import suppress
 from http import HTTPStatus
 
 from gcp_storage_emulator.exceptions import NotFound
-from gcp_storage_emulator.handlers import objects
+from gcp_storage_emulator.handlers import buckets, objects
 
 upload, download = objects.insert, objects.download
 
@@ -48,11 +48,13 @@ handle, lock = server.Router.handle, threading.Lock()
 
 
 def handle_or_fail(self, method):
-    """Answer requests one by one, late for the bucket "slow" and never well for "forbidden"."""
+    """Answer requests one by one, late for the bucket "slow", and refuse for two others."""
     request = self._request_handler
     if "/b/slow" in request.path:
         time.sleep(5)
-    if "/b/forbidden" in request.path:
+    is_write = method != server.GET and "/b/readonly" in request.path
+    if is_write or "/b/forbidden" in request.path:
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
         request.send_response(HTTPStatus.FORBIDDEN)
         request.send_header("Content-Length", "0")
         request.end_headers()
@@ -62,4 +64,6 @@ def handle_or_fail(self, method):
 
 
 server.Router.handle = handle_or_fail
-server.create_server("localhost", int(sys.argv[1]), True, "bucket").run()
+emulator = server.create_server("localhost", int(sys.argv[1]), True, "bucket")
+buckets.create_bucket("readonly", emulator._storage)
+emulator.run()

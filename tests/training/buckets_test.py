@@ -104,6 +104,15 @@ def test_bucket_that_cannot_be_read_is_named_in_one_line(path, message, monkeypa
 
 
 @pytest.mark.fast
+def test_bucket_that_cannot_be_written_is_named_in_one_line():
+    workdir = as_path("gs://readonly/run")
+    with pytest.raises(UserError, match="cannot write gs://readonly/run/lock/00000001: Forbidden"):
+        with run_lock.lock(workdir):
+            pass
+    assert not workdir.exists()
+
+
+@pytest.mark.fast
 def test_missing_gcsfs_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     buckets._file_system.cache_clear()
