@@ -139,7 +139,15 @@ def test_first_protocol_of_a_recipe_is_the_one_of_its_published_figure(name):
         assert first == PUBLISHED_WITH[max(starts, key=len)]
     else:
         assert name.startswith(
-            ("base", "digits", "graphs/neck", "image_text/digit", "studies:", "video/moving")
+            (
+                "base",
+                "digits",
+                "pictures",
+                "graphs/neck",
+                "image_text/digit",
+                "studies:",
+                "video/moving",
+            )
         )
 
 

@@ -30,7 +30,8 @@ from jaxssl.training.state import make_train_step
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 ROOT = Path(__file__).parents[2]
-OTHERS = {"base", "studies"}  # what recipes and runs of studies differ from
+# What recipes and runs of studies differ from, and the config whose data are the user's.
+OTHERS = {"base", "studies", "pictures"}
 FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
 IMAGES = [name for name in FILES if "/" not in name]
 RECIPES = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]

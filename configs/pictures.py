@@ -1,0 +1,28 @@
+"""AUC-CL on your own pictures, for a laptop without a GPU.
+
+Paper: Sharma et al., AUC-CL, ICLR 2024. The settings are ours.
+Command: jaxssl train --config pictures --config.data.path=FOLDER
+Notes: views of 64 x 64 pixels and a small network. A fifth of the pictures is set aside as the
+split "test" if folders name their classes. With a GPU, take a ResNet: --config.net.name=resnet.
+"""
+
+from ml_collections import ConfigDict
+
+from jaxssl.configs import base
+
+
+def get_config() -> ConfigDict:
+    """Return the config of `base` with the settings that this recipe changes."""
+    config = base.get_config()
+    config.data.name = "folder"
+    config.batch_size = 64
+    config.epochs = 100
+    config.augment = ConfigDict({"name": "simclr", "size": 64})
+    config.net = ConfigDict(
+        {"name": "convnet", "widths": (32, 64, 128, 256), "strides": (2, 2, 2, 2)}
+    )
+    config.head.proj_hidden_dim = 256
+    config.loss = ConfigDict({"name": "auc_cl", "preset": "recommended"})
+    config.optim.lr = 2e-3
+    config.schedule.warmup_epochs = 5.0
+    return config
