@@ -143,7 +143,7 @@ def _facts(
     steps = [r["step"] for r in rows if r.get("features") == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
     facts = [
-        ("data", ", ".join(filter(None, (groups["data"].get(key) for key in ("name", "path"))))),
+        ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
         ("loss", str(rows[-1].get("loss") if rows else groups["loss"].get("name"))),
         ("network", str(groups["net"].get("name"))),
         ("method", str(groups["method"].get("name"))),
