@@ -1,6 +1,7 @@
 """One run at a time in a workdir; a run that has died blocks nobody."""
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -176,7 +177,7 @@ def test_file_system_without_locks_relies_on_the_owner_file(tmp_path, monkeypatc
     def unsupported(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(filelock._unix.fcntl, "flock", unsupported)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
     with run_lock.lock(tmp_path), pytest.raises(UserError, match=f"process {os.getpid()}"):
         hold(tmp_path)
