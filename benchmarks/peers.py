@@ -114,6 +114,9 @@ def main() -> None:
     if args.only:
         print(CONTENDERS[args.only]())
         return
+    sys.path.insert(0, str(ROOT))
+    from shared import spread  # imports JAX, which the Python with lightly may lack
+
     speeds = {name: [] for name in CONTENDERS}
     for _ in range(args.rounds):
         for name in CONTENDERS:
@@ -122,8 +125,7 @@ def main() -> None:
             out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             speeds[name].append(float(out.split()[-1]))
     for name, values in speeds.items():
-        low, middle, high = min(values), np.median(values), max(values)
-        print(f"{name:<20} {middle:7.0f} [{low:.0f}-{high:.0f}]")
+        print(f"{name:<20} {spread(values, digits=0)}")
 
 
 if __name__ == "__main__":

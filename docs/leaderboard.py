@@ -243,6 +243,7 @@ def biases() -> dict[str, dict[int, float]]:
 
 def bias_section() -> str:
     """Plot accuracies against biases, and return the section about them."""
+    by_loss = biases()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     rows = ["| data | batch size | losses | correlation | p |", "|---|---|---|---|---|"]
@@ -251,7 +252,7 @@ def bias_section() -> str:
         for size, axes in zip((16, 64), panels, strict=True):
             points = {
                 loss: (bias[size], mean(accuracies[loss][size].values()))
-                for loss, bias in biases().items()
+                for loss, bias in by_loss.items()
                 if size in accuracies.get(loss, {})
             }
             if not points:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -91,17 +92,31 @@ def load_or_compute(
     if len(shape) > 1:  # Labels take no time.
         log.info("data       decoding the images of %s once, to %s", path.parent, path.name)
     array = compute()
+
+    def write(file: BinaryIO) -> None:
+        np.save(file, array)
+        file.write(_checksum(array) + origin)
+
+    write_cache(path, write)
+    return array
+
+
+def write_cache(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a cache file as a whole, or warn that it cannot be written.
+
+    Args:
+        path: the file, in a folder that exists.
+        write: writes the content.
+    """
     temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
-            np.save(file, array)
-            file.write(_checksum(array) + origin)
+            write(file)
         temporary.replace(path)
     except OSError as error:
         log.warning("data       cannot cache %s: %s", path, error)
         with contextlib.suppress(OSError):
             temporary.unlink()
-    return array
 
 
 def _checksum(values: np.ndarray) -> bytes:

@@ -79,8 +79,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
 
 def is_known(name: str) -> bool:
     """Return True if the name is that of a data set, and not a path of the user."""
-    ours = (*components.names("data"), *components.names("toy"), *PUBLISHED, *SUBSETS)
-    ours = (*ours, tar_shards.NAME)
+    formats = (*components.names("data"), *components.names("toy"))
+    ours = (*formats, *PUBLISHED, *SUBSETS, tar_shards.NAME)
     return name in ours or name in tfds.list_builders(with_community_datasets=False)
 
 

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import tarfile
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
-from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders import arrays, decoding, files
 from jaxssl.data.opening.items import PictureFile
 from jaxssl.data.records import UNLABELLED
 from jaxssl.errors import UserError
@@ -161,16 +160,9 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
         index = index._replace(label=label.astype(np.int32))
-    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
+    with contextlib.suppress(OSError):  # The warning about the file says why.
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez(file, **index._asdict())
-        temporary.replace(path)
-    except OSError as error:
-        log.warning("data       cannot store the index %s: %s", path, error)
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    arrays.write_cache(path, lambda file: np.savez(file, **index._asdict()))
     return index
 
 
