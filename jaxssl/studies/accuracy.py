@@ -14,8 +14,7 @@ SWEEP = ("simclr", "simclr_tuned", "auc_cl", "auc_cl_sum")  # trained at all bat
 ARMS: dict[str, Cell] = {
     **{name: METHODS[name] for name in SWEEP},
     "auc_cl_released": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
-    "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
-    **{name: METHODS[name] for name in ("decl", "tcl", "moco_v3")},
+    **{name: METHODS[name] for name in ("mmcl_inv", "decl", "tcl", "moco_v3")},
 }
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")

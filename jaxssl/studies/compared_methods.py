@@ -21,6 +21,7 @@ METHODS: dict[str, Cell] = {
     "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
     "decl": {"loss.name": "decl", "loss.preset": "simclr"},
     "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
+    "mmcl_inv": {"loss.name": "mmcl", "loss.preset": "stl10", "loss.solver": "inv"},
     "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
     "xbm": {  # SimCLR with the embeddings of past batches as further negatives
         "loss.name": "nt_xent",
@@ -52,5 +53,6 @@ METHODS: dict[str, Cell] = {
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.
 ON_REQUEST = (
-    *("auc_cl_sum", "xbm", "nnclr", "byol", "simsiam", "barlow_twins", "vicreg", "lejepa", "dino"),
+    *("auc_cl_sum", "mmcl_inv", "xbm", "nnclr", "byol", "simsiam", "barlow_twins", "vicreg"),
+    *("lejepa", "dino"),
 )

@@ -33,7 +33,7 @@ PAPER = "mmcl"
 LOSSES = {
     "simclr": METHODS["simclr"],
     "mmcl_pgd": METHODS["mmcl"],
-    "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
+    "mmcl_inv": METHODS["mmcl_inv"],
     "decl": METHODS["decl"],
 }
 IMAGENET = {"net.stem": "imagenet", "augment.size": 224}
