@@ -4,6 +4,8 @@ import pytest
 from study_cases import setting, study
 
 from jaxssl.studies import tuning
+from jaxssl.studies.cells import cell_config
+from jaxssl.studies.compared_methods import METHODS
 
 pytestmark = pytest.mark.fast
 
@@ -56,3 +58,13 @@ def test_tuning_validates_on_images_that_are_not_trained_on(scale, trained_cells
     splits = {(cell["data.train_split"], cell["data.test_split"]) for cell in trained_cells}
     ((train, validation),) = splits
     assert bounds(train)[0] < bounds(train)[1] <= bounds(validation)[0] < bounds(validation)[1]
+
+
+@pytest.mark.parametrize("method", tuning.CANDIDATES)
+def test_every_method_has_twelve_candidates_that_change_its_loss_or_networks(method, tmp_path):
+    candidates = tuning.CANDIDATES[method]
+    with_candidates = {
+        str(cell_config(setting(tmp_path, "small"), {**METHODS[method], **candidate}))
+        for candidate in candidates
+    }
+    assert len(candidates) == len(with_candidates) == 12
