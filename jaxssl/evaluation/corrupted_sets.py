@@ -26,7 +26,7 @@ CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-# TFDS' names of corruptions and the split, by set.
+# For each data set: TFDS' names of the corruptions, and the split that has the corrupted images.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
 TFDS = {
     "cifar10_corrupted": ({name: TFDS_NAMES.get(name, name) for name in CORRUPTIONS}, "test"),

@@ -41,7 +41,7 @@ VIEWS = (
     *("dcl", "dclw", "debiased", "hcl", "sogclr"),
     "swav",
 )
-# In these, the rows of the first array are anchors, and the rows of the second are their keys.
+# Losses of two arrays: the rows of the first are anchors, and those of the second their keys.
 TOWERS = (
     *("info_nce", "mochi", "clip", "fastclip", "nnclr", "ressl"),
     "graphcl",

@@ -197,7 +197,7 @@ OTHER_NETWORKS = {
 
 
 def translate(network: str, name: str) -> str:
-    """Return the common name of an array from its name after the encoder's prefix."""
+    """Map a name of the file, without the encoder's prefix, to the name that all formats share."""
     for pattern, replacement in RENAMES.get(network, {}).items():
         name = re.sub(f"^{pattern}", replacement, name)
     return name

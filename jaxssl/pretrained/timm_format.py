@@ -32,7 +32,7 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
         if net.positions == "rotary":
             absent |= {f"blocks.{i}.attn.qkv.bias" for i in range(net.layers)}
         if left := sorted(absent & {*arrays}):
-            raise ValueError(f"timm's ViT of this kind has no {left[0]}; choose --to safetensors")
+            raise ValueError(f"timm's {name} has no parameter {left[0]}; choose --to safetensors")
     statistics = {
         key: [float(x) for x in getattr(inputs, key)]
         * (inputs.channels // len(getattr(inputs, key)))

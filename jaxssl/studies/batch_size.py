@@ -56,7 +56,7 @@ def run(setting: Setting) -> Findings:
         verdicts,
         log="x",
     )
-    # The claims are about every batch size. Some of them, or one alone, can refute but not show it.
+    # A claim is about every batch size. Runs at some of them can refute it, but not confirm it.
     judged = dict(findings.verdicts)
     for key, arms in {**PAIRS, **CHANGES}.items():
         complete = len(sizes) > 1 and all(results.get((arm, n)) for arm in arms[:2] for n in sizes)

@@ -69,7 +69,7 @@ ARMS = (
     *("simclr", "dcl", "auc_cl", "auc_cl_sum", "spectral"),
     *("sogclr", "decl", "decl_mean", "simclr_weighted"),
 )
-# the bias for each seed, by loss, batch size and number of visits
+# Bias of the gradient for each seed, by loss, batch size, and visits of each example (epochs).
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")

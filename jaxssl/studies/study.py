@@ -1,4 +1,4 @@
-"""The types of a study, which measures claims of a paper.
+"""Data classes of studies. A study is an experiment that tests claims of a paper.
 
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from jaxssl.training.output.console import show_error
 
-# Success, an error of the user, and the signals after which a run has saved a checkpoint.
+# Exit statuses: success, a user's error, and the signals after which a run has saved a checkpoint.
 FINAL = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-# Until then, the other processes have noticed the loss (`jaxssl.training.peers`) and ended too.
-PAUSE = 30.0  # seconds
+# Seconds before the next start. By then the other processes have noticed that this one is gone
+# (`jaxssl.training.peers`) and have ended too.
+PAUSE = 30.0
 
 
 def run(command: Sequence[str], retries: int) -> int:

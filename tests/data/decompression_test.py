@@ -65,7 +65,7 @@ def header(kind: bytes, size: int) -> bytes:
         (tarfile.GNUTYPE_SPARSE, "an entry that is a sparse file; pack it again without --sparse"),
     ],
 )
-def test_header_of_a_gigabyte_is_refused_unread(tmp_path, kind, entry, message):
+def test_archive_with_a_header_of_a_gigabyte_is_refused_unread(tmp_path, kind, entry, message):
     path = write(tmp_path / f"bomb{kind}", header(entry, BIG), len(ZEROS))
     with refused(str(path), message):
         list(files.read_files(path))

@@ -240,7 +240,7 @@ def test_archive_gives_the_same_examples_in_the_same_order_as_its_folder(
         np.testing.assert_array_equal(other.images(0), opened.images(0))
 
 
-def test_folder_inside_an_archive_is_read_as_a_set(load, tmp_path):
+def test_folder_inside_an_archive_is_read_as_a_data_set(load, tmp_path):
     content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
     path = pack(tmp_path / "pack.tar.xz", content)
     expected = folder.arrange(LABELLED, "").splits["train"]

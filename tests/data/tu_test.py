@@ -157,7 +157,7 @@ def of_tu(path, directory, split="train", kind="graph", **changes):
     return source.load(data_config(**settings | changes), split, kind)
 
 
-def test_tu_set_opens_as_a_source(tmp_path, prepared):
+def test_tu_data_set_opens_as_a_data_source(tmp_path, prepared):
     path = unpack(tmp_path / "TINY", named(MANY))
     whole = of_tu(path, prepared)
     assert whole.class_names == ("0", "2") and whole.shape == (2,) and whole.labelled

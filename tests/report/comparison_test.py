@@ -246,7 +246,7 @@ RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
         (LOG.replace("2026-01-02 03:05", RESUMES), "–"),
     ],
 )
-def test_comparison_shows_hours_and_unknown_training_time_as_a_dash(two, log, shown):
+def test_comparison_shows_training_hours_or_a_dash_if_they_are_unknown(two, log, shown):
     a, b, out = two
     (a / "train.log").write_text(log)
     write_comparison([a, b], out)

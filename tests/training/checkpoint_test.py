@@ -90,7 +90,7 @@ def test_best_checkpoint_is_the_latest_of_equals(tmp_path):
     assert checkpoint.best_step(tmp_path) == 2
     assert checkpoint.steps(tmp_path) == [2, 3, 4]
     save(tmp_path / "none", {1: None})
-    with pytest.raises(UserError, match="holds no checkpoint with an online k-NN figure"):
+    with pytest.raises(UserError, match="holds no checkpoint with a k-NN accuracy"):
         checkpoint.best_step(tmp_path / "none")
 
 

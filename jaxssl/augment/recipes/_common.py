@@ -1,4 +1,4 @@
-"""What several recipes have in common: their type, checks of settings, changes of colour."""
+"""Code that recipes share: the type of a view function, checks of settings, colour changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -153,7 +153,7 @@ def best_step(workdir: Path) -> int:
     """
     best = _best({step: _read_score(workdir, step) for step in steps(workdir)})
     if best is None:
-        raise UserError(f"{workdir} holds no checkpoint with an online k-NN figure; name a step")
+        raise UserError(f"{workdir} holds no checkpoint with a k-NN accuracy; give a step")
     return best
 
 

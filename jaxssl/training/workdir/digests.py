@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxssl import distributed
 
-BLOCK = 2**16  # bytes that are searched at once for the last one that is not zero
+BLOCK = 2**16  # bytes of the chunks in which the last non-zero byte is searched
 
 
 def compute(tree: object) -> dict[str, str]:
