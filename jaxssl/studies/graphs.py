@@ -47,5 +47,6 @@ def run(setting: Setting) -> Findings:
     )
     table = grid.accuracy_table({**results, **baselines}, "", SVM, {})
     data = {**findings.data, "baselines": grid.metrics_by_cell(baselines)}
-    where = f"{', '.join(name for _, name in baselines)}, {findings.where.partition(', ')[2]}"
+    names = dict.fromkeys(name for _, name in baselines)
+    where = f"{', '.join(names)}, {findings.where.partition(', ')[2]}"
     return findings._replace(tables=[table], data=data, where=where)

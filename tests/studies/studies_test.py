@@ -191,6 +191,7 @@ def test_graphs_study_trains_the_recipes_on_the_named_sets(trained_cells, monkey
         for loss in ("mmcl", "graphcl")
     ]
     assert set(findings.verdicts) == {"MUTAG"}  # The paper has no figure for NCI1.
+    assert findings.where.startswith("MUTAG, NCI1, ")
     [table] = findings.tables
     assert tuple(table.heading) == ("", "MUTAG", "NCI1")
     assert [row[0] for row in table.rows] == ["mmcl", "graphcl", "raw", "untrained"]
