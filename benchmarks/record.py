@@ -5,10 +5,10 @@
     python benchmarks/record.py --scale tiny --minutes 2 --out OUT      # try it on a CPU
     python benchmarks/record.py --out OUT --config.data.name=folder --config.data.path=pictures.zip
 
-`record_plan.py` has the plan. A call runs the next pieces that are neither in the record nor in
-OUT, as many side by side as the device can hold. It skips pieces that would not finish in time, and
-stops when the time is over. OUT gets at most eight files of less than 16 MiB. Without --minutes,
-the whole plan is run. See docs/record.md.
+`record_plan.py` has the plan. A call runs the next pieces whose results are neither in
+docs/record.json nor in OUT, as many side by side as the device can hold. It skips pieces that would
+not finish in time, and stops when the time is over. OUT gets at most eight files of less than
+16 MiB. Without --minutes, the whole plan is run. See docs/record.md.
 """
 
 import time
@@ -311,9 +311,9 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
 
 
 def merge(source: Path, pages: Path, scale: str) -> None:
-    """Add the figures of OUT to the record, and write the tables of the pages.
+    """Add the results of OUT to docs/record.json, and write the tables of the pages.
 
-    Figures that the record already has are kept.
+    Results that are already there are kept.
 
     Raises:
         UserError: if OUT holds no figures of this scale, or a file cannot be read or written.
@@ -329,7 +329,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
         added += before is figure
         if before != figure:
             print(
-                f"{name}: the record keeps the figure of commit {before['commit']}, not that of "
+                f"{name}: record.json keeps the result of commit {before['commit']}, not that of "
                 f"{figure['commit']}; delete its line in {pages / 'record.json'} to replace it"
             )
     for part in ("unfinished", "failed"):
@@ -346,7 +346,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
         for page, text in record_tables.pages(record).items():
             record_tables.insert(pages / page, text)
     missing = sum(piece.name not in record["figures"] for piece in plan)
-    print(f"{added} new figures in {pages / 'record.json'}; {missing} pieces are left")
+    print(f"{added} new results in {pages / 'record.json'}; {missing} pieces are left")
 
 
 def read_record(path: Path, scale: str) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def read_record(path: Path, scale: str) -> dict[str, Any]:
         record = {**empty, **json.loads(path.read_text(encoding="utf-8"))}
         for name, figure in record["figures"].items():
             for field in sorted(FIELDS - set(figure)):
-                raise ValueError(f"the figure {name} of the record lacks the field {field!r}")
+                raise ValueError(f"the result {name} of record.json lacks the field {field!r}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
     if record["scale"] != scale:
@@ -387,7 +387,7 @@ def main(argv: list[str]) -> None:
     argv, overrides = cli.split_overrides(argv)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="do pieces; folder for what comes back")
-    parser.add_argument("--merge", type=Path, metavar="OUT", help="put figures into the record")
+    parser.add_argument("--merge", type=Path, metavar="OUT", help="put results into record.json")
     parser.add_argument("--minutes", type=float, default=math.inf, help="limit; default none")
     parser.add_argument("--scale", choices=SCALES, default="paper", help="tiny: on digits")
     parser.add_argument("--pages", type=Path, help="folder of record.json and the pages")

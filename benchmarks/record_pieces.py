@@ -1,4 +1,4 @@
-"""Run one measurement of the benchmark record, as a subprocess of `record.py`.
+"""Run one measurement of the plan, as a subprocess of `record.py`.
 
     python benchmarks/record_pieces.py PIECE.json RESULT.json
 

@@ -1,7 +1,7 @@
-"""The plan of the record: its measurements in order, and their estimated times.
+"""The plan of record.py: its measurements in order, and their estimated times.
 
 A piece is a check, a measurement or a training run in a process of its own; `record_pieces.py` runs
-it. Estimates are guesses for an H200 until the record has measured times.
+it. Estimates are guesses for an H200 until docs/record.json has measured times.
 """
 
 import math
@@ -54,7 +54,7 @@ MARGIN = 1.1  # A measurement starts if this multiple of its estimate is left.
 
 
 class Piece(NamedTuple):
-    """One measurement of the record, which runs in one process.
+    """One measurement of the plan, which runs in one process.
 
     Attributes:
         name: "KIND/NAME".
@@ -221,7 +221,7 @@ def busy_share(record: Mapping[str, Any], device: str) -> float:
 
 
 class Estimates:
-    """Estimated times of the measurements on a device, from the record's times there."""
+    """Estimated times of the measurements on a device, from the measured times there."""
 
     def __init__(self, plan: Iterable[Piece], record: Mapping[str, Any], device: str) -> None:
         self.busy = busy_share(record, device)

@@ -1,4 +1,4 @@
-"""Write the tables of the record into the pages of docs/."""
+"""Write the tables of docs/record.json into the pages of docs/."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ Figure = Mapping[str, Any]
 
 
 def pages(record: Mapping[str, Any]) -> dict[str, str]:
-    """Write the tables of a record as Markdown, by the documentation page that shows them."""
+    """Write the tables of a record.json as Markdown, by the documentation page that shows them."""
     kinds: dict[str, dict[str, Figure]] = {}
     for name, figure in record["figures"].items():
         kind, _, rest = name.partition("/")

@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return the config of `base` with the settings that this recipe changes."""
+    """Return the config of `base` with the settings that this config changes."""
     config = base.get_config()
     config.batch_size = 64
     config.epochs = 100

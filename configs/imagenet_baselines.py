@@ -5,7 +5,7 @@ Published, not run here: the figures of the variants are top-1 accuracies.
 Notes: LARS has one learning rate here. The codes of Barlow Twins and VICReg lower that of biases
 and norms (Barlow Twins: 0.0048). BYOL averages its weights from step to step with a momentum that
 rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE has
-no recipe here, because its settings on ImageNet are not known to us.
+no config here, because its settings on ImageNet are not known to us.
 """
 
 from jaxssl.configs import base

@@ -1,4 +1,4 @@
-"""Look up configs and components (losses, networks, methods, protocols and others) by name.
+"""Look up configs and components (losses, networks, protocols and others) by name.
 
 A component is a public file of its group's folder that defines the group's factory. A new file is a
 new component without registration. Other files of the folder are not components, and files whose

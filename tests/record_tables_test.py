@@ -47,11 +47,11 @@ def test_merging_a_benchmark_record_twice_changes_nothing(out, tmp_path, capsys)
     pages = tmp_path / "pages"
     book.merge(out, pages, "tiny")
     said = capsys.readouterr().out
-    assert "7 new figures" in said and "failed run/tcl-b64-s0: error: no such thing" in said
+    assert "7 new results" in said and "failed run/tcl-b64-s0: error: no such thing" in said
     first = texts(pages)
     assert set(first) == {"record.json", "performance.md", "methods.md"}
     book.merge(out, pages, "tiny")
-    assert texts(pages) == first and "0 new figures" in capsys.readouterr().out
+    assert texts(pages) == first and "0 new results" in capsys.readouterr().out
     merged = book.read_record(pages / "record.json", "tiny")
     order = [p.name for p in make_plan("tiny") if p.name in merged["figures"]]
     assert [name for name in merged["figures"] if name in order] == order
@@ -66,7 +66,7 @@ def test_measurement_of_another_commit_does_not_replace_a_measurement(out, tmp_p
     book.write_record(out / "figures.json", other)
     book.merge(out, pages, "tiny")
     assert texts(pages) == first
-    assert f"{name}: the record keeps the figure of commit abc, not that of def" in (
+    assert f"{name}: record.json keeps the result of commit abc, not that of def" in (
         capsys.readouterr().out
     )
 
@@ -99,7 +99,7 @@ def test_merging_keeps_the_prose_of_a_page(tmp_path):
     ("text", "message"),
     [
         ("{", "is damaged"),
-        ('{"figures": {"a": {}}}', "the figure a of the record lacks the field 'beside'"),
+        ('{"figures": {"a": {}}}', "the result a of record.json lacks the field 'beside'"),
         ('{"figures": {"a": 1}}', "is damaged"),
         ('{"scale": "paper", "figures": {}}', "must be a record of scale 'tiny', got 'paper'"),
     ],

@@ -12,7 +12,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return the config of `base` with the settings that this recipe changes."""
+    """Return the config of `base` with the settings that this config changes."""
     config = base.get_config()
     config.data.name = "digit_captions"
     config.data.context = 24

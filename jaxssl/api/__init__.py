@@ -81,7 +81,7 @@ def train(
             such as a Linen module, an NNX class or a pair of functions (init, apply). See
             `jaxssl.training.config.custom.make_factory` for the objects of each kind.
         loss: loss in place of the config's, in the same forms.
-        method: method in place of the config's, in the same forms.
+        method: training scheme in place of the config's, in the same forms.
         augment: augmentation in place of the config's, in the same forms.
         init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.

@@ -54,7 +54,7 @@ class View(Protocol):
 
 
 class Method(Protocol):
-    """A training method."""
+    """A training scheme."""
 
     def __call__(self, encoder: Encoder, objective: Objective, /) -> TrainingMethod:
         """Return the pure functions that initialise and train the networks."""

@@ -62,9 +62,9 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
 def _build(hyper: Hyper) -> Objective:
     """Keep a queue of the last ``support_size`` keys, the support set of neighbours.
 
-    The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the
-    keys are replaced by their neighbours. All pairings of a step search the keys of earlier steps,
-    and the keys of the last view are stored.
+    The pairs of a training scheme are predictions and keys. They are swapped for `nnclr_loss`,
+    because the keys are replaced by their neighbours. All pairings of a step search the keys of
+    earlier steps, and the keys of the last view are stored.
     """
     size = hyper.pop("support_size")
 

@@ -51,7 +51,7 @@ class Terms(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A loss as pure functions (init, apply), and its requirements of the training method.
+    """A loss as pure functions (init, apply), and its requirements of the training scheme.
 
     Attributes:
         init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.

@@ -1,1 +1,1 @@
-"""Training methods (siamese, momentum, two_tower): from a batch of views to a loss."""
+"""Training schemes (siamese, momentum, two_tower): from a batch of views to a loss."""

@@ -1,4 +1,4 @@
-"""Interface of a training method: a batch becomes embeddings, then pairs, then a loss."""
+"""Interface of a training scheme: a batch becomes embeddings, then pairs, then a loss."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Carried(NamedTuple):
     Attributes:
         batch_stats: running statistics of BatchNorm, by network.
         target: parameters and statistics of the momentum (EMA) network, or () without one.
-        memory: buffers of the objective and of the method, such as a queue of keys.
+        memory: buffers of the objective and of the scheme, such as a queue of keys.
     """
 
     batch_stats: Any
@@ -34,7 +34,7 @@ class Carried(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A training method as pure functions, called by the training step and by evaluation.
+    """A training scheme as pure functions, called by the training step and by evaluation.
 
     Attributes:
         encoder: the networks.
@@ -47,7 +47,7 @@ class Method(NamedTuple):
         backbone: ``(params, carried) -> (params, batch_stats)`` of the backbone that is evaluated;
             by default the trained one.
         check_views: ``(num_views, num_crops) -> None`` raises ValueError for numbers of views and
-            small crops that the method cannot train; by default it accepts all.
+            small crops that the scheme cannot train; by default it accepts all.
         per_example: pytree prefix of bools for `Carried`: True marks per-example buffers, which
             are sharded over devices along axis 0.
     """
@@ -70,7 +70,7 @@ class Method(NamedTuple):
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
 ) -> tuple[Collection, Carried]:
-    """Draw the initial parameters and state of a method. ``views`` may be shapes."""
+    """Draw the initial parameters and state of a training scheme. ``views`` may be shapes."""
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
 

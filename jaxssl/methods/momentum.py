@@ -1,6 +1,6 @@
-"""The momentum method of MoCo and BYOL: queries contrast with keys that have no gradient.
+"""The momentum scheme of MoCo and BYOL: queries contrast with keys that have no gradient.
 
-MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with different settings and losses.
+MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this scheme with different settings and losses.
 """
 
 from functools import partial
@@ -45,7 +45,7 @@ def method(
     evaluate: str = "online",
     labels: bool = False,
 ) -> base.Method:
-    """Build the momentum method (MoCo, BYOL, DINO) for two or more views.
+    """Build the momentum scheme (MoCo, BYOL, DINO) for two or more views.
 
     Queries are predictions of the trained network, or its embeddings if it has no predictor. Keys
     are embeddings of the momentum (EMA) network, theta_k = m theta_k + (1 - m) theta. Every query
@@ -91,7 +91,7 @@ def method(
     def check_views(num_views, num_crops):
         if num_views < 2 or (num_views > 2 and not symmetric):
             raise ValueError(
-                'method "momentum" needs views=2, or more with symmetric=True, '
+                'method.name="momentum" needs views=2, or more with symmetric=True, '
                 f"got views={num_views}"
             )
 

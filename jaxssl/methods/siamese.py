@@ -1,4 +1,4 @@
-"""The siamese method of SimCLR: one network embeds all views and one loss contrasts them.
+"""The siamese training scheme of SimCLR: one network embeds all views and one loss contrasts them.
 
 With a queue of past embeddings as further negatives it is cross-batch memory (XBM).
 """
@@ -18,7 +18,7 @@ from jaxssl.models.encoder import Encoder
 def method(
     encoder: Encoder, objective: Objective, *, queue_size: int = 0, labels: bool = False
 ) -> base.Method:
-    """Build the siamese method (SimCLR, SupCon, Barlow Twins) for one or more views.
+    """Build the siamese scheme (SimCLR, SupCon, Barlow Twins) for one or more views.
 
     With multi-crop every small crop is a query to each of the V views, which are the only keys.
     The loss is the mean over all pairs of a query view and a key view, as in SwAV.
@@ -31,7 +31,7 @@ def method(
         labels: True makes all views of a class positives (SupCon, TCL, cross-entropy).
 
     Raises:
-        ValueError: if the encoder has a predictor, which this method does not use, or if a queue is
+        ValueError: if the encoder has a predictor, which this scheme does not use, or if a queue is
             used with labels, because its embeddings have none.
 
     References:
@@ -40,7 +40,7 @@ def method(
     """
     check({"queue_size": ">= 0"}, queue_size=queue_size)
     if encoder.predictor is not None:
-        raise ValueError('method "siamese" does not use a predictor; set predictor.name=none')
+        raise ValueError('method.name="siamese" does not use a predictor; set predictor.name=none')
     if queue_size and labels:
         raise ValueError(
             "the queue has no labels, so it would hold an anchor's positives as negatives; set "

@@ -1,4 +1,4 @@
-"""The two-tower method: image and text networks (CLIP), or two views of a graph (GraphCL)."""
+"""The two-tower scheme: image and text networks (CLIP), or two views of a graph (GraphCL)."""
 
 import jax
 from jax import numpy as jnp
@@ -13,7 +13,7 @@ from jaxssl.models.encoder import Encoder
 def method(
     encoder: Encoder, objective: Objective, *, symmetric: bool = False, labels: bool = False
 ) -> base.Method:
-    """Build the two-tower method: CLIP for images with captions, GraphCL for graphs.
+    """Build the two-tower scheme: CLIP for images with captions, GraphCL for graphs.
 
     Embeddings of the first tower are the anchors, embeddings of the second tower are their keys,
     and gradients flow into both. With a network for captions (``encoder.text``) the towers embed
@@ -36,14 +36,16 @@ def method(
         figure 3; You et al., Graph Contrastive Learning with Augmentations, 2020, figure 1.
     """
     if encoder.predictor is not None:
-        raise ValueError('method "two_tower" does not use a predictor; set predictor.name=none')
+        raise ValueError(
+            'method.name="two_tower" does not use a predictor; set predictor.name=none'
+        )
     text = encoder.text
     expected = 1 if text is not None else 2
 
     def check_views(num_views, num_crops):
         if num_crops or num_views != expected:
             raise ValueError(
-                f'method "two_tower" needs views={expected} and crops.number=0, '
+                f'method.name="two_tower" needs views={expected} and crops.number=0, '
                 f"got views={num_views} and crops.number={num_crops}"
             )
 

@@ -220,7 +220,7 @@ def _require_shapes(variables: Variables, expected: Variables) -> None:
 
 
 def _variables(config: ConfigDict, params: Collection, carried: Collection) -> Variables:
-    """Return the variables to evaluate: the momentum network's if the method says so."""
+    """Return the variables to evaluate: the momentum network's if the config says so."""
     stats = carried["batch_stats"]
     towers = {}
     if "text" in params:

@@ -81,7 +81,7 @@ def _place(text: str) -> list[tuple[str, int]]:
 
 
 def _item(results: Sequence[Settings]) -> str:
-    """Return a claim with its figures, verdicts, command and protocol as an item of a list."""
+    """Return a claim with its numbers, verdicts, command and protocol as an item of a list."""
     claim = results[0]
     place = claim["source"].partition(", ")[2]
     missing, setting = _not_run(claim["command"])
@@ -89,16 +89,23 @@ def _item(results: Sequence[Settings]) -> str:
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
     command = f" `{claim['command']}`{setting}"
-    return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
+    text, published = (_split_at_semicolons(part) for part in (claim["text"], published))
+    return wrap_text(f"- {place}: {text}. **{ours}**.{published}{command}", indent="  ")
+
+
+def _split_at_semicolons(text: str) -> str:
+    """Start a sentence after each semicolon; between parentheses, write commas instead."""
+    text = re.sub(r"\([^()]*\)", lambda match: match[0].replace(";", ","), text)
+    return re.sub(r"; (.)", lambda match: f". {match[1].upper()}", text)
 
 
 def _not_run(command: str) -> tuple[str, str]:
-    """Return what a command needs, and the data and the protocol of a recipe, in words."""
-    recipe = re.match(r"jaxssl train --config (\S+)(.*)", command)
-    if not recipe:
+    """Return what a command needs, and the data and the protocol of a config, in words."""
+    training = re.match(r"jaxssl train --config (\S+)(.*)", command)
+    if not training:
         return ("needs a trained run" if "--workdir" in command else documents.NOT_RUN), ""
-    changes = [(key, value) for key, value in re.findall(r" --config\.(\S+?)=(\S+)", recipe[2])]
-    config = config_lib.load(recipe[1], changes)
+    changes = [(key, value) for key, value in re.findall(r" --config\.(\S+?)=(\S+)", training[2])]
+    config = config_lib.load(training[1], changes)
     hours = estimate_hours(config)
     text = f"needs a GPU: {hours:.0f} hours" if hours >= 10 else f"needs a GPU: {hours:.1f} hours"
     return text, f", {config.data.name}, `{config.eval.protocols[0]}`"

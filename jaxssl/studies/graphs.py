@@ -1,6 +1,6 @@
 """Losses on graphs: accuracy of an SVM over ten folds, with the settings of GraphCL.
 
-The runs are the recipes of `configs/graphs/tu.py`, at every scale. --config.data.path is a folder
+The runs are the variants of `configs/graphs/tu.py`, at every scale. --config.data.path is a folder
 or an archive of TU sets, and --dataset=MUTAG,DD names sets in it. Raw counts (degrees, tags, sizes)
 and the untrained network are those of the first seed.
 """

@@ -1,4 +1,4 @@
-"""Build the components of a run from its config: method, optimiser, augmentation, batches."""
+"""Build the components of a run: training scheme, optimiser, augmentation, batches."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ NORMALISE = ("auto", "half", "measured")  # values of `config.data.normalise`
 
 
 class Setup(NamedTuple):
-    """Method, optimiser, augmentation and schedules that a config describes.
+    """Training scheme, optimiser, augmentation and schedules that a config describes.
 
     Attributes:
         method: networks and objective as pure functions.
@@ -83,7 +83,7 @@ def build(
     crops: Crops | None = None,
     numbers: Settings | None = None,
 ) -> Setup:
-    """Build method, optimiser, augmentation and schedules from a config.
+    """Build training scheme, optimiser, augmentation and schedules from a config.
 
     Args:
         config: complete.

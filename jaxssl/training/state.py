@@ -72,7 +72,7 @@ def make_init(
     """Return the jitted function ``seed -> untrained training state``.
 
     Args:
-        method: the method to train.
+        method: the training scheme.
         optimiser: updates its parameters.
         augment: makes the views. Only their shapes matter here.
         batch: an example batch with "input" and "index". Two examples are enough.
@@ -214,7 +214,7 @@ def make_train_step(
     so that `make_diagnosis` can find the cause.
 
     Args:
-        method: the method to train.
+        method: the training scheme.
         optimiser: updates its parameters.
         augment: makes the views of a batch.
         mesh: the devices, over which the batch is split by examples.

@@ -283,7 +283,7 @@ def test_another_config_in_the_workdir_is_rejected(tiny, whole):
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"accumulate_steps": "4"}, "must divide the 2 images of a batch on each of 8 devices"),
         ({"batch_norm_group": "3"}, "batch_norm_group=3 must divide the 8 devices"),
-        ({"loss.name": "byol"}, "method 'siamese' cannot train loss 'byol'"),
+        ({"loss.name": "byol"}, "method.name='siamese' cannot train loss.name='byol'"),
         ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
     ],
 )

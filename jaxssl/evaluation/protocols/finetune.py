@@ -23,7 +23,7 @@ MOCO_V3 = Training(
     crop_scale=(0.05, 1.0),
     smoothing=0.1,
 )
-# The many-shot recipe of Kornblith et al. in ssl-transfer.
+# The many-shot transfer of Kornblith et al. in ssl-transfer.
 # Differs from the released code, which uses the predefined validation sets of DTD and Flowers (here
 # a share of all training images), applies weight decay to all parameters (here to matrices), and
 # resizes test images whole (here their central 87.5 % if images have different sizes).

@@ -1,4 +1,4 @@
-"""Build the method of a config, its networks and its loss, and the views that it trains on."""
+"""Build a config's training scheme, networks and loss, and the views that it trains on."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from jaxssl.training.config.groups import arguments, factory
 from jaxssl.training.config.schedules import from_spec
 from jaxssl.training.config.values import LARGEST
 
-# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's
+# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a scheme's
 # batch needs.
 OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=momentum"
 
@@ -61,7 +61,7 @@ def scheduled_arguments(group: ConfigDict, length: Length) -> dict[str, Any]:
 def make_method(
     config: ConfigDict, length: Length, loss_numbers: Mapping[str, object] | None = None
 ) -> Method:
-    """Build the method of a config.
+    """Build the training scheme of a config.
 
     Args:
         config: complete.
@@ -150,7 +150,7 @@ def _recipe_arguments(config: ConfigDict) -> list[dict[str, object]]:
 
 
 def check_compatibility(config: ConfigDict, objective: Objective) -> None:
-    """Check that the method can train the loss, and that the network takes the views.
+    """Check that the training scheme can train the loss, and that the network takes the views.
 
     Raises:
         UserError: if not; the message says what to change.
@@ -169,11 +169,13 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
             "network or augmentation"
         )
     if reason := _find_misfit(config, objective):
-        raise UserError(f"method {method!r} cannot train loss {config.loss.name!r}: {reason}")
+        raise UserError(
+            f"method.name={method!r} cannot train loss.name={config.loss.name!r}: {reason}"
+        )
 
 
 def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
-    """Return why the method cannot train the loss, or None if it can."""
+    """Return why the training scheme cannot train the loss, or None if it can."""
     method, labels = config.method.name, config.method.get("labels", False)
     if components.is_custom(method):
         return None  # Only its author knows which pairs it makes.
@@ -201,7 +203,7 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
 
 
 def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) -> None:
-    """Check that the data set has the class labels that the method and the loss need.
+    """Check that the data set has the class labels that the training scheme and the loss need.
 
     Args:
         config: complete.

@@ -97,7 +97,7 @@ def _convert(key: str, given: object, kind: object) -> object:
         value = tuple(value.split(","))
     if is_schedule(value) and not fits(value, kind):
         raise UserError(
-            f"config key {key!r} takes no schedule; numbers of loss and method, and "
+            f"config key {key!r} takes no schedule; numbers of the groups loss and method, and "
             "optim.weight_decay, do (the learning rate has the group schedule)"
         )
     require(key, value, kind)

@@ -63,7 +63,7 @@ def require_data(data: Mapping[str, object], source: object, trust: bool) -> Non
 
 
 def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> None:
-    """Record in the user's state folder that this user trains with files of components and data.
+    """Note in the user's state folder that this user trains with files of components and data.
 
     The folder is XDG_STATE_HOME, or ~/.local/state. It gets a small file for each path and content.
 

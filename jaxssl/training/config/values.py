@@ -56,8 +56,8 @@ LATER: dict[str, object] = {
 TYPES |= {key: type(value) for key, value in LATER.items() if key not in TYPES}
 # In these groups integers are sizes, not hyper-parameters.
 NETWORKS = ("net", "text", "head", "predictor")
-# Limits of the keys that every run reads. Losses and methods compile operations for each pair of
-# views, which takes hours for hundreds of views.
+# Limits of the keys that every run reads. Losses and training schemes compile operations for each
+# pair of views, which takes hours for hundreds of views.
 LIMITS = {
     ">= -1": "data.workers",
     ">= 0": "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
@@ -108,7 +108,7 @@ def check_common_keys(config: ConfigDict) -> None:
 def add_later_keys(config: Any) -> None:
     """Give a config of an earlier version its later keys, and the present name of optim.sharding.
 
-    The keys are those of `LATER`. Siamese methods, and no others, had none for a queue.
+    The keys are those of `LATER`. Siamese schemes, and no others, had none for a queue.
     """
     if "sharded" in config.get("optim", ()):
         config["optim"]["sharding"] = "optimizer" if config["optim"]["sharded"] else "none"

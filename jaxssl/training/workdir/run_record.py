@@ -96,12 +96,12 @@ def _read(path: Path, key: str) -> Settings | None:
 def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> str | None:
     """Check that all checkpoints of a workdir belong to this run; return the id of the run.
 
-    Checkpoints of version 0.1 have no record. Only their config is compared.
+    Checkpoints of version 0.1 lack the identity. Only their config is compared.
 
     Args:
         config: the config of this command.
         workdir: the workdir.
-        record: the record of this command.
+        record: the identity that this command has computed.
 
     Raises:
         UserError: if a checkpoint was written by another run, under another config, at another step
