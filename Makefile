@@ -44,9 +44,14 @@ record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (d
 	$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $@
 
-site: .venv/ready  ## the documentation as site/index.html, with the reference of all functions
+site: .venv/ready .cache/mathjax/tex-svg-full.js  ## the documentation as site/index.html, with the reference of all functions
 	$(PY) -m pip install --quiet --editable ".[docs]"
 	$(PY) -m sphinx --quiet -W --keep-going docs site
+
+# Without npm the site takes MathJax from a network when a page with formulas is read.
+.cache/mathjax/tex-svg-full.js:
+	-mkdir -p $(@D) && npm pack --silent --pack-destination .cache mathjax@3.2.2 && \
+	  tar -xzf .cache/mathjax-3.2.2.tgz -C $(@D) --strip-components=2 package/es5/tex-svg-full.js
 
 clean:
 	rm -rf .venv .cache site docs/generated

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from pathlib import Path
 
 import jaxssl
 
@@ -37,6 +38,12 @@ napoleon_custom_sections = [("Objective", "params_style")]
 html_theme = "sphinx_book_theme"
 html_title = f"jaxssl {release}"
 html_theme_options = {"show_toc_level": 2}
+
+# `make site` fetches MathJax, so that formulas need no network. Without it they need one.
+_MATHJAX = Path(__file__).parents[1] / ".cache" / "mathjax" / "tex-svg-full.js"
+if _MATHJAX.exists():
+    html_static_path = [str(_MATHJAX.parent)]
+    mathjax_path = _MATHJAX.name
 
 # What docstrings have as plain text: equations, blocks of code, and names in backticks.
 _NO_TEXT = re.compile(
