@@ -48,11 +48,13 @@ LEVEL = 0.05
 INTRODUCTION = """\
 # Leaderboard
 
-Accuracy by batch size, for choosing a loss. All methods of a table share data, network, optimiser,
-augmentation and epochs. Constants were chosen on held-out training images. Numbers are percent on
-test images, mean ± standard deviation over the seeds.
+This page compares the accuracy of methods by batch size, to help to choose a loss. All methods of a
+table share data, network, optimiser, augmentation and epochs. Constants were chosen on held-out
+training images ([methods.md](methods.md#constants-chosen-on-validation-images)). Numbers are
+percent on test images, mean ± standard deviation over the seeds, from November 2026 on two shared
+CPU cores. Each section has its command, and this one writes the page:
 
-    python docs/leaderboard.py    # writes this page from the documents in docs/studies
+    python docs/leaderboard.py    # from the JSON documents in docs/studies
 
 **Bold** marks a method that is above every other method of its column: a paired t-test by seed for
 each of them, with Holm's correction, at 5 %. A column without bold has no such winner, or lacks
@@ -111,7 +113,7 @@ def read(name: str) -> Board:
     """Read a document of the study `batch_size`."""
     document = json.loads((DOCS / "studies" / f"{name}.json").read_text(encoding="utf-8"))
     data = document["data"]
-    # Documents of before list accuracies by cell, in the order of the seeds.
+    # Documents without a list of runs have accuracies by cell, in the order of the seeds.
     runs = data.get("runs") or [
         {
             "cell": cell.split(),
