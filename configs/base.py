@@ -110,16 +110,20 @@ def changed(*changes: Mapping[str, Any]) -> ConfigDict:
 
     A mapping updates its group, or replaces it if it names a component, such as another loss.
     """
-    config = get_config()
+    config = get_config().to_dict()
     for key, value in ((k, v) for change in changes for k, v in change.items() if k != "about"):
-        with config.ignore_type():
-            if not isinstance(value, Mapping):
-                config[key] = value
-            elif key in COMPONENTS and "name" in value:
-                config[key] = ConfigDict(value)
-            else:
-                config[key].update(value)
-    return config
+        if key in COMPONENTS and "name" in value:
+            config[key] = value
+        else:
+            config[key] = _merged(config[key], value)
+    return ConfigDict(config)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Return a value of a config, where mappings are merged with the earlier mapping."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def make_get_config(
