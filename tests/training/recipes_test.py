@@ -2,6 +2,9 @@
 
 import ast
 import json
+from collections import Counter
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +57,12 @@ OUTSIDE = ("data", "augment", "second_view", "crops", "eval", "checkpoint", "epo
 PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
 
 each_recipe = pytest.mark.parametrize("name", RECIPES)
+load = cache(config_lib.load)  # of these, none is changed
 
 
 def shrunk(name: str):
     """Return the config of a recipe with tiny networks, images and buffers."""
-    config = config_lib.load(name)
+    config = load(name).copy_and_resolve_references()
     config.batch_size, config.total_steps = BATCH, config.epochs
     for group, values in TINY.items():
         for key, value in values.items():
@@ -92,7 +96,7 @@ def test_recipe_file_has_command_and_each_variant_a_line(name):
 
 
 def test_auc_cl_recipes_use_the_recommended_or_released_preset():
-    configs = {name: config_lib.load(name) for name in (*RECIPES, "graphs/tu:auc_cl")}
+    configs = {name: load(name) for name in (*RECIPES, "graphs/tu:auc_cl")}
     presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
     released = {name for name, preset in presets.items() if preset == "released_cifar"}
     assert released == {"auc_cl:cifar10_released"} and {"digits", "graphs/tu:auc_cl"} < set(presets)
@@ -108,9 +112,12 @@ def test_methods_page_lists_every_file_of_configs_once():
 # Full size, shapes only
 
 
+SEEN: dict[str, Any] = {}  # shapes of networks and views, which recipes share
+
+
 @each_recipe
 def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
-    config = config_lib.load(name)
+    config = load(name)
     assert config.is_locked
     known = find_metadata(config.data, config.augment.size)
     check_labels(config, known.num_classes)
@@ -119,28 +126,28 @@ def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
     assert parts.total_steps == config.epochs * parts.steps_per_epoch
     select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
 
-    batch = config.batch_size
-    views = jax.eval_shape(
-        parts.augment,
-        jax.eval_shape(lambda: jax.random.key(0)),
-        jax.ShapeDtypeStruct((batch, *known.shape), jnp.uint8),
-        jax.ShapeDtypeStruct((batch,), jnp.int32),
-    )
+    groups = [config[group].to_dict() for group in ("augment", "second_view", "crops")]
+    key = json.dumps([config.views, known.shape, groups])
+    if key not in SEEN:
+        SEEN[key] = jax.eval_shape(
+            parts.augment,
+            jax.eval_shape(lambda: jax.random.key(0)),
+            jax.ShapeDtypeStruct((BATCH, *known.shape), jnp.uint8),
+            jax.ShapeDtypeStruct((BATCH,), jnp.int32),
+        )
+    views = SEEN[key]
     sizes = {"views": (config.views, config.augment.size)}
     if config.crops.number:
         sizes["crops"] = (config.crops.number, config.crops.size)
     c = known.shape[2]
-    expected = {k: (number, batch, side, side, c) for k, (number, side) in sizes.items()}
+    expected = {k: (number, BATCH, side, side, c) for k, (number, side) in sizes.items()}
     assert {k: x.shape for k, x in views.items()} == expected
     assert {x.dtype for x in views.values()} == {jnp.dtype("float32")}
 
 
-SEEN: dict[str, tuple[int, ...]] = {}
-
-
 @each_recipe
 def test_features_and_embeddings_have_the_configured_sizes(name):
-    config = config_lib.load(name)
+    config = load(name)
     encoder = make_networks(config)
     sides = [config.augment.size] + ([config.crops.size] if config.crops.number else [])
     for side in sides:
@@ -177,7 +184,7 @@ def settings() -> dict[str, tuple[str, dict]]:
     """Return a (recipe, arguments, channels) for each set of compiled operations."""
     actual = {}
     for name in RECIPES:
-        config = config_lib.load(name)
+        config = load(name)
         first = config_lib.arguments(config.augment)
         crops = {k: v for k, v in config.crops.items() if k != "number"}
         for changes in ({}, config.second_view.to_dict(), crops if config.crops.number else {}):
@@ -189,7 +196,10 @@ def settings() -> dict[str, tuple[str, dict]]:
     return actual
 
 
-@pytest.mark.parametrize("case", settings().values(), ids=settings())
+VIEWS = settings()
+
+
+@pytest.mark.parametrize("case", VIEWS.values(), ids=VIEWS)
 def test_views_are_finite_and_in_range(case):
     name, hyper, c = case
     small = {k: v for k, v in TINY["augment"].items() if k in hyper}
@@ -202,33 +212,40 @@ def test_views_are_finite_and_in_range(case):
     assert not np.array_equal(views[0], views[1])
 
 
-def same_program(config) -> str:
-    """Return a key that is equal for recipes whose tiny steps differ in constants only."""
+def choices(config) -> set[str]:
+    """Return what a recipe's compiled step depends on: of a number, only whether it is 0."""
     kept = {k: v for k, v in config.to_dict().items() if k not in OUTSIDE}
     kept["net"].pop("size", None)
     kept |= {"channels": channels(config), "crops": config.crops.number}
-    return json.dumps(_structure(kept), sort_keys=True, default=str)
+    method = config.method.name
+    return {f"{method} {key}={value}" for key, value in _leaves(kept) if "preset" not in key}
 
 
-def _structure(value):
-    if isinstance(value, dict):
-        return {k: _structure(v) for k, v in value.items() if k != "preset"}
-    return bool(value) if isinstance(value, float) else value
+def _leaves(tree, prefix=""):
+    """Yield the dotted keys of nested dicts with their values."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", bool(value) if isinstance(value, float) else value
 
 
 def programs() -> list:
-    """Return one recipe per tiny program; `make test` has one per method.
+    """Return recipes that together have all choices of all recipes with each method.
 
-    `whole_step_test.py` computes the steps of the losses by hand.
+    `make test` has one recipe per method. `whole_step_test.py` computes the steps of the losses.
     """
+    configs = {name: shrunk(name) for name in RECIPES}
+    left = {name: choices(config) for name, config in configs.items()}
+    count = Counter(chain.from_iterable(left.values()))
+    for name in sorted(left, key=lambda name: -configs[name].crops.number):  # large programs first
+        if all(count[choice] > 1 for choice in left[name]):
+            count.subtract(left.pop(name))
     seen, cases = set(), []
-    for name in sorted(RECIPES, key=lambda name: shrunk(name).crops.number):  # small programs first
-        config = shrunk(name)
-        program = same_program(config)
-        method = config.method.name
-        if program not in seen:
-            cases.append(pytest.param(name, marks=pytest.mark.long if method in seen else ()))
-        seen |= {program, method}
+    for name in sorted(left, key=lambda name: configs[name].crops.number):
+        method = configs[name].method.name
+        cases.append(pytest.param(name, marks=pytest.mark.long if method in seen else ()))
+        seen.add(method)
     return cases
 
 
@@ -368,7 +385,7 @@ def example_shapes(config, b: int) -> tuple:
 
 @pytest.mark.parametrize("name", MODAL)
 def test_recipe_builds_and_its_networks_accept_its_views(name):
-    config = config_lib.load(name)
+    config = load(name)
     assert kind.name_of(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
     assert parts.total_steps == 4 * config.epochs
