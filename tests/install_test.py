@@ -1,5 +1,6 @@
 """The wheel, installed outside of the checkout, as a stranger uses it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -54,9 +55,18 @@ def python(site: Path, cwd: Path, *arguments: str) -> str:
     return out.stdout
 
 
-def run(site: Path, cwd: Path, *arguments: str) -> str:
-    """Run `jaxssl` from the wheel and return the standard output."""
-    return python(site, cwd, "-m", "jaxssl", *arguments)
+# Runs command lines in one process, which imports and compiles everything once.
+COMMANDS = """
+import json, sys
+from jaxssl import cli
+for line in json.loads(sys.argv[1]):
+    print("$ jaxssl", line[0])
+    try:
+        cli.run(line[0], line[1:])
+    except SystemExit as stop:
+        if stop.code:
+            raise
+"""
 
 
 def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
@@ -66,17 +76,20 @@ def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
     imported = python(site, tmp_path, "-c", where).split()
     assert imported and all(Path(path).is_relative_to(site) for path in imported)
 
-    data = f"--config.data.dir={data_dir}"
-    assert "cifar10_baselines:simclr" in run(site, tmp_path, "list", "configs")
-    assert "knn_top1" in run(site, tmp_path, "train", *flags(SETTINGS), data)
-    workdir = tmp_path / "runs" / "digits"
-    assert (workdir / "report.html").exists()
-    evaluation = ("eval", "--workdir", str(workdir), "--protocols", "retrieval", data)
-    assert "retrieval" in run(site, tmp_path, *evaluation)
-    run(site, tmp_path, "export", str(workdir), "--to", "safetensors", "--out", "exported")
+    listed = python(site, tmp_path, "-m", "jaxssl", "list", "configs")
+    assert "cifar10_baselines:simclr" in listed
+    data, workdir = f"--config.data.dir={data_dir}", str(tmp_path / "runs" / "digits")
+    lines = (
+        ("train", *flags(SETTINGS), data),
+        ("eval", "--workdir", workdir, "--protocols", "retrieval", data),
+        ("export", workdir, "--to", "safetensors", "--out", "exported"),
+        ("study", "support_vectors", "--workdir", workdir, data),
+    )
+    out = python(site, tmp_path, "-c", COMMANDS, json.dumps(lines))
+    _, trained, evaluated, _, studied = out.split("$ jaxssl ")
+    assert "knn_top1" in trained and (Path(workdir) / "report.html").exists()
+    assert "retrieval" in evaluated and "page: " in studied
     assert list((tmp_path / "exported").glob("*.safetensors"))
-    study = ("study", "support_vectors", "--workdir", str(workdir), data)
-    assert "page: " in run(site, tmp_path, *study)
 
 
 def test_losses_import_without_the_packages_of_training(site, tmp_path):
