@@ -142,13 +142,17 @@ TINY = draw_weights("tiny", 4)
 
 @pytest.fixture(scope="module")
 def weights_files(tmp_path_factory):
-    """Weights files of one network in several formats, and its parameters."""
-    path = tmp_path_factory.mktemp("weights") / "x.safetensors"
+    """Weights files of one network in several formats, each with the network that it gives."""
+    folder = tmp_path_factory.mktemp("weights")
+    path = folder / "x.safetensors"
     path.write_bytes(save({k: np.asarray(v) for k, v in TINY.items()}))
     actual = weights.load(path, num_heads=2)
     ours = save(weights.public_arrays(actual), {weights.HEADER: weights.header(actual)})
     made = {"theirs.safetensors": path.read_bytes(), "ours.safetensors": ours}
-    return made | {f"{kind}.pth": GOLDEN[f"file/{kind}"].tobytes() for kind in ("zip", "legacy")}
+    made |= {f"{kind}.pth": GOLDEN[f"file/{kind}"].tobytes() for kind in ("zip", "legacy")}
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    return {name: (content, _net(folder / name)) for name, content in made.items()}
 
 
 def _same(one, two):
@@ -168,10 +172,8 @@ def _net(path):
     name=st.sampled_from(("theirs.safetensors", "ours.safetensors", "zip.pth", "legacy.pth")),
 )
 def test_damaged_weights_files_load_or_raise_a_one_line_error(below, weights_files, data, name):
-    path = below / name
-    path.write_bytes(weights_files[name])
-    good = _net(path)
-    path.write_bytes(data.draw(damaged(weights_files[name])))
+    path, (content, good) = below / name, weights_files[name]
+    path.write_bytes(data.draw(damaged(content)))
     actual = outcome(f"weights: {name}", lambda: _net(path), below)
     if actual is not REFUSED:
         assert jax.tree.map(np.shape, actual) == jax.tree.map(np.shape, good)
