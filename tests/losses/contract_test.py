@@ -197,12 +197,7 @@ def equal_one_device(actual, expected):
 
 
 @pytest.mark.parametrize(
-    ("devices", "mapping"),
-    [
-        (4, "checked"),
-        pytest.param(2, "shard_map", marks=long),
-        pytest.param(8, "shard_map", marks=long),
-    ],
+    ("devices", "mapping"), [(4, "checked"), pytest.param(8, "shard_map", marks=long)]
 )
 @each_program
 def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices, mapping):
