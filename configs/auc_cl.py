@@ -2,7 +2,7 @@
 
 Paper: Sharma et al., AUC-CL, ICLR 2024.
 Command: jaxssl train --config auc_cl:VARIANT, with --config.loss.preset=paper for eq. 8 as printed
-Published, not run here: the figures of the variants are top-1 accuracies.
+Published, not run here: the results of the variants are top-1 accuracies.
 Notes: Tables 5, 7, 9 and 10 compare batch sizes too: --config.batch_size=512. Table 10's linear
 classifier is DCL's, whose settings we do not know. Table 7 trains MoCo-v3 with this loss:
 cifar10_baselines:moco_v3_auc_cl and imagenet_moco_v3:auc_cl_vit_s. The paper does not state the

@@ -190,23 +190,23 @@ VARIANTS = {
     "dcl": {**DCL, "about": "85.3 % linear (AUC-CL, Table 10; 85.7 at batch 128)"},
     "dclw": {
         **DCL,
-        "about": "No figure is known. Yeh et al., DCL, 2022, weighted positives",
+        "about": "No published result is known. Yeh et al., DCL, 2022, weighted positives",
         "loss": {"name": "dclw", "temperature": 0.1},
     },
-    "debiased": {**HCL_CODE, "about": "No figure is known. Chuang et al., 2020"}
+    "debiased": {**HCL_CODE, "about": "No published result is known. Chuang et al., 2020"}
     | {"loss": {"name": "debiased", "temperature": 0.5}},
-    "hcl": {**HCL_CODE, "about": "No figure is known. Robinson et al., HCL, 2021"}
+    "hcl": {**HCL_CODE, "about": "No published result is known. Robinson et al., HCL, 2021"}
     | {"loss": {"name": "hcl", "temperature": 0.5}},
     "spectral": {  # All settings but the loss are SimCLR's here.
-        "about": "No figure is known. HaoChen et al., Spectral Contrastive Loss, 2021",
+        "about": "No published result is known. HaoChen et al., Spectral Contrastive Loss, 2021",
         "loss": {"name": "spectral"},
     },
     "xbm": {  # All settings but the queue are SimCLR's here.
-        "about": "No figure is known. Wang et al., Cross-Batch Memory, 2020",
+        "about": "No published result is known. Wang et al., Cross-Batch Memory, 2020",
         "method": {"name": "siamese", "queue_size": 4096},
     },
     "sogclr": {  # LibAUC's tutorial on CIFAR-100. Data set and augmentation are our choice.
-        "about": "No figure is known. Yuan et al., SogCLR, 2022",
+        "about": "No published result is known. Yuan et al., SogCLR, 2022",
         "epochs": 200,
         "augment": {"name": "simclr", "size": 32},
         "head": {"proj_last_norm": "bn_fixed"},

@@ -154,7 +154,7 @@ VARIANTS = {
         | {"decay_all": True},
     },
     "dcl": {  # All settings but the loss are SimCLR's here.
-        "about": "No figure is known. Yeh et al., DCL, 2022",
+        "about": "No published result is known. Yeh et al., DCL, 2022",
         "loss": {"name": "dcl", "temperature": 0.1},
     },
     "byol": {

@@ -1,7 +1,7 @@
 """Baselines on ImageNet with a ResNet-50. MoCo-v3 and DINO have files of their own.
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
-Published, not run here: the figures of the variants are top-1 accuracies.
+Published, not run here: the results of the variants are top-1 accuracies.
 Notes: LARS has one learning rate here. The codes of Barlow Twins and VICReg lower that of biases
 and norms (Barlow Twins: 0.0048). BYOL averages its weights from step to step with a momentum that
 rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE has

@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022.
 Command: jaxssl train --config mmcl:VARIANT
-Published, not run here: the figures of the variants are top-1 accuracies of a linear classifier
+Published, not run here: the results of the variants are top-1 accuracies of a linear classifier
 (CIFAR and STL: linear:hcl_quirks, ImageNet: linear:mmcl_imagenet).
 Notes: The loss has 2(B - 1) negatives, as in the paper. The released code has B - 1. gamma changes
 after whole epochs counted from 0. The code counts from 1. The code's C is unbounded and its step is

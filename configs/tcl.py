@@ -2,7 +2,7 @@
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
 Command: jaxssl train --config tcl:VARIANT
-Published, not run here: the figures of the variants are top-1 accuracies of a linear classifier.
+Published, not run here: the results of the variants are top-1 accuracies of a linear classifier.
 Notes: The paper does not state the temperature (0.2, solo-learn's for SimCLR), the warm-up (10
 epochs, solo-learn's) and the third view (augmented like the first two).
 """

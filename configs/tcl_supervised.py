@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1. SupCon: Khosla et al.,
 Supervised Contrastive Learning, 2020.
 Command: jaxssl train --config tcl_supervised:VARIANT
-Published, not run here: the figures of the variants are top-1 accuracies after 100 + 50 epochs.
+Published, not run here: the results of the variants are top-1 accuracies after 100 + 50 epochs.
 Notes: The published second stage, SGD for 50 epochs, is linear:tcl at the end of the same command.
 Crop and projector are the released code's. No settings are published for cross-entropy. Its metric
 is the accuracy of the trained classifier. The linear probe is fitted from scratch.

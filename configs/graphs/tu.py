@@ -3,7 +3,7 @@
 Papers: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, Table 3; Shah et
 al., Max-Margin Contrastive Learning, AAAI 2022, Table 4. AUC-CL, DeCL and SimCLR have no graphs.
 Command: jaxssl train --config graphs/tu:VARIANT --config.data.path=NCI1.zip
-Expected: see docs/graphs.md. The published figures of the variants are
+Expected: see docs/graphs.md. The published results of the variants are
 accuracies of an SVM over ten folds, 5 seeds.
 Notes: All settings except the loss are GraphCL's. BatchNorm sees both views together. "subgraph"
 keeps 80 % of the nodes. The released code keeps 20 % of the nodes, around one node. Nodes that have

@@ -3,7 +3,7 @@
 Papers: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
 Command: jaxssl train --config image_text/clip:VARIANT, with --config.data.path=FILE but for coco
-Published, not run here: the figures of the variants. flickr8k was run, see docs/image_text.md.
+Published, not run here: the results of the variants. flickr8k was run, see docs/image_text.md.
 Zero-shot accuracy of a run whose data have no classes, on ImageNet and CIFAR:
     jaxssl eval --suite zeroshot --workdir runs/RUN
 Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captions. DeCL does not
@@ -61,7 +61,7 @@ VARIANTS = {
     },
     "cc3m_fastclip": {  # FastCLIP-v2, 1 024 pairs in a batch. gamma falls for half of the epochs.
         **OPEN_CLIP,
-        "about": "FastCLIP, 2024: batch and rate of its CC3M run; figures in its Table 3",
+        "about": "FastCLIP, 2024: batch and rate of its CC3M run; results in its Table 3",
         "epochs": 37,
         "data": {
             "name": "captions",

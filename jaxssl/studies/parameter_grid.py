@@ -33,7 +33,7 @@ Grid = dict[str, list[str]]  # the texts of the values by config key
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
 HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
-FIGURES = "figures.json"  # in the folder of a run: the main figure of each protocol
+FIGURES = "figures.json"  # in the folder of a run: the main result of each protocol
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -110,7 +110,7 @@ def train(
             seconds.append(result.seconds)
             left = (runs - number) * sum(seconds) / len(seconds)
             state = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
-        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no figures"
+        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no results"
         console.show(f"[{number}/{runs}] {values}: {figures} ({state})")
     table = make_table(grid, cells, results, base)
     documents.print_table(table)
@@ -211,10 +211,10 @@ def _check_runs(
 
 
 def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
-    """Return the main figure of each protocol on a run, which is the first one that it returns.
+    """Return the main result of each protocol on a run, which is the first one that it returns.
 
     Figures that an earlier command has measured are read from a file of the run. A run that stopped
-    because of values that are not finite has no figures.
+    because of values that are not finite has no results.
     """
     if (workdir / nonfinite.FILE_NAME).exists():
         return {}

@@ -76,7 +76,7 @@ class _Data(NamedTuple):
 def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     """Print what a run would do, send and need of memory, and take one step on a few examples.
 
-    The step of the whole batch is compiled for the figure of its memory, and not taken. A small
+    The step of the whole batch is compiled to measure its memory, and not taken. A small
     step is compiled too and taken. It has two examples on each device, or in each of the
     `accumulate_steps` parts there. It is left out if its program is very large, as for a
     ResNet-50 with several sizes of crops, if the training state is large, or if memory is too

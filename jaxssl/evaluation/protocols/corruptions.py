@@ -1,7 +1,7 @@
 """Robustness to common corruptions: accuracy of a linear probe on corrupted test images.
 
 The presets `quick` and `common` apply our corruptions, `jaxssl.augment.corruptions`, which differ
-from the published sets, so their figures are not comparable with published ones. The other presets
+from the published sets, so their results are not comparable with published ones. The other presets
 read a published set, see `jaxssl.evaluation.corrupted_sets`. The classifier is the linear probe
 with the preset `fast`, so that most of the time goes into the features of the 75 corrupted test
 sets.
