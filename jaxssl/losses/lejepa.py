@@ -64,7 +64,8 @@ def lejepa_loss(
         )
     centred = z - jnp.mean(z, axis=0, keepdims=True)
     invariance = collectives.mean(jnp.mean(centred**2), pairs.axis_name)
-    projected = dot(z.reshape(-1, d), directions.astype(z.dtype).T).reshape(num_views, b, -1)
+    projected = dot(z.reshape(-1, d), directions.astype(z.dtype).T)
+    projected = projected.reshape(num_views, b, directions.shape[1])
     knots = jnp.linspace(0, t_max, num_knots, dtype=z.dtype)
     normal = jnp.exp(-(knots**2) / 2)
 

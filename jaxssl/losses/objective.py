@@ -238,7 +238,8 @@ def check(ranges: Ranges, **hyper: object) -> None:
         if isinstance(value, str):
             if value not in options:
                 listed = ", ".join(f'"{option}"' for option in options)
-                raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+                expected = f"one of {listed}" if options else " and ".join(valid)
+                raise ValueError(f"{name} must be {expected}, got {value!r}")
             continue
         for predicate in set(valid) - set(options):
             if not np.all(PREDICATES[predicate](np.asarray(value))):

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.core import Tracer
 
 from jaxssl import collectives
 
@@ -71,7 +73,7 @@ def pair_views(
         axis_name: mapped axis whose devices share the batch, or None.
 
     Raises:
-        ValueError: if an array has the wrong rank, shape or dtype.
+        ValueError: if an array has the wrong rank, shape or dtype, or an id is out of range.
     """
     if isinstance(views, jax.Array) and views.ndim == 0:
         raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
@@ -213,7 +215,7 @@ def partners(pairs: Pairs, name: str) -> Array:
         return pairs.partner[None]
     views = stack_views(pairs, name)
     others = [jnp.roll(views, -shift, axis=0) for shift in range(1, pairs.num_views)]
-    return jnp.stack(others).reshape(-1, *pairs.anchor.shape)
+    return jnp.stack(others).reshape(len(others), *pairs.anchor.shape)
 
 
 def by_view(pairs: Pairs, x: Array) -> Array:
@@ -341,8 +343,8 @@ def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
     if len(shapes) != 1:
         raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
     dtype = jnp.result_type(*views)
-    if len(shapes[0]) != 2:
-        raise ValueError(f"embeddings must have shape [b, d] per view, got {shapes[0]}")
+    if len(shapes[0]) != 2 or shapes[0][1] == 0:
+        raise ValueError(f"embeddings must have shape [b, d] per view, d > 0, got {shapes[0]}")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"embeddings must be floating point, got {dtype}")
     axes = {axis for view in views for axis in explicit_axes(view)}
@@ -366,7 +368,12 @@ def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> A
     """Check ids and return them as int32 [b]. None gives positions in the global batch."""
     if ids is None:
         return collectives.device_index(axis_name) * b + _arange(b)
-    ids = jnp.asarray(ids)
-    if ids.shape != (b,) or not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise ValueError(f"{name} must be [{b}] integers, got {ids.dtype}{list(ids.shape)}")
-    return ids.astype(jnp.int32)
+    # In an array of JAX, a large integer of the host would wrap around.
+    given = ids if isinstance(ids, Tracer) else np.asarray(ids)
+    if given.shape != (b,) or not jnp.issubdtype(given.dtype, jnp.integer):
+        raise ValueError(f"{name} must be [{b}] integers, got {given.dtype}{list(given.shape)}")
+    if isinstance(given, np.ndarray):
+        outside = given[(given < 0) | (given >= 2**31)]
+        if outside.size:
+            raise ValueError(f"{name} must be in [0, 2^31), got {outside[0]}")
+    return jnp.asarray(ids, jnp.int32)

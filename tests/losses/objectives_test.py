@@ -339,12 +339,19 @@ def step_of(setting: str, mapping: str) -> Any:
         ),
         (lambda z: losses.swav(z[0], z[1], jnp.ones((5, 3))), r"prototypes must have shape"),
         (lambda z: losses.nnclr(z[0], z[1], jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
-        (lambda z: losses.tcl(z[0, 0], z[1, 0]), r"must have shape \[b, d\] per view, got"),
+        (lambda z: losses.tcl(z[0, 0], z[1, 0]), r"must have shape \[b, d\] per view, d > 0, got"),
+        (lambda z: losses.nt_xent(*z, temperature="a"), "temperature must be > 0, got 'a'"),
     ],
 )
 def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         jax.eval_shape(call, jnp.asarray(embeddings()))
+
+
+@pytest.mark.parametrize("name", ["auc_cl", "mmcl", "tcl", "lejepa"])
+def test_loss_of_an_empty_batch_is_zero(name):
+    value, gradient = jax.value_and_grad(getattr(losses, name))(*jnp.zeros((2, 0, 3)))
+    assert value == 0 and gradient.shape == (0, 3)
 
 
 AT = {"temperature": lambda step: 1.0}  # a schedule

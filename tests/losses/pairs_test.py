@@ -147,6 +147,11 @@ def test_normalised_embedding_has_length_one_at_any_scale(scale):
     np.testing.assert_allclose(unit(z * scale), expected, rtol=1e-5)
 
 
+def test_positives_of_an_empty_batch_are_empty():
+    pairs = pair_views(jnp.ones((3, 0, 2)))
+    assert partners(pairs, "auc_cl").shape == (2, 0, 2)
+
+
 def test_normalised_zero_embedding_is_zero_with_zero_gradient():
     np.testing.assert_array_equal(unit(jnp.zeros((2, 3))), 0)
     np.testing.assert_array_equal(jax.grad(lambda z: unit(z).sum())(jnp.zeros((2, 3))), 0)
@@ -161,9 +166,13 @@ def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pair_views(jnp.ones((4, 3))), r"must have shape \[b, d\] per view, got \(3,\)"),
+        (lambda: pair_views(jnp.ones((4, 3))), r"per view, d > 0, got \(3,\)"),
         (lambda: pair_views([jnp.ones((4, 3)), jnp.ones((5, 3))]), r"one shape \[b, d\], got"),
         (lambda: pair_views([]), "one or more arrays"),
+        (lambda: pair_views(jnp.ones((2, 4, 0))), r"must have shape \[b, d\] per view, d > 0, got"),
+        (lambda: pair_views(jnp.ones((2, 4, 3)), labels=list("abcd")), r"integers, got <U1\[4\]"),
+        (lambda: pair_views(jnp.ones((2, 2, 3)), labels=[0, -1]), r"in \[0, 2\^31\), got -1"),
+        (lambda: pair_views(jnp.ones((2, 2, 3)), [0, 2**40]), r"index must be .* got 1099511"),
         (lambda: pair_views(jnp.ones((2, 4, 3), jnp.int32)), "must be floating point, got int32"),
         (lambda: pair_views(jnp.ones((2, 4, 3)), jnp.arange(3)), r"index must be \[4\] integers"),
         (lambda: pair_views(jnp.ones((2, 4, 3)), labels=jnp.ones(4)), r"labels must be \[4\] int"),
