@@ -26,6 +26,16 @@ def examples(labels):
     return images, np.array(labels)
 
 
+class PandasNA:
+    """The missing value of pandas, whose comparisons have no truth value."""
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 class HuggingFace:
     """Examples in the form of a Hugging Face data set, whose features name the classes."""
 
@@ -91,6 +101,13 @@ def test_hugging_face_data_keep_their_class_names(key):
         load_splits({"train": HuggingFace(examples([1, 2]), ["ant", "bee"]), "test": data})
 
 
+def test_labels_beside_a_data_set_do_not_get_the_class_names_of_its_own_labels():
+    data = HuggingFace(examples([1, 0, 1]), ["dog", "cat"])
+    given = data, ["dog", "cat", "cat"]
+    splits, _ = load_splits({"train": given, "test": given})
+    assert (splits.train.labels.tolist(), splits.train.class_names) == ([1, 0, 0], ("cat", "dog"))
+
+
 @pytest.mark.parametrize(("train", "test"), [([0, 1], [0, 3]), ([0, 3], [0, 1]), ([2, -1], [3, 0])])
 def test_both_splits_have_all_classes_of_the_data_set(train, test):
     splits, _ = load_splits((examples(train), examples(test)))
@@ -137,6 +154,7 @@ def test_examples_without_a_label_are_not_evaluated(caplog):
         ([0, 1], "data has 3 images but 2 labels"),
         (np.eye(3), "have the shape [3, 3]; expected one class for each image; for one-hot labels"),
         ([0, 0.5, None], "labels of data are object [3]; expected integers"),
+        (["bee", 1, "ant"], "labels of data are object [3]; expected integers"),
     ],
 )
 def test_labels_that_are_no_class_indices_are_refused(labels, message):
@@ -151,6 +169,7 @@ def test_labels_that_are_no_class_indices_are_refused(labels, message):
         (np.array([[1], [0], [1]], np.uint8), [1, 0, 1], ("0", "1")),
         (["bee", "ant", "bee"], [1, 0, 1], ("ant", "bee")),
         (["bee", None, ""], [0, -1, -1], ("bee",)),
+        (["bee", float("nan"), -1], [0, -1, -1], ("bee",)),
         ([None] * 3, [-1, -1, -1], ()),
     ],
 )
@@ -158,6 +177,12 @@ def test_labels_of_other_types_become_class_indices(labels, expected, names):
     images, _ = examples([0, 1, 1])
     splits, _ = load_splits({"train": (images, labels), "test": (images[:1], labels[:1])})
     assert (splits.train.labels.tolist(), splits.train.class_names) == (expected, names)
+
+
+def test_missing_value_of_pandas_is_no_label():
+    data = {"image": examples([0, 1, 1])[0], "label": [1, PandasNA(), 0]}
+    splits, _ = load_splits({"train": data, "test": data})
+    assert splits.train.labels.tolist() == [1, -1, 0]
 
 
 def test_class_names_of_both_splits_are_joined():

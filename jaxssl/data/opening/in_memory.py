@@ -244,12 +244,13 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
         data = items.open_path(Path(data).expanduser())
     elif hasattr(data, "columns"):
         data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
-    names: tuple[str, ...] = ()
     labels, probes = None, None
     if isinstance(data, Mapping):
         data, labels = items.image_and_label(data, name)
     elif _is_labelled(data):
         data, labels = data
+    # The class names of a data set are not those of labels that are given beside it.
+    names = tuple(_hugging_face_names(data)) if labels is None else ()
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
@@ -264,12 +265,10 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
                 "labels) to use them",
                 name,
             )
-        names = tuple(_hugging_face_names(data))
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         images, item_labels = items.read_items(data, name)
         shapes = _check_files(images, name, channels, on_error)
         labels = item_labels if labels is None else labels
-        names = tuple(_hugging_face_names(data))
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
     labels = [None] * len(images) if labels is None else labels

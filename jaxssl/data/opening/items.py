@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -251,11 +252,13 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     out = np.full(count, UNLABELLED, np.int32)
     try:
         values = np.asarray(labels)
+        if values.dtype.kind == "U":  # NumPy has turned numbers beside strings into strings.
+            values = np.asarray(labels, object)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         given = np.ones(len(values), bool)
         if values.dtype.kind not in "biu":  # Of 10^8 integers, a list would take gigabytes.
-            given[:] = [not (x is None or x != x or x == "") for x in values.tolist()]
+            given[:] = [not _is_missing(x) for x in values.tolist()]
         present = values[given]
         present = np.asarray(present.tolist()) if present.dtype == object else present
     except (TypeError, ValueError) as error:
@@ -283,3 +286,10 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
             )
     out[given] = present
     return out, ()
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or label in ("", UNLABELLED) or label != label
+    except TypeError:  # pandas.NA is neither equal nor unequal to anything
+        return True
