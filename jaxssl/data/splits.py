@@ -228,7 +228,10 @@ def find_records(
     except (ValueError, AssertionError) as error:
         if split.isidentifier():
             hint = suggest(split, sorted(splits))
-            raise UserError(f"{name!r} has no split {split!r}{hint}") from error
+            raise UserError(
+                f"{name!r} has no split {split!r}{hint}; choose them by data.train_split, "
+                "data.bank_split and data.test_split"
+            ) from error
         reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
             f"split {split!r} of {name!r}: {reason}; expected for example 'train', 'train[:90%]' "

@@ -121,7 +121,7 @@ def test_load_splits_follows_the_config(directory):
 
 BAD_SPLITS = {
     "trian": "'digits' has no split 'trian'; did you mean 'train'? valid: test, train",
-    "unlabelled": "'digits' has no split 'unlabelled'; valid: test, train",
+    "unlabelled": "'unlabelled'; valid: test, train; choose them by data.train_split, data.bank",
     "train+tset": "Unknown split 'tset'",
     "train[:2000]": "Requested slice [:2000] incompatible with 1297 examples; expected",
     "train[5:2]": "has no examples",
