@@ -31,6 +31,7 @@ class MetricsReporter:
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
         self._figures: dict[str, float] = {}  # latest value of each metric
+        self._collapsed = False
         self.restart_clock(step)
 
     def restart_clock(self, step: int) -> None:
@@ -78,7 +79,7 @@ class MetricsReporter:
             shown = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
             self._writer.write(step, shown)
             self._update_bar(step, shown)
-            log_metrics(step, shown)
+            self._log(step, shown)
         return values
 
     def sync(self) -> None:
@@ -121,17 +122,18 @@ class MetricsReporter:
             figures += f"  k-NN {self._figures['knn_top1']:.2f} %"
         self._bar.update(task.id, completed=step, figures=figures)
 
-
-def log_metrics(step: int, values: Mapping[str, float]) -> None:
-    """Log the k-NN accuracy if it was measured, and a warning if the embeddings collapsed."""
-    if "knn_top1" in values:
-        log.info(
-            "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank %.1f",
-            *(step, values["epoch"], values["loss"], values["knn_top1"]),
-            *(values["feature_std"], values["effective_rank"]),
-        )
-    if values["feature_std"] < collapse.COLLAPSED_STD:
-        log.warning(
-            "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
-            *(step, values["feature_std"], collapse.COLLAPSED_STD),
-        )
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the k-NN accuracy if it was measured, and a warning when the embeddings collapse."""
+        if "knn_top1" in values:
+            log.info(
+                "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank "
+                "%.1f",
+                *(step, values["epoch"], values["loss"], values["knn_top1"]),
+                *(values["feature_std"], values["effective_rank"]),
+            )
+        before, self._collapsed = self._collapsed, values["feature_std"] < collapse.COLLAPSED_STD
+        if self._collapsed and not before:
+            log.warning(
+                "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
+                *(step, values["feature_std"], collapse.COLLAPSED_STD),
+            )

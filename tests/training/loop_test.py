@@ -31,7 +31,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import collapse, loop, nonfinite
 from jaxssl.training.build import build, make_init
-from jaxssl.training.metrics_reporter import MetricsReporter, log_metrics
+from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.output import logs, metrics_writer
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.workdir import checkpoint, run_record
@@ -443,12 +443,6 @@ def test_truncated_line_of_metrics_is_dropped_on_resume(tmp_path):
     recorder.write(2, {"loss": float("nan")})
     recorder.close()
     assert metrics_writer.read_metrics(path) == [rows[0], {"step": 2, "loss": None}]
-
-
-def test_collapsed_embeddings_are_logged(caplog, monkeypatch):
-    monkeypatch.setattr(logs.log, "propagate", True)
-    log_metrics(3, {"loss": 1.0, "feature_std": 0.01})
-    assert "step 3: collapsed" in caplog.text
 
 
 def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from jaxssl.training import metrics_reporter
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.nonfinite import LossMonitor
+from jaxssl.training.output import logs
 from jaxssl.training.output.metrics_writer import MetricsWriter
 
 SETUP: Any = SimpleNamespace(
@@ -39,6 +40,20 @@ def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 5, ()), 5, 0)
     assert reporter.report(15, METRICS, [])["images_per_second"] == 8 * 10 / 2
     reporter.close()
+
+
+def test_collapse_is_logged_when_it_begins(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 0, ()), 0, 0)
+    for step, spread in enumerate((0.5, 0.1, 0.1, 0.5, 0.1), 1):
+        metrics: Any = {**METRICS, "feature_std": spread}
+        reporter.report(step, metrics, [])
+    reporter.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line[:17] for line in lines if "collapsed" in line] == [
+        "step 2: collapsed",
+        "step 5: collapsed",
+    ]
 
 
 def test_small_rise_of_a_constant_loss_is_no_spike(caplog):
