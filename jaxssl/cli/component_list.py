@@ -1,9 +1,10 @@
 """List the configs and components of the package, or the settings of a component.
 
-usage: jaxssl list [KIND [NAME]]
+usage: jaxssl list [TOPIC [NAME]]
 
-KIND is configs, suites, losses, networks, heads, methods, augmentations, protocols, loggers or
-studies. NAME is a component, whose settings and presets are printed: jaxssl list losses nt_xent.
+TOPIC is configs, suites, losses, networks, heads, methods (training schemes), augmentations,
+protocols, loggers or studies. NAME is a component: jaxssl list losses nt_xent prints its settings
+and presets.
 A config with variants is named with one of them: --config auc_cl:cifar10. The settings of a config
 are printed by jaxssl train --config NAME --keys.
 """
@@ -15,9 +16,9 @@ from jaxssl.errors import UserError, suggest
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "names"
-NAMES = flags.DEFINE_list("names", [], "Same as KIND,NAME; default: all kinds.", FLAGS)
-FILES = {"configs": "config", "suites": "suite"}  # kinds of packaged files
-# Kinds of components by the names of their groups in `jaxssl.components`.
+NAMES = flags.DEFINE_list("names", [], "Same as TOPIC,NAME; default: all topics.", FLAGS)
+FILES = {"configs": "config", "suites": "suite"}  # packaged files by topic
+# Topics of components, and the names of their groups in `jaxssl.components`.
 KINDS = {
     "losses": "loss",
     "networks": "net",
@@ -35,10 +36,10 @@ def main() -> None:
     kinds = (*FILES, *KINDS)
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
     if chosen not in ("", *kinds):
-        raise UserError(f"kind {chosen!r} is unknown{suggest(chosen, kinds)}")
+        raise UserError(f"topic {chosen!r} is unknown{suggest(chosen, kinds)}")
     if names:
         if len(names) > 1 or chosen not in KINDS:
-            raise UserError("expected jaxssl list KIND NAME with one component; see --help")
+            raise UserError("expected jaxssl list TOPIC NAME with one component; see --help")
         print(*_settings(KINDS[chosen], names[0]), sep="\n")
         return
     for kind in [chosen] if chosen else kinds:
