@@ -3,6 +3,7 @@
 import gc
 import os
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,6 +38,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_collection_modifyitems(items):
     """Put the largest file first, so that one worker compiles the programs that its tests share."""
     items.sort(key=lambda item: item.path.name != "contract_test.py")
+
+
+def pytest_collection_finish():
+    """Let reports show maps of few points: t-SNE of the digits' test images takes a second."""
+    if gallery := sys.modules.get("jaxssl.evaluation.gallery"):
+        gallery.MAP_POINTS = 60
 
 
 def pytest_sessionfinish():
@@ -79,6 +86,35 @@ def standard_promotion():
         yield
 
 
+@pytest.fixture(scope="module")
+def users_promotion():
+    """Promote as JAX does by default, for examples and inputs of users."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def below(tmp_path_factory) -> Path:
+    """Return the only folder that the inputs of a file's fuzz tests may write to."""
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture
+def short_runs(monkeypatch):
+    """Shorten runs to two steps and one protocol, after their settings have been checked."""
+    from jaxssl.evaluation import pretrain
+
+    train = pretrain.train
+
+    def two_steps(config, *args, **options):
+        with config.unlocked():
+            config.total_steps, config.schedule.warmup_epochs = 2, 0.0
+            config.eval.protocols = ("knn",)
+        return train(config, *args, **options)
+
+    monkeypatch.setattr(pretrain, "train", two_steps)
+
+
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory) -> Path:
     """Return a data directory with the prepared digits."""
@@ -90,6 +126,12 @@ def data_dir(tmp_path_factory) -> Path:
         source.load(data_config(dir=str(folder)), "train")
 
     return shared_folder(tmp_path_factory, "data", prepare)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Skip the tests of a file if the package that splits captions into tokens is missing."""
+    pytest.importorskip("instant_clip_tokenizer")
 
 
 @pytest.fixture(scope="module")

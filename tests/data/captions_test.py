@@ -21,16 +21,11 @@ from jaxssl.data.formats import captions
 from jaxssl.data.records import CaptionReader
 from jaxssl.kinds.image_text import make_image_text_views
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
 
 CONTEXT, BATCH, MOST = 12, 8, 5
 FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
 CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def package():
-    pytest.importorskip("instant_clip_tokenizer")
 
 
 # The table.

@@ -16,15 +16,10 @@ from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digit_captions
 from jaxssl.kinds.image import ReadImages
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
 
 CONTEXT, BATCH, MOST = 24, 8, 5
 WORDS = {"stroke": ("thin", "medium", "thick"), "slant": ("left", "upright", "right")}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def package():
-    pytest.importorskip("instant_clip_tokenizer")
 
 
 @pytest.fixture(scope="module")

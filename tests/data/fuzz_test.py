@@ -14,15 +14,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import LABELLED, TARS, pack, unpack
-from fuzz_cases import (
-    REFUSED,
-    damaged,
-    everything,
-    fuzzed,
-    outcome,
-    refilled,
-    texts,
-)
+from fuzz_cases import REFUSED, damaged, everything, fuzzed, outcome, refilled, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -34,13 +26,6 @@ from jaxssl.data.formats import folder, user_files
 from jaxssl.data.opening import convert
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.splits import Source
-
-
-@pytest.fixture(scope="module")
-def below(tmp_path_factory):
-    """The only folder that inputs may write to."""
-    return tmp_path_factory.mktemp("fuzz")
-
 
 # ---- Pictures.
 

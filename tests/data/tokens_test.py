@@ -14,7 +14,7 @@ from jaxssl.errors import UserError
 from jaxssl.training import config
 from jaxssl.training.dry_run import dry_run
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
 
 # Ids between start and end that the released tokenizer of CLIP gives (openai/CLIP at d05afc4), and
 # the first two also the documentation of instant-clip-tokenizer.
@@ -29,11 +29,6 @@ PUBLISHED = {
     "\U0001f600": [7334],
     "": [],
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def package():
-    pytest.importorskip("instant_clip_tokenizer")
 
 
 def ids(text, context=77):

@@ -353,11 +353,6 @@ def test_comparison_of_a_damaged_run_names_the_file_and_writes_no_page(two, name
     assert not out.exists()
 
 
-@pytest.fixture(scope="module")
-def below(tmp_path_factory):
-    return tmp_path_factory.mktemp("fuzz")
-
-
 @fuzzed(150)
 @given(
     config=texts(CONFIG),

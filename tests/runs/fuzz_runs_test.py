@@ -40,18 +40,7 @@ from jaxssl.training.workdir import checkpoint
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
 
 
-@pytest.fixture(scope="module")
-def below(tmp_path_factory):
-    """The only folder that inputs may write to."""
-    return tmp_path_factory.mktemp("fuzz")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Use the promotion of a user's run."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("users_promotion")
 
 # ---- Configs.
 

@@ -21,7 +21,7 @@ from jaxssl.training import config
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "tokenizer")
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3
@@ -47,11 +47,6 @@ SETTINGS = {
 }
 RECALLS = {f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)}
 ZEROSHOT = {"zeroshot_top1", "zeroshot_top5"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def package():
-    pytest.importorskip("instant_clip_tokenizer")
 
 
 @pytest.fixture(scope="module")
