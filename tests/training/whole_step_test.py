@@ -18,6 +18,7 @@ import optax
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from method_cases import DIM, Head
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.augment.views import make_views
@@ -27,7 +28,7 @@ from jaxssl.losses.swav import sinkhorn
 from jaxssl.models.encoder import Encoder
 from jaxssl.training.state import make_init, make_train_step
 
-BATCH, DIM, NUM_EXAMPLES, STEPS = 8, 4, 20, 2
+BATCH, NUM_EXAMPLES, STEPS = 8, 20, 2
 SEED = 3
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.1  # of the optimiser
 LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32)
@@ -52,14 +53,6 @@ class Net(nn.Module):
         if train and not self.is_initializing():
             running.value = 0.8 * running.value + 0.2 * mean
         return h - mean[None, :]
-
-
-class Head(nn.Module):
-    """One Dense layer."""
-
-    @nn.compact
-    def __call__(self, x, *, train, axis_name=None):
-        return nn.Dense(DIM)(x)
 
 
 def view(key, image):
