@@ -105,7 +105,8 @@ DAMAGED = ['{"pid": 1e400}', "[" * 100_000, "", "{", "[1]", '{"host": "elsewhere
     "text", [*DAMAGED[:2], *(pytest.param(text, marks=pytest.mark.long) for text in DAMAGED[2:])]
 )
 @pytest.mark.parametrize("name", [run_lock.NAME, run_lock.OWNER])
-def test_lock_file_with_unexpected_content_does_not_block_a_run(tmp_path, name, text):
+def test_lock_file_with_unexpected_content_does_not_block_a_run(tmp_path, monkeypatch, name, text):
+    monkeypatch.setattr(run_lock, "PATIENCE", 0.05)
     (tmp_path / name).write_text(text)
     hold(tmp_path)
 

@@ -22,6 +22,7 @@ HEARTBEAT = 10.0  # seconds between two touches of the owner file
 # A run on another host counts as dead after so many seconds without a touch. Caches of shared file
 # systems may show a new time only after a minute.
 LEASE = 100.0
+PATIENCE = 1.0  # seconds in which a run that has begun completes its owner file
 
 
 @contextmanager
@@ -139,9 +140,9 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
     previous = lease.owner
     try:
         try:
-            lease.acquire(timeout=1)
+            lease.acquire(timeout=PATIENCE)
         except Timeout:
-            # The owner file is unreadable, and nobody has completed it for a second.
+            # The owner file is unreadable, and nobody has completed it.
             if lease.owner is None or _is_zombie(lease.owner):
                 lease.force_break()
             else:
