@@ -153,9 +153,8 @@ def one_device(tiny):
 
 
 @pytest.mark.long  # gin_test.py has a network on several devices
-@pytest.mark.parametrize("devices", [2, 8])
-def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices):
-    actual = steps(tiny(**SGD), devices)
+def test_steps_on_eight_devices_equal_those_on_one(tiny, one_device):
+    actual = steps(tiny(**SGD), 8)
     assert_close(actual, one_device)
     before, after = actual[2][0], actual[2][-1]
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, after)
