@@ -66,6 +66,7 @@ def small_equinox() -> ModuleType:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("short_runs")
 @pytest.mark.parametrize(
     "page",
     # The blocks of losses.md are complete, and the next test runs them one by one.
