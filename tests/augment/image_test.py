@@ -10,14 +10,7 @@ from scipy import ndimage, stats
 from jaxssl import components
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
-from jaxssl.augment.views import (
-    Inputs,
-    make_views,
-    normalise,
-    preprocess,
-    to_float,
-    to_uint8,
-)
+from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_float, to_uint8
 
 pytestmark = pytest.mark.fast
 

@@ -5,15 +5,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import refused, unpack
-from graph_cases import (
-    NUM_TAGS,
-    assert_same,
-    graph,
-    packed,
-    random_graphs,
-    text,
-    unpacked,
-)
+from graph_cases import NUM_TAGS, assert_same, graph, packed, random_graphs, text, unpacked
 
 from jaxssl import distributed
 from jaxssl.data import source
