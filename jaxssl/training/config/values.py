@@ -11,36 +11,11 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
+from jaxssl.configs import base
 from jaxssl.errors import UserError
 from jaxssl.models.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
-_INTS = (
-    "seed batch_size total_steps views accumulate_steps log_every max_skipped data.split_seed "
-    "data.context data.frame_size data.workers crops.number"
-)
-_FLOATS = (
-    "epochs data.test_fraction optim.lr optim.momentum optim.trust_coefficient optim.clip_norm "
-    "schedule.warmup_epochs schedule.warmup_start schedule.gamma schedule.end_factor eval.every "
-    "checkpoint.every"
-)
-_TEXTS = (
-    "precision data.name data.path data.dir data.train_split data.bank_split data.test_split "
-    "data.classes data.labels data.on_error data.cache optim.name optim.lr_scaling schedule.name "
-    "eval.knn"
-)
-# Every run reads these config keys. The types of all other keys are the annotations of a
-# component's factory.
-TYPES: dict[str, object] = {
-    **dict.fromkeys(_INTS.split(), int),
-    **dict.fromkeys(_FLOATS.split(), float),
-    **dict.fromkeys(_TEXTS.split(), str),
-    **dict.fromkeys(("optim.nesterov", "optim.lars_clip"), bool),
-    "optim.weight_decay": float | Callable,
-    "schedule.milestones": tuple[float, ...],
-    "eval.protocols": tuple[str, ...],
-    **dict.fromkeys(("log", "optim.freeze"), tuple[str, ...]),
-}
 # Configs of earlier versions lack these keys, which then have these values.
 LATER: dict[str, object] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
@@ -53,7 +28,6 @@ LATER: dict[str, object] = {
     **{f"optim.{key}": value for key, value in Transfer._field_defaults.items()},
     "log": ("tensorboard",),
 }
-TYPES |= {key: type(value) for key, value in LATER.items() if key not in TYPES}
 # In these groups integers are sizes, not hyper-parameters.
 NETWORKS = ("net", "text", "head", "predictor")
 # Limits of the keys that every run reads. Losses and training schemes compile operations for each
@@ -77,6 +51,11 @@ MOST_WIDTH = 2**20  # in any other size of a network
 MOST_PIXELS = 2**15
 
 
+def is_schedule(value: object) -> TypeGuard[Settings]:
+    """Return True for a mapping that describes a schedule."""
+    return isinstance(value, Mapping | ConfigDict) and "schedule" in value
+
+
 def flat_keys(config: ConfigDict) -> dict[str, Any]:
     """Return the values of a config by dotted key, such as "optim.lr". A schedule is one value."""
     values = {}
@@ -86,6 +65,21 @@ def flat_keys(config: ConfigDict) -> dict[str, Any]:
         else:
             values[name] = value
     return values
+
+
+# Types of the keys that every run reads: those of the defaults, apart from these. The types of all
+# other keys are the annotations of a component's factory.
+TYPES: dict[str, object] = {
+    **{
+        k: type(v)
+        for k, v in flat_keys(base.get_config()).items()
+        if k.split(".")[0] not in base.COMPONENTS
+    },
+    **dict.fromkeys(("eval.protocols", "log", "optim.freeze"), tuple[str, ...]),
+    "epochs": float,
+    "optim.weight_decay": float | Callable,
+    "schedule.milestones": tuple[float, ...],
+}
 
 
 def check_common_keys(config: ConfigDict) -> None:
@@ -194,11 +188,6 @@ def fits(value: Any, kind: Any) -> bool:
     if kind in (float, Array):
         return type(value) in (int, float) and value == value and abs(value) < 10**300
     return isinstance(value, kind)
-
-
-def is_schedule(value: object) -> TypeGuard[Settings]:
-    """Return True for a mapping that describes a schedule."""
-    return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 
 
 def describe_type(kind: object) -> str:
