@@ -48,7 +48,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
 from jaxssl.report.markdown import markdown_table
-from jaxssl.training import topology
+from jaxssl.training import processes, topology
 from jaxssl.training.build import build, make_init
 from jaxssl.training.config import load
 from jaxssl.training.hlo import Collective, collectives
@@ -299,7 +299,7 @@ def print_tables(measured: float) -> None:
 
 def measure() -> None:
     """Time steps and all-reduces of several processes, and print them in the first, as JSON."""
-    distributed.initialize()
+    processes.initialize()
     mesh = distributed.make_mesh()
     batch = int(os.environ["POD_MODEL_BATCH"])
     print_ = distributed.is_first_process()

@@ -50,7 +50,7 @@ GROUPS = {
     "augment": Group("jaxssl.augment.recipes", "recipe"),
     "kind": Group("jaxssl.kinds", "kind"),
     "data": Group("jaxssl.data.formats", "builder"),
-    "toy": Group("jaxssl.data.toy", "builder"),
+    "toy": Group("jaxssl.data.toy", "Builder"),
     "protocol": Group("jaxssl.evaluation.protocols", "protocol"),
     "log": Group("jaxssl.training.output.loggers", "logger"),
     "study": Group("jaxssl.studies", "run"),
@@ -81,7 +81,7 @@ _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned
 def names(group: str) -> tuple[str, ...]:
     """Return the sorted names of all components of a group (such as "loss") without imports."""
     name = GROUPS[group].factory
-    factory = re.compile(rf"^(def {name}\(|{name}(: .*)? = )", re.MULTILINE)
+    factory = re.compile(rf"^((def|class) {name}\(|{name}(: .*)? = )", re.MULTILINE)
     public = sorted(file(group, "").parent.glob("[!_]*.py"))
     return tuple(p.stem for p in public if factory.search(p.read_text(encoding="utf-8")))
 

@@ -1,10 +1,6 @@
-"""The device mesh, array placement, and the processes of a run on several hosts."""
+"""The device mesh, the placement of arrays, and communication between the processes of a run."""
 
-import ipaddress
-import os
-import socket
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -12,20 +8,13 @@ import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
-from jax._src import distributed as jax_distributed
-from jax._src.clusters import ClusterEnv, K8sCluster
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError
 
 DATA_AXIS = "data"
-# Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
-# process earlier (`jaxssl.training.peers`).
-HEARTBEAT = 100
-# Seconds that a process which has finished waits for the others.
-SHUTDOWN = 24 * 3600
 T = TypeVar("T")
 
 
@@ -33,168 +22,6 @@ def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
     """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
-
-
-def initialize(
-    coordinator: str | None = None, processes: int | None = None, process: int | None = None
-) -> None:
-    """Connect the processes of a run, before any other use of JAX.
-
-    The number of processes and the address of the first come from the arguments, from the
-    environment (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or from the launcher
-    that JAX detects: Slurm, Open MPI, a TPU pod, or an indexed job of Kubernetes with the package
-    `kubernetes`. Without any of these a run has one process.
-
-    Args:
-        coordinator: HOST:PORT of the first process.
-        processes: number of processes.
-        process: index of this process, from 0.
-
-    Raises:
-        UserError: if the numbers do not fit, or the processes cannot connect.
-    """
-    environment = os.environ
-    if "host_platform_device_count" in environment.get("XLA_FLAGS", ""):
-        _one_program_at_a_time()
-    coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS")
-    processes = _number("JAX_NUM_PROCESSES", environment) if processes is None else processes
-    process = _number("JAX_PROCESS_ID", environment) if process is None else process
-    if coordinator is None and not _is_cluster(environment):
-        if processes is not None or process is not None:
-            raise UserError(
-                "several processes need the address of the first one; pass --coordinator=HOST:PORT"
-            )
-        return
-    listen = None if coordinator is None else _listen_address(coordinator, process)
-    _one_program_at_a_time()
-    # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
-    # that all processes stop at the same step.
-    jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            coordinator_bind_address=listen,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=SHUTDOWN,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"the processes of this run cannot connect (coordinator {coordinator}, process "
-            f"{process} of {processes}): {one_line(error)}; give --coordinator, --num_processes, "
-            "--process_id"
-        ) from error
-
-
-def check_platform() -> None:
-    """Raise UserError if the environment variable JAX_PLATFORMS names no platform with devices."""
-    platforms = os.environ.get("JAX_PLATFORMS")
-    try:
-        jax.devices()
-    except Exception as error:  # also AssertionError
-        if not platforms:
-            raise
-        jax.config.update("jax_platforms", None)
-        available = sorted({"cpu", *(device.platform for device in jax.devices())})
-        reason = f" ({one_line(error)})" if str(error) else ""
-        raise UserError(
-            f"JAX_PLATFORMS={platforms!r} in the environment: JAX finds no such device{reason}; "
-            f"unset it, or choose from {', '.join(available)}"
-        ) from error
-
-
-def check_devices() -> None:
-    """Raise UserError in all processes unless all of them have the same number of devices."""
-    numbers = Counter(device.process_index for device in jax.devices())
-    for process in range(process_count()):
-        if numbers[process] != numbers[0]:
-            raise UserError(
-                f"process {process} has {numbers[process]} devices, process 0 has {numbers[0]}; "
-                "let every process see the same number of devices"
-            )
-
-
-def key_value_store() -> Any:
-    """Return the client of JAX's key-value store, which the first process of a run serves."""
-    return jax_distributed.global_state.client  # not public; Orbax uses it in the same way
-
-
-def _listen_address(coordinator: str, process: int | None) -> str | None:
-    """Return the address on which the first process listens, or None for JAX's choice.
-
-    JAX listens on all addresses of the machine. The first process listens on the one that the user
-    names, unless that is not an address of this machine, as behind NAT.
-
-    Raises:
-        UserError: unless the address is HOST:PORT and the first process can listen there. JAX would
-            end with a segmentation fault if the port were taken.
-    """
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise UserError(
-            f"--coordinator={coordinator}: expected HOST:PORT with a port from 1 to 65535"
-        )
-    if process != 0 or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
-        return None
-    address = _address_of_this_machine(host.strip("[]"))
-    try:
-        if address:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            socket.create_server((address, int(port)), family=family).close()
-        else:
-            dual = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if dual else socket.AF_INET
-            socket.create_server(("", int(port)), family=family, dualstack_ipv6=dual).close()
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else one_line(error)
-        raise UserError(
-            f"--coordinator={coordinator}: cannot listen on the port ({reason}); "
-            "choose another port, the same in all processes"
-        ) from error
-    if address is None:
-        return None
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def _address_of_this_machine(host: str) -> str | None:
-    """Return the IP address of a host, or None if this machine cannot listen on it.
-
-    A name that leads to the loopback device on this machine leads elsewhere on the others.
-    """
-    try:
-        family, *_, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-        socket.create_server((place[0], 0), family=family).close()
-    except OSError:
-        return None
-    is_named = place[0] != host and host != "localhost"
-    is_loopback = ipaddress.ip_address(place[0]).is_loopback
-    return None if is_named and is_loopback else str(place[0])
-
-
-def _one_program_at_a_time() -> None:
-    """Run CPU programs one at a time, because collectives of two programs could deadlock."""
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def _number(name: str, environment: Mapping[str, str]) -> int | None:
-    text = environment.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise UserError(f"{name}={text!r} in the environment must be a number")
-    return int(text)
-
-
-def _is_cluster(environment: Mapping[str, str]) -> bool:
-    """Return whether JAX detects a launcher that has started several processes."""
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS"))
-    if "1" in (tasks, environment.get("OMPI_COMM_WORLD_SIZE")):
-        return False  # JAX would use one GPU, and wait for the other tasks of an interactive job.
-    launchers = [x for x in ClusterEnv._cluster_types if not x.opt_in_only_method]
-    if "JOB_COMPLETION_INDEX" not in environment:
-        launchers.remove(K8sCluster)  # It needs an indexed job, and warns elsewhere.
-    return any(launcher.is_env_present() for launcher in launchers)
 
 
 def process_count() -> int:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Reading a JSON document that somebody else has written may raise any of these.
+JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError)
+JSON_ERRORS += (KeyError, TypeError, AttributeError)  # of another structure
 MANY = 40
 LONGEST = 2000  # characters of a message
 # Config keys by the names that they have in other libraries.

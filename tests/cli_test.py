@@ -18,9 +18,9 @@ from tiny import flags, short
 from xla_flags import QUICK_FLAGS
 
 import jaxssl
-from jaxssl import cli, components, distributed
+from jaxssl import cli, components
 from jaxssl.errors import UserError
-from jaxssl.training import config
+from jaxssl.training import config, processes
 from jaxssl.training.config.help import component_settings
 
 ROOT = Path(__file__).parents[1]
@@ -120,10 +120,10 @@ def test_port_of_the_coordinator_is_checked_before_jax_uses_it():
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"localhost:{server.getsockname()[1]}"
         with pytest.raises(UserError, match="cannot listen on the port .Address already in use"):
-            distributed.initialize(taken, 1, 0)
+            processes.initialize(taken, 1, 0)
     for address in ("host", "host:", ":80", "host:0", "host:65536", "host:x"):
         with pytest.raises(UserError, match="expected HOST:PORT with a port from 1 to 65535"):
-            distributed.initialize(address, 2, 1)
+            processes.initialize(address, 2, 1)
 
 
 @pytest.mark.long

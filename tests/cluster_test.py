@@ -12,8 +12,9 @@ import yaml
 from jax._src.clusters import cloud_tpu_cluster
 from tiny import short
 
-from jaxssl import components, distributed
+from jaxssl import components
 from jaxssl.cli import train
+from jaxssl.training import processes
 
 CLUSTER = Path(__file__).parents[1] / "examples" / "cluster"
 SCRIPTS = sorted(CLUSTER.glob("*.sh"))
@@ -47,7 +48,7 @@ def test_launcher_of_several_processes_is_detected(monkeypatch, environment, exp
     metadata = "0", 200 if "TPU_NAME" in environment else 404
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", tpu)
     monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: metadata)
-    assert distributed._is_cluster(os.environ) == expected
+    assert processes._is_cluster() == expected
 
 
 @pytest.mark.fast

@@ -22,6 +22,7 @@ from jaxssl.evaluation.context import _raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.kinds import image
 from jaxssl.kinds.graph import GraphArray
+from jaxssl.training import processes
 from jaxssl.training.workdir import opening as workdir
 
 pytestmark = pytest.mark.fast
@@ -83,10 +84,10 @@ def test_process_with_another_number_of_devices_is_named(monkeypatch):
     devices = [SimpleNamespace(process_index=process) for process in (0, 0, 1, 1, 2)]
     monkeypatch.setattr(jax, "devices", lambda: devices)
     monkeypatch.setattr(distributed, "process_count", lambda: 2)
-    distributed.check_devices()
+    processes.check_devices()
     monkeypatch.setattr(distributed, "process_count", lambda: 3)
     with pytest.raises(UserError, match="process 2 has 1 devices, process 0 has 2"):
-        distributed.check_devices()
+        processes.check_devices()
 
 
 @pytest.mark.parametrize("n", [5, 700, 2100])
@@ -212,10 +213,10 @@ def test_first_process_listens_on_the_address_that_is_given(monkeypatch, host, a
         free.bind(("", 0))
         port = free.getsockname()[1]
     expected = f"{listen}:{port}" if listen else None
-    assert distributed._listen_address(f"{host}:{port}", 0) == expected
-    assert distributed._listen_address(f"{host}:{port}", 1) is None
+    assert processes._listen_address(f"{host}:{port}", 0) == expected
+    assert processes._listen_address(f"{host}:{port}", 1) is None
     if listen:
         family = socket.AF_INET6 if "[" in listen else socket.AF_INET
         with socket.create_server((listen.strip("[]"), port), family=family):
             with pytest.raises(UserError, match="cannot listen on the port"):
-                distributed._listen_address(f"{host}:{port}", 0)
+                processes._listen_address(f"{host}:{port}", 0)

@@ -17,19 +17,20 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, closest_key, shorten, suggest
-from jaxssl.training import peers
 from jaxssl.training.output.console import outlive_terminal, show_error
+
+if TYPE_CHECKING:  # It imports JAX.
+    from jaxssl.training.processes import Peers
 
 PREFIX = "--config."
 SECONDS_TO_END = 4.0  # time after an error for threads that still wait
@@ -70,7 +71,7 @@ COMMANDS = {
 }
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
-_peers: peers.Peers | None = None  # the other processes of the run
+_peers: "Peers | None" = None  # the other processes of the run
 
 
 def main(command: str | None = None) -> None:
@@ -193,7 +194,7 @@ def _run(command: str, arguments: list[str]) -> int:
             return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, the peers say which one it is, and end this process.
         if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
-            time.sleep(peers.LIMIT + peers.GRACE)
+            _peers.wait_for_loss()
         _tell_peers(error)
         raise
     return 0
@@ -316,17 +317,12 @@ def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, s
 
 def start_jax(values: flags.FlagValues) -> None:
     """Enable the cache of compiled programs, join the other processes, and find the devices."""
-    from jaxssl import distributed
+    global _peers
+    from jaxssl.training import processes
     from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
-    distributed.initialize(values.coordinator, values.num_processes, values.process_id)
-    distributed.check_platform()
-    distributed.check_devices()
-    if distributed.process_count() > 1:
-        global _peers
-        place = distributed.process_index(), distributed.process_count()
-        _peers = peers.Peers(distributed.key_value_store(), *place)
+    _peers = processes.start(values.coordinator, values.num_processes, values.process_id)
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

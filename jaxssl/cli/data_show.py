@@ -26,16 +26,15 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Draw a sheet of images and views with `jaxssl.evaluation.gallery.write_sheet`."""
     if CONFIG.value is None:
         raise UserError("data show needs a config: --config NAME, or a Python file")
-    from jaxssl import distributed
     from jaxssl.data import kind, source
     from jaxssl.evaluation import gallery
-    from jaxssl.training import config
+    from jaxssl.training import config, processes
     from jaxssl.training.config import files
     from jaxssl.training.output import logs
     from jaxssl.training.output.console import show
 
     settings = config.load(CONFIG.value, overrides)
-    distributed.check_platform()
+    processes.check_platform()
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{files.run_name(CONFIG.value)}.png")
     ours = kind.of(settings)

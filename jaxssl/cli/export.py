@@ -32,14 +32,14 @@ TRUST = cli.define_trust(FLAGS)
 def main() -> None:
     """Export a run's encoder with `jaxssl.pretrained.export.export`."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
-    from jaxssl import distributed
     from jaxssl.buckets import as_path
     from jaxssl.pretrained.export import export
+    from jaxssl.training import processes
     from jaxssl.training.output.console import show
 
     if WORKDIR.value is None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
-    distributed.check_platform()
+    processes.check_platform()
     step = cli.parse_step(STEP.value)
     out = as_path(OUT.value) if OUT.value else None
     options = {"step": step, "out": out, "trust": TRUST.value, "push": PUSH.value}

@@ -83,13 +83,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _run(name: str, overrides: list[tuple[str, str]]) -> None:
-    from jaxssl import distributed
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, published_tables, scale_config
+    from jaxssl.training import processes
     from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
-    distributed.check_platform()
+    processes.check_platform()
     study = components.module("study", name)
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     setting = Setting(

@@ -8,17 +8,15 @@ from pathlib import Path
 from array_record.python.array_record_module import ArrayRecordReader
 
 from jaxssl.components import Settings
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import JSON_ERRORS, UserError, one_line
 
-INFO, FEATURES = "dataset_info.json", "features.json"
+INFO, FEATURES = "dataset_info.json", "features.json"  # the metadata of a set
 # TFDS imports any module that the metadata name for a feature, so only modules of TFDS are allowed.
 TFDS_FEATURES = "tensorflow_datasets.core.features."
 MAX_CLASSES = 10**6  # limit on classes, because TFDS generates a name for each
-MAX_RECORDS, MAX_SHARDS = 2**40, 10**6
+MAX_RECORDS = 2**40  # limit on the records of a shard
+MAX_SHARDS = 10**6  # limit on the shards of a split
 MAX_SIDE = 2**16  # largest image side in pixels
-# Reading unexpected JSON may raise any of these errors.
-JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError)
-JSON_ERRORS += (AttributeError,)
 
 
 @contextmanager
@@ -41,14 +39,9 @@ def guard(folder: Path) -> Iterator[None]:
 def check_files(folder: Path) -> None:
     """Raise UserError if a data set's JSON files name code to import or impossible sizes."""
     for name, check in ((FEATURES, _check_features), (INFO, _check_splits)):
-        path = folder / name
-        if not path.exists():
-            continue
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            check(tree)
-            if name == FEATURES:
-                _check_class_names(folder, tree)
+            if (folder / name).exists():
+                check(folder, json.loads((folder / name).read_text(encoding="utf-8")))
         except JSON_ERRORS as error:
             raise damaged(folder, f"{name}: {type(error).__name__}: {one_line(error)}") from error
 
@@ -74,8 +67,9 @@ def is_side(value: object) -> bool:
     return type(value) is int and 0 < value <= MAX_SIDE
 
 
-def _check_features(tree: object) -> None:
-    stack = [tree]
+def _check_features(folder: Path, tree: Settings) -> None:
+    """Check the classes of features, and the number of names of each label."""
+    stack: list[object] = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, dict):
@@ -87,20 +81,17 @@ def _check_features(tree: object) -> None:
             stack += node.values()
         elif isinstance(node, list):
             stack += node
-
-
-def _check_class_names(folder: Path, tree: Settings) -> None:
-    """Check the number of names of each label. A name with a line break counts as two."""
     for name, feature in tree.get("featuresDict", {}).get("features", {}).items():
         path = folder / f"{name}.labels.txt"
         if "classLabel" in feature and path.exists():
-            lines = path.read_text(encoding="utf-8").split("\n")
+            lines = path.read_text(encoding="utf-8").split("\n")  # A name must be one line.
             number, expected = sum(map(bool, map(str.strip, lines))), feature["classLabel"]
             if number != int(expected.get("numClasses", 0)):
                 raise ValueError(f"{path.name} has {number} names, features.json {expected}")
 
 
-def _check_splits(tree: Settings) -> None:
+def _check_splits(folder: Path, tree: Settings) -> None:
+    """Check that the splits have different names and possible sizes."""
     names = [split["name"] for split in tree["splits"]]
     if len(set(names)) < len(names):
         raise ValueError(f"its metadata name a split twice: {names!r:.80}")

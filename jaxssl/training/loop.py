@@ -339,10 +339,10 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
     state = state.replace(step=state.step - state.skipped[1])
     diagnose = make_diagnosis(run.setup.method, run.setup.augment, run.mesh)
     measures = jax.device_get(diagnose(without_probe(state), run.batches.next()))
-    fault = nonfinite.describe(first + 1, in_a_row, run.batches.indices, measures)
     path = run.workdir / nonfinite.FILE_NAME
-    distributed.on_first_process(lambda: file_io.write_json(path, fault.document))
-    raise UserError(fault.message.format(path=path))
+    document, message = nonfinite.describe(first + 1, in_a_row, run.batches.indices, measures, path)
+    distributed.on_first_process(lambda: file_io.write_json(path, document))
+    raise UserError(message)
 
 
 @contextmanager

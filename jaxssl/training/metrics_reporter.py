@@ -1,19 +1,61 @@
 """Report the metrics of a run to metrics.jsonl, the loggers, the log and a progress bar."""
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import jax
+import numpy as np
 from jax import Array
 from rich import progress
 
 from jaxssl.training import collapse
 from jaxssl.training.build import Setup
-from jaxssl.training.nonfinite import LossMonitor
 from jaxssl.training.output import console
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
+
+WINDOW = 256  # number of earlier losses that a loss is compared with
+MIN_LOSSES = 32  # number of losses before the first comparison
+SPIKE = 10.0  # number of median absolute deviations above the median that make a spike
+
+
+class LossMonitor:
+    """Monitor that logs spikes of the loss and skipped steps.
+
+    Args:
+        skipped: steps skipped before.
+    """
+
+    def __init__(self, skipped: int = 0) -> None:
+        self._losses: deque[float] = deque(maxlen=WINDOW)
+        self._skipped = skipped
+
+    def check(self, step: int, losses: Sequence[float], skipped: int) -> None:
+        """Log spikes among the losses, and newly skipped steps.
+
+        Args:
+            step: number of the step of the last loss.
+            losses: losses of all steps since the last check.
+            skipped: steps skipped so far.
+        """
+        for number, loss in enumerate(losses, step - len(losses) + 1):
+            if not math.isfinite(loss):
+                continue
+            if len(self._losses) >= MIN_LOSSES:
+                median = float(np.median(self._losses))
+                deviation = float(np.median(np.abs(np.asarray(self._losses) - median)))
+                if loss > median + SPIKE * max(deviation, 1e-3 * abs(median)):
+                    log.warning(
+                        "step %d: loss spike: %.4g, the median of the %d steps before is %.4g",
+                        *(number, loss, len(self._losses), median),
+                    )
+            self._losses.append(loss)
+        if skipped > self._skipped:
+            log.warning("step %d: %d steps skipped so far that were not finite", step, skipped)
+        self._skipped = skipped
 
 
 class MetricsReporter:

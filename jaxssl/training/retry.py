@@ -10,7 +10,7 @@ from jaxssl.training.output.console import show_error
 # Exit statuses: success, a user's error, and the signals after which a run has saved a checkpoint.
 FINAL = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 # Seconds before the next start. By then the other processes have noticed that this one is gone
-# (`jaxssl.training.peers`) and have ended too.
+# (`jaxssl.training.processes`) and have ended too.
 PAUSE = 30.0
 
 

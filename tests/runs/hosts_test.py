@@ -26,7 +26,7 @@ from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation.run import evaluate
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import results
-from jaxssl.training import config, loop
+from jaxssl.training import config, loop, processes
 from jaxssl.training.workdir import checkpoint, digests
 
 ROOT = Path(__file__).parents[2]
@@ -247,7 +247,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
 def main() -> None:
     """Run one of the two hosts."""
     address, number, process, what, *arguments = sys.argv[1:]
-    distributed.initialize(address, int(number), int(process))
+    processes.initialize(address, int(number), int(process))
     if what == "read":
         mesh = distributed.make_mesh()
         split = distributed.shard_rows(ROWS[distributed.local_rows(len(ROWS), mesh)], mesh)

@@ -9,7 +9,7 @@ from shared_folders import shared_run
 from tiny import DIGITS, SETTINGS
 
 from jaxssl.evaluation import pretrain
-from jaxssl.training import config, nonfinite
+from jaxssl.training import config, metrics_reporter
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def whole(tiny, tmp_path_factory) -> Path:
 
     def make(workdir: Path) -> None:
         reported = []
-        check = nonfinite.LossMonitor.check
+        check = metrics_reporter.LossMonitor.check
 
         def record(self, step, losses, skipped):
             reported.append((step, [float(loss) for loss in losses]))
             check(self, step, losses, skipped)
 
         with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
-            patch.setattr(nonfinite.LossMonitor, "check", record)
+            patch.setattr(metrics_reporter.LossMonitor, "check", record)
             pretrain.train(tiny(), workdir)
         (workdir / "reported.json").write_text(json.dumps(reported))
 

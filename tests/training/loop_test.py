@@ -29,7 +29,7 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
-from jaxssl.training import collapse, loop, nonfinite
+from jaxssl.training import collapse, loop, metrics_reporter, nonfinite
 from jaxssl.training.build import build, make_init
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.output import logs, metrics_writer
@@ -482,7 +482,7 @@ def test_second_run_in_a_workdir_is_rejected(tiny, whole, tmp_path):
 
 def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    monitor = nonfinite.LossMonitor()
+    monitor = metrics_reporter.LossMonitor()
     monitor.check(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
     monitor.check(43, [2.0, 9.0, float("nan")], skipped=1)

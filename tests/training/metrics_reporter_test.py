@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from jaxssl.training import metrics_reporter
-from jaxssl.training.metrics_reporter import MetricsReporter
-from jaxssl.training.nonfinite import LossMonitor
+from jaxssl.training.metrics_reporter import LossMonitor, MetricsReporter
 from jaxssl.training.output import logs
 from jaxssl.training.output.metrics_writer import MetricsWriter
 

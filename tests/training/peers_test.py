@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jaxssl.training import peers
+from jaxssl.training import processes as connection
 
 pytestmark = pytest.mark.fast
 
@@ -30,10 +30,10 @@ def run(monkeypatch, capsys):
     """Return a run of three processes, and a function that returns the lines and exits of all."""
     exits = []
     for name, value in (("INTERVAL", 0.02), ("LIMIT", 0.4), ("GRACE", 0)):
-        monkeypatch.setattr(peers, name, value)
+        monkeypatch.setattr(connection, name, value)
     monkeypatch.setattr(os, "_exit", exits.append)
     store = Store()
-    processes = [peers.Peers(store, i, 3) for i in range(3)]
+    processes = [connection.Peers(store, i, 3) for i in range(3)]
 
     def result(number):
         end = time.monotonic() + 20

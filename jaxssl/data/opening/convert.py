@@ -15,8 +15,8 @@ from pathlib import Path, PurePath
 import grain
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from jaxssl.data.integrity import INFO, JSON_ERRORS, MAX_SHARDS
-from jaxssl.errors import UserError, explain_write_errors, one_line
+from jaxssl.data.integrity import INFO, MAX_SHARDS
+from jaxssl.errors import JSON_ERRORS, UserError, explain_write_errors, one_line
 
 OLD, NEW = "tfrecord", "array_record"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS names files like this by default.

@@ -128,9 +128,10 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
         raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
     if data.get("channels") and name != "folder":
         raise UserError("data.channels is only for data.name='folder'; set it to 0")
-    for group in ("data", "toy"):
-        if name in components.names(group):
-            return components.factory(group, name)(data, data_dir)
+    if name in formats:
+        return components.factory("data", name)(data, data_dir)
+    if name in components.names("toy"):
+        return components.factory("toy", name)(data_dir=data_dir)
     if name in PUBLISHED:
         builder = PUBLISHED[name](data_dir=data_dir)
         builder.path = data["path"]

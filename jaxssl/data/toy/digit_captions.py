@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digits
@@ -29,8 +28,6 @@ class Builder(digits.Builder):
     """
 
     name = "digit_captions"
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
 
     def _features(self) -> dict[str, object]:
         return {**super()._features(), "captions": tfds.features.Sequence(tfds.features.Text())}
@@ -46,11 +43,6 @@ class Builder(digits.Builder):
                 "slant": SLANTS[slant[i]],
             }
             yield i, {**example, "captions": [text.format(**words) for text in TEMPLATES]}
-
-
-def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of the captioned digits."""
-    return Builder(data_dir=data_dir)
 
 
 def ink(images: np.ndarray) -> np.ndarray:

@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 from PIL import Image
+
+from jaxssl.data import toy
 
 NUM_TRAIN = 1297
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Builder(toy.ToyBuilder):
     """8x8 grey images of digits by 43 writers, the test set of UCI's optical recognition data.
 
-    The first 1 297 images of a fixed permutation are "train", the other 500 are "test". Images are
-    stored as PNG bytes, so neither preparing nor reading the set needs TensorFlow.
+    The set is https://archive.ics.uci.edu/dataset/80. The first 1 297 images of a fixed permutation
+    are "train", the other 500 are "test". Images are stored as PNG bytes, so neither preparing nor
+    reading the set needs TensorFlow.
     """
 
     name = "digits"
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
 
     def _features(self) -> dict[str, object]:
         return {
@@ -29,15 +29,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             "label": tfds.features.ClassLabel(names=[str(digit) for digit in range(10)]),
             "id": np.int64,
         }
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=self.__class__.__doc__,
-            features=tfds.features.FeaturesDict(self._features()),
-            supervised_keys=("image", "label"),
-            homepage="https://archive.ics.uci.edu/dataset/80",
-        )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         return {split: self._generate_examples(*arrays) for split, arrays in load_splits().items()}
@@ -49,11 +40,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             png = io.BytesIO()
             Image.fromarray(images[i]).save(png, format="png")
             yield i, {"image": png.getvalue(), "label": int(labels[i]), "id": i}
-
-
-def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of the handwritten digits."""
-    return Builder(data_dir=data_dir)
 
 
 def load_splits() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 from jax.typing import ArrayLike
-from ml_collections import ConfigDict
 
+from jaxssl.data import toy
 from jaxssl.data.toy import digits
 
 SIZES = {"train": 600, "test": 200}
@@ -48,7 +48,7 @@ MOTIONS: dict[str, Callable[[Draw], tuple[ArrayLike, ArrayLike]]] = {
 }
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Builder(toy.ToyBuilder):
     """Clips of a handwritten digit that moves over a black canvas. The class is the motion.
 
     A clip has 12 grey frames of 32x32 pixels. The motions are right, left, down, up, clockwise,
@@ -59,21 +59,14 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     """
 
     name = "moving_digits"
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
+    metadata = {"kind": "video", "shape": [FRAMES, SIDE, SIDE, 1]}
 
-    def _info(self) -> tfds.core.DatasetInfo:
+    def _features(self) -> dict[str, object]:
         shape = (FRAMES, SIDE, SIDE, 1)
-        features = {
+        return {
             "clip": tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding="zlib"),
             "label": tfds.features.ClassLabel(names=list(MOTIONS)),
         }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=self.__class__.__doc__,
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict({"kind": "video", "shape": list(shape)}),
-        )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         splits = digits.load_splits()
@@ -90,11 +83,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             motion = list(MOTIONS)[i % len(MOTIONS)]
             image = rng.choice(images).repeat(SCALE, 0).repeat(SCALE, 1)
             yield i, {"clip": draw_video(rng, motion, image), "label": motion}
-
-
-def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of the moving digits."""
-    return Builder(data_dir=data_dir)
 
 
 def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:

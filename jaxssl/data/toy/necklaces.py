@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
+
+from jaxssl.data import toy
 
 # Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
@@ -13,7 +14,7 @@ RING = 14, 20  # range of the number of ring nodes
 TWIGS = 3, 8  # range of the number of nodes beside ring and pendants
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Builder(toy.ToyBuilder):
     """TFDS builder of ring graphs of 14 to 20 nodes with four pendants, classed by their grouping.
 
     Three to eight more nodes are added one by one, each to a pendant or to a node added before. All
@@ -21,21 +22,14 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     """
 
     name = "necklaces"
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First version."}
+    metadata = {"kind": "graph", "num_tags": 1}
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        features = {
+    def _features(self) -> dict[str, object]:
+        return {
             "tag": tfds.features.Tensor(shape=(None,), dtype=np.int32),
             "edge": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
             "label": tfds.features.ClassLabel(names=list(CLASSES)),
         }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=self.__class__.__doc__,
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict({"kind": "graph", "num_tags": 1}),
-        )
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         return {split: self._generate_examples(split) for split in SIZES}
@@ -45,11 +39,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         for i in range(SIZES[split]):
             name = list(CLASSES)[i % len(CLASSES)]
             yield i, {**necklace(rng, CLASSES[name]), "label": name}
-
-
-def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of the necklace graphs."""
-    return Builder(data_dir=data_dir)
 
 
 def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxssl.components import Settings
+from jaxssl.errors import JSON_ERRORS
 from jaxssl.training.output import file_io
 
 NAME = "goodput.json"
@@ -45,7 +46,7 @@ class Goodput:
         self._last = now
 
     def call(self, part: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Return ``function(*arguments)``, and count its time as ``part``."""
+        """Return ``function(*arguments)``. Its time counts as ``part``, the time before as steps."""
         self.lap("steps")
         result = function(*arguments)
         self.lap(part)
@@ -74,9 +75,9 @@ def read(workdir: Path) -> Settings | None:
     """Return the content of goodput.json, or None if it is missing or damaged."""
     try:
         document = file_io.read_json(workdir / NAME)
-        describe(document)
-        return document if {"time", "ended"} <= document.keys() else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        describe(document), document["time"], document["ended"]
+        return document
+    except JSON_ERRORS:
         return None
 
 

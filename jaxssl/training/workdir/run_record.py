@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import distributed
 from jaxssl.components import Settings
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import JSON_ERRORS, UserError, one_line
 from jaxssl.training.config import conflicts, differences, join_differences
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
@@ -89,7 +89,7 @@ def _read(path: Path, key: str) -> Settings | None:
         if not isinstance(document[key], str):
             raise TypeError(f"{key!r} must be a text")
         return document
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+    except JSON_ERRORS as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxssl import components
-from jaxssl.errors import UserError, one_line, suggest
+from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
 from jaxssl.training.output import file_io
 
 METHODS = ("write", "sync", "close")
@@ -47,7 +47,7 @@ class ServiceState:
             try:
                 state = file_io.read_json(path)
                 self.id, self.last_step = str(state["id"]), int(state["last_step"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except JSON_ERRORS as error:
                 raise UserError(
                     f"{path} is damaged; move it away, and the run begins a new log"
                 ) from error
