@@ -3,14 +3,15 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 # Reading a JSON document that somebody else has written may raise any of these.
 JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError)
 JSON_ERRORS += (KeyError, TypeError, AttributeError)  # of another structure
-MANY = 40
+MANY = 40  # number of valid words up to which a message lists all of them
+MAX_NAMED = 3  # number of items that a message names
 LONGEST = 2000  # characters of a message
 # Config keys by the names that they have in other libraries.
 OTHER_NAMES = {
@@ -105,6 +106,12 @@ def escape(text: str, keep: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def abbreviate(items: Sequence[str]) -> str:
+    """List the first items of a collection and the number of the others, for messages."""
+    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return ", ".join(map(printable, items[:MAX_NAMED])) + more
 
 
 def suggest(word: str, valid: Iterable[str]) -> str:

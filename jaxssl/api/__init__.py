@@ -31,7 +31,6 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import Row, read_results
 from jaxssl.training import config as configs
-from jaxssl.training.config import files
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
@@ -179,7 +178,7 @@ def train(
         changed = ConfigDict(config.to_dict())
     else:
         changed = get_config(config)
-        workdir = workdir or Path("runs") / files.run_name(config)
+        workdir = workdir or Path("runs") / configs.run_name(config)
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
             changed[group] = ConfigDict(_component(group, value))

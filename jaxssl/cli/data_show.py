@@ -29,14 +29,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.data import kind, source
     from jaxssl.evaluation import gallery
     from jaxssl.training import config, processes
-    from jaxssl.training.config import files
     from jaxssl.training.output import logs
     from jaxssl.training.output.console import show
 
     settings = config.load(CONFIG.value, overrides)
     processes.check_platform()
     logs.log_to_screen()
-    out = Path(OUT.value or f"views_{files.run_name(CONFIG.value)}.png")
+    out = Path(OUT.value or f"views_{config.run_name(CONFIG.value)}.png")
     ours = kind.of(settings)
     if ours.show is None:
         raise UserError(

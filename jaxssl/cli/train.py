@@ -100,7 +100,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.buckets import as_path
     from jaxssl.training import config, profiling
-    from jaxssl.training.config import files
     from jaxssl.training.config import help as config_help
     from jaxssl.training.workdir.opening import resume_config
 
@@ -111,7 +110,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
     if TOPOLOGY.value and not DRY_RUN.value:
         raise UserError("--topology describes devices that are not here; add --dry_run")
-    workdir = as_path(RESUME.value or WORKDIR.value or f"runs/{files.run_name(CONFIG.value)}")
+    workdir = as_path(RESUME.value or WORKDIR.value or f"runs/{config.run_name(CONFIG.value)}")
     if RESUME.value:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
     else:
@@ -132,11 +131,11 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.studies import parameter_grid
-    from jaxssl.training.config import files
+    from jaxssl.training import config
 
     grid = parameter_grid.parse(GRID.value)
     cli.start_jax(FLAGS)
-    folder = Path(WORKDIR.value or Path("runs") / f"{files.run_name(CONFIG.value)}-grid")
+    folder = Path(WORKDIR.value or Path("runs") / f"{config.run_name(CONFIG.value)}-grid")
     given = [FLAGS[flag].serialize() for flag in ("config", "grid") if FLAGS[flag].present]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
     words = [word for text in given for word in text.splitlines()]

@@ -6,7 +6,7 @@ From bottom to top, each module using only modules above it in this list:
     integrity              checks of prepared sets
     kind, records          what depends on the kind of examples, records of a prepared split
     formats, toy           TFDS builders of user files and of bundled sets
-    splits, class_names    splits of data sets, read by index, and classes of them
+    splits                 splits of data sets, read by index, and classes of them
     opening                sets that are prepared once, or given as Python objects
     source, fingerprint    a split by its name, a digest of its data
     batches                the stream of batches

@@ -10,10 +10,9 @@ from ml_collections import ConfigDict
 
 from jaxssl import buckets, components
 from jaxssl.data import integrity, kind
-from jaxssl.data.class_names import finish
 from jaxssl.data.opening import in_memory, prepare, tar_shards
 from jaxssl.data.records import PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records
+from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
 

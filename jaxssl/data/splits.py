@@ -1,14 +1,17 @@
-"""Splits of data sets, read by index."""
+"""Splits of data sets, read by index, and classes of them."""
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from jaxssl.data import kind
 from jaxssl.data.decoders import arrays, decoding, files
@@ -20,6 +23,8 @@ log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
 # Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
 SMALL = 64
+# name of a subset to the whole set, and the file of its classes
+SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 
 
 @dataclass(frozen=True)
@@ -272,3 +277,55 @@ def _cached(
         return compute()
     path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")
     return arrays.load_or_compute(path, (len(part.records), *shape), dtype, compute)
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read class names from a text file with one class a line.
+
+    Text after a tab, and lines that start with #, are ignored.
+
+    Raises:
+        UserError: if the file cannot be read, is empty, or names a class twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"data.classes={path} cannot be read: {error}") from error
+    names = [line.split("\t")[0].strip() for line in lines]
+    names = [name for name in names if name and not name.startswith("#")]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if not names or repeated:
+        problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
+        raise UserError(f"data.classes={path} {problem}; expected one class a line, each once")
+    return names
+
+
+def finish(source: Source, data: ConfigDict) -> Source:
+    """Select the classes that ``data.classes`` lists, and refuse an empty split."""
+    _, classes = SUBSETS.get(data["name"], (None, None))
+    if classes := data["classes"] or classes:
+        source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
+    if not len(source):
+        raise UserError(
+            f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
+        )
+    return source
+
+
+def _select_classes(source: Source, names: Sequence[str], path: object) -> Source:
+    """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
+    if not source.class_names:
+        raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
+    unknown = [name for name in names if name not in source.class_names]
+    if unknown:
+        raise UserError(
+            f"data.classes={path}: {source.name!r} has no class {unknown[0]!r} ({len(unknown)} of "
+            f"{len(names)} are unknown){suggest(unknown[0], source.class_names)}"
+        )
+    relabel = np.full(source.num_classes, UNLABELLED, np.int32)
+    relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
+    parts = []
+    for part, indices in source.parts:
+        labels = labels_of(part)[indices]
+        parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
+    return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)

@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jaxssl.data import source
-from jaxssl.data.class_names import read_classes
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import folder, user_files
 from jaxssl.data.opening import convert
 from jaxssl.data.records import PictureReader, PreparedSplit
-from jaxssl.data.splits import Source
+from jaxssl.data.splits import Source, read_classes
 
 # ---- Pictures.
 

@@ -14,12 +14,11 @@ from PIL import Image
 
 from jaxssl.data import class_names
 from jaxssl.data import splits as splits_lib
-from jaxssl.data.class_names import read_classes
 from jaxssl.data.decoders import arrays, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
-from jaxssl.data.splits import Source
+from jaxssl.data.splits import Source, read_classes
 
 pytestmark = pytest.mark.fast
 

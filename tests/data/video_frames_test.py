@@ -11,8 +11,8 @@ from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
+from jaxssl.data.formats import video as frames
 from jaxssl.kinds import video as clips
 from jaxssl.kinds.video import ReadClips
 

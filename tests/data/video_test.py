@@ -9,7 +9,7 @@ import video_cases
 from file_cases import pack, refused, unpack
 from video_cases import SIZE, classes_of, examples, several
 
-from jaxssl.data.formats import _frames as frames
+from jaxssl.data.formats import video as frames
 
 pytestmark = pytest.mark.fast
 

@@ -28,7 +28,6 @@ from jaxssl.evaluation import pretrain, suite
 from jaxssl.report import results
 from jaxssl.report.run_report import write_report
 from jaxssl.training import config
-from jaxssl.training.config import files
 from jaxssl.training.output import bucket_files, file_io, metrics_writer
 from jaxssl.training.workdir import checkpoint, run_lock
 
@@ -282,7 +281,7 @@ def test_configs_and_suites_are_read_from_a_bucket(workdir):
     for file in ("digits.py", "suites/transfer.py"):
         (workdir / Path(file).name).write_bytes((ROOT / "configs" / file).read_bytes())
     assert config.load(f"{workdir}/digits.py").to_dict() == config.load("digits").to_dict()
-    assert files.run_name(f"{workdir}/digits.py") == "digits"
+    assert config.run_name(f"{workdir}/digits.py") == "digits"
     assert suite.read(f"{workdir}/transfer.py") == suite.read("transfer")
 
 

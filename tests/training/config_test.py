@@ -13,7 +13,6 @@ from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import build
 from jaxssl.training import config as config_lib
-from jaxssl.training.config import files
 from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.config.values import MOST_PIXELS
 
@@ -199,7 +198,7 @@ def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
     in_checkout = f"configs/{by_name.replace(':', '.py:')}"
     one, *others = map(config_lib.load, (by_name, by_path, in_checkout))
     assert others == [one, one] and one.data.name == "cifar100"
-    assert files.run_name(by_name) == files.run_name(by_path) == "tcl_cifar100"
+    assert config_lib.run_name(by_name) == config_lib.run_name(by_path) == "tcl_cifar100"
     mine = tmp_path / "a:b.py"
     text = "from jaxssl.configs import digits\ndef get_config(variant='x'):\n    "
     text += "config = digits.get_config()\n    config.data.path = variant\n    return config\n"

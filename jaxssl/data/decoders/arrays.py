@@ -1,17 +1,17 @@
 """Arrays of a split: decoded when they are indexed, or cached beside a prepared data set."""
 
-import contextlib
 import logging
 import os
 import string
-import uuid
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy as np
+from etils import epath
+from tensorflow_datasets.core.utils import incomplete_file
 
 from jaxssl.data.decoders import files
 
@@ -93,7 +93,7 @@ def load_or_compute(
         log.info("data       decoding the images of %s once, to %s", path.parent, path.name)
     array = compute()
 
-    def write(file: BinaryIO) -> None:
+    def write(file: IO[Any]) -> None:
         np.save(file, array)
         file.write(_checksum(array) + origin)
 
@@ -101,22 +101,18 @@ def load_or_compute(
     return array
 
 
-def write_cache(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_cache(path: Path, write: Callable[[IO[Any]], object]) -> None:
     """Write a cache file as a whole, or warn that it cannot be written.
 
     Args:
         path: the file, in a folder that exists.
         write: writes the content.
     """
-    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with incomplete_file(epath.Path(path)) as temporary, temporary.open("wb") as file:
             write(file)
-        temporary.replace(path)
     except OSError as error:
         log.warning("data       cannot cache %s: %s", path, error)
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _checksum(values: np.ndarray) -> bytes:

@@ -13,8 +13,7 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from jaxssl.data.formats import user_files
-from jaxssl.data.formats.user_files import abbreviate
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, abbreviate
 
 UNLABELLED = ("unlabeled", "unlabelled")
 SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)

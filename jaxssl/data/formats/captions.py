@@ -15,8 +15,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import user_files
-from jaxssl.data.formats.user_files import abbreviate
-from jaxssl.errors import UserError, printable
+from jaxssl.errors import UserError, abbreviate, printable
 
 TABLES = ("captions.csv", "captions.txt", "captions.tsv")
 IMAGE_COLUMNS = ("image", "file", "filename", "image_name")

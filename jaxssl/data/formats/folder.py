@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _layout, user_files
 from jaxssl.data.formats._layout import Layout
-from jaxssl.data.formats.user_files import CHANNELS, abbreviate
-from jaxssl.errors import UserError
+from jaxssl.data.formats.user_files import CHANNELS
+from jaxssl.errors import UserError, abbreviate
 
 
 class Builder(_layout.Builder, skip_registration=True):

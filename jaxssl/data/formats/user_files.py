@@ -23,14 +23,13 @@ from tensorflow_datasets.core import constants
 from jaxssl.components import Settings
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
-from jaxssl.errors import UserError, printable, suggest
+from jaxssl.errors import UserError, abbreviate, suggest
 
 log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
 GROUP = 2**18  # bytes of image files that a thread checks in one task
 CHANNELS = 3
-MAX_NAMED = 3  # number of files that an error message names
 
 
 class UserFiles(NamedTuple):
@@ -243,12 +242,6 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
                 "contain a comma"
             )
     return list(reader.fieldnames or ()), rows
-
-
-def abbreviate(items: Sequence[str]) -> str:
-    """List the first items of a collection and the number of the others, for messages."""
-    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
-    return ", ".join(map(printable, items[:MAX_NAMED])) + more
 
 
 def warn_of_skipped(noun: str, reasons: Sequence[str]) -> None:

@@ -14,23 +14,33 @@ stored without loss. A frame of 128 pixels a side takes 49 kB.
 """
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
+from PIL import Image
 
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.formats import _frames, _layout, user_files
+from jaxssl.data.formats import _layout, user_files
 from jaxssl.data.formats._layout import Layout
-from jaxssl.data.formats.user_files import abbreviate
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, abbreviate, one_line
 
 # This suffix is appended to a clip's name before the hash that selects the test split. Earlier
 # versions split prepared data sets this way.
 HASH_SUFFIX = ".ppm"
+SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
+# FFmpeg is restricted to these formats. A playlist could name any file or host.
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm"
+FLOW_NAME = re.compile(r"flow_([xy])_(.+)")
+MAX_CLIP = 2**31  # largest video file, and largest decoded clip, in bytes
+MAX_INCOMPLETE = 2 * MAX_CLIP  # largest total size of decoded frames of unfinished clips, in bytes
 
 
 class Builder(_layout.Builder, skip_registration=True):
@@ -59,8 +69,8 @@ class Builder(_layout.Builder, skip_registration=True):
         config = self.builder_config
         layout: Layout = config.contents
         wanted = {name: layout.files[name] for name in classes}
-        everything = files.read_files(config.root, config.inside, max_bytes=_frames.MAX_CLIP)
-        clips = _frames.read_clips(everything, wanted, layout.channels, config.frame_size)
+        everything = files.read_files(config.root, config.inside, max_bytes=MAX_CLIP)
+        clips = read_clips(everything, wanted, layout.channels, config.frame_size)
         for name, clip in clips:
             if isinstance(clip, str):
                 yield name, None, clip
@@ -84,7 +94,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
         UserError: if the path does not exist, holds no clips, has an unknown layout, or holds
             videos while PyAV is not installed.
     """
-    suffixes = (*_frames.SUFFIXES, *decoding.SUFFIXES)
+    suffixes = (*SUFFIXES, *decoding.SUFFIXES)
     source = user_files.locate(data, "a folder or an archive of videos", suffixes)
     _layout.check_fraction(data)
     size = data["frame_size"]
@@ -95,7 +105,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
     def fields() -> dict[str, object]:
         layout = arrange(user_files.list_names(source), source.path, **split)
-        if any(map(_frames.is_video, layout.files)) and importlib.util.find_spec("av") is None:
+        if any(map(is_video, layout.files)) and importlib.util.find_spec("av") is None:
             raise UserError(
                 f"data.path={source.path} holds videos, which need PyAV: pip install "
                 "'jaxssl[video]', or extract the frames of each video into a folder of pictures"
@@ -118,18 +128,18 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
         UserError: if there are no clips, or the layout is not understood.
     """
     names = sorted(names)
-    videos = [name for name in names if _frames.is_video(name)]
+    videos = [name for name in names if is_video(name)]
     frames = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
     if not videos and not frames:
         raise UserError(
             f"data.path={path} holds no videos ({len(names)} other files); expected files ending "
-            f"in {', '.join(_frames.SUFFIXES)}, or folders of frames"
+            f"in {', '.join(SUFFIXES)}, or folders of frames"
         )
     channels = 3
     clips: dict[str, list[str]] = {name: [name] for name in videos}
     if not videos:
-        channels = _frames.channels_of(frames, path)
-        for name in sorted(frames, key=_frames.by_numbers):
+        channels = channels_of(frames, path)
+        for name in sorted(frames, key=by_numbers):
             clips.setdefault(name.rpartition("/")[0], []).append(name)
     if "" in clips:
         raise UserError(
@@ -142,3 +152,163 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
     used = {name for files_of_clip in clips.values() for name in files_of_clip}
     other = tuple(name for name in names if name not in used)
     return Layout(splits, classes, other, {k: tuple(v) for k, v in clips.items()}, channels)
+
+
+def read_clips(
+    everything: Iterable[tuple[str, files.ReadBytes]],
+    clips: Mapping[str, Sequence[str]],
+    channels: int,
+    size: int,
+) -> Iterator[tuple[str, np.ndarray | str]]:
+    """Read video clips, and yield each as soon as its last file was read.
+
+    Args:
+        everything: files in any order, as `files.read_files` yields them.
+        clips: the files of each clip.
+        channels: 3 for RGB, 2 for optical flow.
+        size: side s of the frames in pixels. Smaller frames are not enlarged.
+
+    Yields:
+        The name of a clip, and uint8 [t, s, s, c] or the reason why it cannot be read.
+
+    Raises:
+        UserError: if frames of too many clips are mixed.
+    """
+    owner = {name: clip for clip, names in clips.items() for name in names}
+    missing = {clip: len(names) for clip, names in clips.items()}
+    frames: dict[str, dict[str, np.ndarray]] = {}
+    reasons: dict[str, str] = {}
+    num_bytes: Counter[str] = Counter()
+    for name, load in everything:
+        if (clip := owner.get(name)) is None:
+            continue
+        missing[clip] -= 1
+        if clip not in reasons:
+            try:
+                data = load()
+                is_frame = name != clip
+                pixels = (
+                    _decode_frame(data, channels, size) if is_frame else _decode_video(data, size)
+                )
+                num_bytes[clip] += pixels.nbytes
+                if num_bytes[clip] > MAX_CLIP:
+                    raise OSError(_too_long())
+                frames.setdefault(clip, {})[name] = pixels
+            except Exception as error:  # Decoders raise many exception types for damaged data.
+                file = f"{PurePosixPath(name).name}: " if name != clip else ""
+                reasons[clip] = file + one_line(error)
+                frames.pop(clip, None)
+                del num_bytes[clip]
+        if num_bytes.total() > MAX_INCOMPLETE:
+            raise UserError(
+                f"the frames of {len(num_bytes)} clips, such as {clip}, are mixed in the archive; "
+                "unpack it, or pack it again with the frames of each clip together"
+            )
+        if not missing[clip]:
+            del num_bytes[clip]
+            yield clip, reasons.pop(clip, "") or _join(clips[clip], frames.pop(clip), channels)
+    yield from ((clip, "has lost files since it was found") for clip in clips if missing[clip])
+
+
+def _join(
+    names: Sequence[str], frames: Mapping[str, np.ndarray], channels: int
+) -> np.ndarray | str:
+    """Join the frames of a clip in order, or return the reason why that fails."""
+    parts = [frames[name] for name in names]
+    if parts[0].ndim == 4:  # The part is a whole video.
+        return parts[0]
+    sides = sorted({len(part) for part in parts})
+    if len(sides) > 1:
+        return f"its frames have from {sides[0]} to {sides[-1]} pixels a side"
+    if channels == 3:
+        return np.stack(parts)
+    planes: dict[str, dict[str, np.ndarray]] = {"x": {}, "y": {}}
+    for name, part in zip(names, parts, strict=True):
+        if match := _match_flow(name):
+            planes[match[1]][match[2]] = part
+    if alone := sorted(planes["x"].keys() ^ planes["y"].keys()):
+        return f"one of flow_x_{alone[0]} and flow_y_{alone[0]} is missing"
+    pairs = [np.concatenate([part, planes["y"][key]], 2) for key, part in planes["x"].items()]
+    return np.stack(pairs)
+
+
+def _decode_video(data: bytes, size: int) -> np.ndarray:
+    """Decode a video file to [t, s, s, 3]. A video cut short at its end may go unnoticed."""
+    import av
+    from av.error import FFmpegError
+
+    try:
+        container: Any = av.open(io.BytesIO(data), options={"format_whitelist": FORMATS})
+    except FFmpegError as error:  # FFmpeg's message would show a memory address.
+        raise OSError("is not a video in a supported format, or is cut short") from error
+    frames = []
+    with container:
+        stream = container.streams.best("video")
+        if stream is None:
+            raise OSError("has no pictures, only sound or data")
+        if stream.width * stream.height > decoding.MAX_PIXELS:
+            raise OSError(
+                f"has {stream.width} x {stream.height} pixels in a frame, which is too many"
+            )
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            picture = frame.to_image()
+            if frame.rotation:  # The video was recorded with a turned phone.
+                picture = picture.rotate(frame.rotation, expand=True)
+            frames.append(_centre_square(picture, size))
+            if len(frames) * frames[0].nbytes > MAX_CLIP:
+                raise OSError(_too_long())
+    if not frames:
+        raise OSError("has no frames that can be decoded")
+    return np.stack(frames)
+
+
+def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
+    """Decode an image file to a frame [s, s, 3], or an optical-flow plane to [s, s, 1]."""
+    if not data:
+        raise OSError("is an empty file")
+    channels = 1 if channels == 2 else 3
+    return _centre_square(decoding.open_picture(data, channels, upright=True), size)
+
+
+def _centre_square(picture: decoding.Picture, size: int) -> np.ndarray:
+    """Crop the centre square of a picture, reduced to at most ``size`` pixels a side."""
+    side = min(picture.size)
+    left, top = ((length - side) // 2 for length in picture.size)
+    size = min(side, size)
+    box = (left, top, left + side, top + side)
+    return decoding.pixels(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def _too_long() -> str:
+    return f"has more than {MAX_CLIP >> 20} MiB of frames; cut it, or reduce data.frame_size"
+
+
+def channels_of(frames: Sequence[str], path: str) -> int:
+    """Return 2 channels if the file names are those of optical flow, else 3.
+
+    Raises:
+        UserError: if only some are optical flow.
+    """
+    flow = [name for name in frames if _match_flow(name)]
+    if 0 < len(flow) < len(frames):
+        rest = sorted(set(frames) - set(flow))
+        raise UserError(
+            f"data.path={path} holds optical flow, such as {abbreviate(flow[:1])}, and other "
+            f"pictures, such as {abbreviate(rest[:1])}; name a folder that holds only one of them"
+        )
+    return 2 if flow else 3
+
+
+def _match_flow(name: str) -> re.Match[str] | None:
+    return FLOW_NAME.fullmatch(PurePosixPath(name).name)
+
+
+def is_video(name: str) -> bool:
+    """Return True if a file name has the ending of a video."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def by_numbers(name: str) -> list[object]:
+    """Return a sort key that puts 2.jpg before 10.jpg."""
+    return [int(x) if i % 2 else x for i, x in enumerate(re.split("([0-9]+)", name))]

@@ -5,15 +5,15 @@ which can be read by index, are written beside the TFRecord files, and dataset_i
 formats. The records are the same bytes in the same order. TensorFlow is not needed.
 """
 
-import contextlib
 import json
 import re
 import struct
-import uuid
 from pathlib import Path, PurePath
 
 import grain
 from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
+from tensorflow_datasets.core.utils import incomplete_file
 
 from jaxssl.data.integrity import INFO, MAX_SHARDS
 from jaxssl.errors import JSON_ERRORS, UserError, explain_write_errors, one_line
@@ -59,11 +59,9 @@ def convert(directory: Path) -> int:
         )
     total = sum(_convert_shard(directory / old, directory / new, n) for old, new, n in shards)
     with explain_write_errors(path):
-        temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        temporary.write_text(
-            json.dumps(info | {"alternativeFileFormats": [*formats[1:], NEW]}, indent=2)
-        )
-        temporary.replace(path)
+        info["alternativeFileFormats"] = [*formats[1:], NEW]
+        with incomplete_file(epath.Path(path)) as temporary:
+            temporary.write_text(json.dumps(info, indent=2))
     return total
 
 
@@ -101,24 +99,20 @@ def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format:
 
 def _convert_shard(source: Path, target: Path, length: int) -> int:
     """Copy the records of one shard and check that there are ``length`` of them."""
-    temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     count = 0
     try:
-        writer = ArrayRecordWriter(str(temporary), "group_size:1")
-        for record in grain.experimental.TFRecordIterDataset(str(source)):
-            writer.write(record)
-            count += 1
-        writer.close()
-        if count != length:
-            raise UserError(f"{source} has {count} records, but {INFO} says {length}")
-        temporary.replace(target)
+        with incomplete_file(epath.Path(target)) as temporary:
+            writer = ArrayRecordWriter(str(temporary), "group_size:1")
+            for record in grain.experimental.TFRecordIterDataset(str(source)):
+                writer.write(record)
+                count += 1
+            writer.close()
+            if count != length:
+                raise UserError(f"{source} has {count} records, but {INFO} says {length}")
     except (ValueError, OverflowError, MemoryError, struct.error) as error:
         raise UserError(
             f"{source} is damaged or cut short in record {count}; prepare or copy the set again"
         ) from error
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot convert {source}: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return count

@@ -17,13 +17,12 @@ from PIL import Image
 from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY, kind
-from jaxssl.data.class_names import finish
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
 from jaxssl.data.opening import items
 from jaxssl.data.opening.items import LABEL_KEYS, PictureFile
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records
+from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")

@@ -18,10 +18,10 @@ from tensorflow_datasets.core.download.util import DownloadError
 
 from jaxssl import buckets, components
 from jaxssl.data import IN_MEMORY, integrity
-from jaxssl.data.class_names import SUBSETS
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.data.opening import tar_shards
+from jaxssl.data.splits import SUBSETS
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")

@@ -46,7 +46,7 @@ class Goodput:
         self._last = now
 
     def call(self, part: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Return ``function(*arguments)``. Its time counts as ``part``, the time before as steps."""
+        """Return ``function(*arguments)``. Its time counts as ``part``, that before as steps."""
         self.lap("steps")
         result = function(*arguments)
         self.lap(part)
@@ -75,8 +75,8 @@ def read(workdir: Path) -> Settings | None:
     """Return the content of goodput.json, or None if it is missing or damaged."""
     try:
         document = file_io.read_json(workdir / NAME)
-        describe(document), document["time"], document["ended"]
-        return document
+        describe(document)
+        return document if {"time", "ended"} <= document.keys() else None
     except JSON_ERRORS:
         return None
 
