@@ -59,8 +59,6 @@ class Kind(NamedTuple):
         is_drawn: ``inputs -> bool``, whether a page can show the examples.
         statistics: ``(config.data.normalise, split, size) -> entries of config.data`` by which the
             views are scaled. None if examples cannot be measured.
-        batch_shapes: ``(batch size, shape, crops) -> batch`` of `jax.ShapeDtypeStruct`, for data
-            sets of known sizes. None if a dry run must read examples.
         batch_of: ``images -> input`` of the views, without labels and captions. None if protocols
             cannot draw views.
         left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
@@ -88,7 +86,6 @@ class Kind(NamedTuple):
     draw: Callable[[np.ndarray], np.ndarray] = lambda examples: examples
     is_drawn: Callable[..., bool] = lambda inputs: True
     statistics: Callable[..., dict[str, tuple[float, ...]]] | None = None
-    batch_shapes: Callable[..., dict[str, object]] | None = None
     batch_of: Callable | None = None
     left_out: Callable[..., list[str]] = lambda settings, channels: []
     check: Callable[[], None] = lambda: None

@@ -222,23 +222,6 @@ def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[flo
     }
 
 
-def batch_shapes(
-    batch_size: int, shape: tuple[int, int, int], crops: Crops | None
-) -> dict[str, object]:
-    """Return the shapes of a batch of images [h, w, c], or of crops if the host cuts them."""
-
-    def pixels(*sides: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((batch_size, *sides, shape[2]), np.uint8)
-
-    if crops is None or not crops.views:
-        inputs = pixels(*(shape[:2] if crops is None else (crops.size, crops.size)))
-    else:
-        groups = {"views": crops.views, "crops": crops.crops}
-        inputs = {k: pixels(len(g), g[0].size, g[0].size) for k, g in groups.items() if g}
-    integers = jax.ShapeDtypeStruct((batch_size,), np.int32)
-    return {"input": inputs, "label": integers, "index": integers}
-
-
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the views and small crops of a batch of two as `jax.ShapeDtypeStruct`."""
 
@@ -324,7 +307,6 @@ kind = Kind(
     show=show,
     draw=draw,
     statistics=statistics,
-    batch_shapes=batch_shapes,
     batch_of=lambda images: images,
     left_out=lambda settings, channels: [] if channels == RGB else needs_rgb(settings),
     pictures=True,

@@ -85,7 +85,6 @@ kind = image.kind._replace(
     view_shapes=view_shapes,
     inputs=lambda config, shape: CaptionedInputs(*image.make_inputs(config, shape)),
     infer_inputs=lambda *args: CaptionedInputs(*image.infer_inputs(*args)),
-    batch_shapes=None,
     batch_of=with_empty_captions,
     check=tokens.check_package,
     captions=True,

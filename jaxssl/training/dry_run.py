@@ -1,6 +1,8 @@
 """Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,13 +12,15 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 from ml_collections import ConfigDict
 
-from jaxssl import components, distributed
+from jaxssl import distributed
 from jaxssl.data import kind, source
-from jaxssl.data.batches import Batch, check_batch
+from jaxssl.data.batches import Order, Reader, check_batch, make_plan
 from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.records import PreparedSplit
+from jaxssl.data.splits import Source
 from jaxssl.errors import one_line
 from jaxssl.training import summary, topology
-from jaxssl.training.build import build, make_batches, make_init
+from jaxssl.training.build import build, make_init
 from jaxssl.training.config.method import check_labels, make_crops
 from jaxssl.training.hlo import collectives
 from jaxssl.training.output import compile_cache
@@ -28,49 +32,45 @@ HEADROOM = 0.9  # A step that needs more than this share of the memory is called
 MOST_OPERATIONS, MOST_BYTES = 28_000, 2**30
 
 
-class Metadata(NamedTuple):
-    """Image shape, number of examples and classes of a training split.
+class Common(NamedTuple):
+    """Training split of a common data set of images.
 
     Attributes:
-        shape: [h, w, c] of an image. Images of many sizes are resized to it.
+        shape: [h, w, c] of the images, where h and w are None if images have different sizes.
         num_examples: number of images.
         num_classes: number of classes.
-        one_size: whether all images have that shape. If not, the host crops them.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int | None, int | None, int]
     num_examples: int
     num_classes: int
-    one_size: bool = True
 
 
 COMMON = {
-    "digits": Metadata((8, 8, 1), 1297, 10),
-    "cifar10": Metadata((32, 32, 3), 50_000, 10),
-    "cifar100": Metadata((32, 32, 3), 50_000, 100),
-    "stl10": Metadata((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images
-    "fashion_mnist": Metadata((28, 28, 1), 60_000, 10),
-    "imagenet100": Metadata((256, 256, 3), 126_689, 100, one_size=False),
-    "imagenet2012": Metadata((256, 256, 3), 1_281_167, 1000, one_size=False),
+    "digits": Common((8, 8, 1), 1297, 10),
+    "cifar10": Common((32, 32, 3), 50_000, 10),
+    "cifar100": Common((32, 32, 3), 50_000, 100),
+    "stl10": Common((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images
+    "fashion_mnist": Common((28, 28, 1), 60_000, 10),
+    "imagenet100": Common((None, None, 3), 126_689, 100),
+    "imagenet2012": Common((None, None, 3), 1_281_167, 1000),
 }
+SIDE = 256  # of random images in place of photographs
 
 
-class _Data(NamedTuple):
-    """What a dry run knows of the training split.
+@dataclass(frozen=True)
+class _RandomImages(Sequence):
+    """Records of random images with these labels."""
 
-    Attributes:
-        shapes: a batch of the run, as `jax.ShapeDtypeStruct`.
-        few: a smaller batch, on the host.
-        num_examples: number of examples.
-        crops: crops that the host cuts, or None.
-        description: the data set in words.
-    """
+    labels: np.ndarray
+    shape: tuple[int, int, int]
 
-    shapes: Batch
-    few: Batch
-    num_examples: int
-    crops: Crops | None
-    description: str
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        image = np.random.default_rng(index).integers(0, 256, self.shape, np.uint8)
+        return {"image": image, "label": self.labels[index]}
 
 
 def dry_run(config: ConfigDict, pod: str | None = None) -> None:
@@ -82,8 +82,8 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     ResNet-50 with several sizes of crops, if the training state is large, or if memory is too
     small. No weights are drawn then.
 
-    Nothing is written. A data set of images whose sizes are known is not opened; examples other
-    than images are read from the training split.
+    Nothing is written. The sets of `COMMON` are not opened, and random images stand for theirs.
+    Examples of other sets are read from the training split.
 
     Args:
         config: complete.
@@ -95,20 +95,29 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
             is unknown or too small.
     """
     mesh = topology.describe(pod) if pod else distributed.make_mesh()
-    ours = kind.of(config)
-    number = 0 if pod else min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
-    find = _random_images if ours.batch_shapes else _read_examples
-    data = find(config, number, mesh)
-    setup = build(config, data.num_examples, mesh.size, crops=data.crops)
-    init: Any = make_init(setup, data.few, data.num_examples, mesh)
+    kind.of(config).check()
+    train = open_training_split(config)
+    check_labels(config, train.num_classes, train.labelled)
+    check_batch(config.batch_size, len(train), mesh.size)
+    crops = make_crops(config)
+    plan = make_plan(train, crops, cache=config.data.cache, workers=config.data.workers)
+    crops = crops if plan.host else None
+    reader, order = _make_reader(config, train, config.batch_size, crops, mesh)
+    few = reader.example
+    number = max(2, min(config.batch_size, 2 * config.accumulate_steps * mesh.size))
+    if not pod:
+        small, order = _make_reader(config, train, number, crops, mesh)
+        few = small.read(0, order(0))
+    setup = build(config, len(train), mesh.size, crops=crops)
+    init: Any = make_init(setup, few, len(train), mesh)
     state = init.eval_shape(config.seed)
-    show(f"data       {data.description}")
-    for line in summary.lines(config, setup, state, data.shapes, mesh):
+    show(f"data       {train.describe()}")
+    for line in summary.lines(config, setup, state, reader.shapes, mesh):
         show(line)
 
     state = _place(state, shardings(setup.method, state, mesh, setup.sharding))
     split = distributed.data_sharding(mesh)
-    whole = _place(data.shapes, jax.tree.map(lambda _: split, data.shapes))
+    whole = _place(reader.shapes, jax.tree.map(lambda _: split, reader.shapes))
     components = setup.method, setup.optimiser, setup.augment
     step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
     lowered = step.lower(state, whole)
@@ -139,12 +148,12 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
             "too large for a dry run"
         )
         return
-    few = _place(data.few, jax.tree.map(lambda _: split, data.few))
-    compiled, arguments, temporary = _compile(step.lower(state, few), mesh)
+    shapes = _place(few, jax.tree.map(lambda _: split, few))
+    compiled, arguments, temporary = _compile(step.lower(state, shapes), mesh)
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
         show(f"one step   skipped: {room}; take a smaller network")
         return
-    _, metrics, _ = compiled(init(config.seed), distributed.shard(data.few, mesh))
+    _, metrics, _ = compiled(init(config.seed), distributed.shard(few, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     show(f"one step   of {number} examples: {figures}")
@@ -163,20 +172,29 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
     return ", ".join(f"{counts[x]} {x} ({sizes[x] / 1e6:,.3g} MB)" for x in sorted(counts))
 
 
-def find_metadata(data: ConfigDict, size: int) -> Metadata:
-    """Look up the sizes of a training split, or read them from the data set.
-
-    Args:
-        data: the group `config.data`.
-        size: side of a view in pixels. Images of many sizes are resized to it.
+def open_training_split(config: ConfigDict) -> Source:
+    """Open the training split of a run, or return one of random images for a set of `COMMON`.
 
     Raises:
         UserError: if the data set cannot be opened.
     """
-    if data["name"] in COMMON:
-        return COMMON[data["name"]]
-    train = source.load(data, data["train_split"])
-    return Metadata(train.shape_at(size), len(train), train.num_classes, train.one_size)
+    data, ours = config.data, kind.of(config)
+    if data.name not in COMMON or not ours.pictures or ours.captions:
+        return source.load(data, data.train_split, ours.data)
+    shape, number, num_classes = COMMON[data.name]
+    labels = np.arange(number, dtype=np.int32) % num_classes
+    records = _RandomImages(labels, (shape[0] or SIDE, shape[1] or SIDE, shape[2]))
+    part = PreparedSplit(records, num_classes=num_classes, labels=labels)
+    classes = tuple(map(str, range(num_classes)))
+    return Source(data.name, data.train_split, ((part, np.arange(number)),), classes, shape)
+
+
+def _make_reader(
+    config: ConfigDict, train: Source, batch_size: int, crops: Crops | None, mesh: Mesh
+) -> tuple[Reader, Order]:
+    """Return the reader of batches of a size, and their order."""
+    order, rows = Order(len(train), batch_size, config.seed), mesh.size * config.accumulate_steps
+    return kind.of(config).make_reader(train, order, rows, crops), order
 
 
 def _place(tree: object, layout: object) -> Any:
@@ -195,43 +213,6 @@ def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int
     if sizes is None:  # The platform does not tell.
         return compiled, 0, 0
     return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
-
-
-def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
-    """Return random images with the sizes of the data set; two at least, for their shapes."""
-    metadata = find_metadata(config.data, config.augment.size)
-    check_labels(config, metadata.num_classes, metadata.num_classes > 0)
-    check_batch(config.batch_size, metadata.num_examples, mesh.size)
-    crops = None if metadata.one_size else make_crops(config)
-    make_shapes: Any = kind.of(config).batch_shapes
-    shapes = make_shapes(config.batch_size, metadata.shape, crops)
-    rng, number = np.random.default_rng(config.seed), max(number, 2)
-    few = {
-        "input": jax.tree.map(
-            lambda x: rng.integers(0, 256, (number, *x.shape[1:]), x.dtype), shapes["input"]
-        ),
-        "label": rng.integers(0, max(1, metadata.num_classes), number, np.int32),
-        "index": np.arange(number, dtype=np.int32),
-    }
-    name = components.short_name(config.data.name)
-    description = f"{name}, {metadata.num_examples} images {list(metadata.shape)}"
-    return _Data(shapes, few, metadata.num_examples, crops, description)
-
-
-def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
-    """Read a few examples of the training split, or with ``number`` 0 two for their shapes."""
-    kind.of(config).check()
-    train = source.load(config.data, config.data.train_split, kind.of(config).data)
-    check_labels(config, train.num_classes, train.labelled)
-    batches = make_batches(config, train, mesh)
-    shapes, few = batches.shapes, batches.example
-    if number:
-        config = config.copy_and_resolve_references()
-        config.batch_size = number
-        batches = make_batches(config, train, mesh)
-        few = batches.next()
-        batches.close()
-    return _Data(shapes, few, len(train), batches.crops, train.describe())
 
 
 def _mebibytes(num_bytes: float) -> str:

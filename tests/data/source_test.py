@@ -12,7 +12,6 @@ from data_cases import data_config
 from file_cases import files_of, refused
 from PIL import Image
 
-from jaxssl.data import class_names
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.decoders import arrays, files
 from jaxssl.data.decoders.arrays import LazyArray
@@ -200,11 +199,11 @@ def test_unknown_class_error_suggests_similar_names(monkeypatch):
     one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     reason = "has no class 'n01440765' (1 of 1 are unknown); the closest of "
     with refused(reason, "of 1000 valid ones are n01440764"):
-        class_names._select_classes(one, ["n01440765"], "mine.txt")
+        splits_lib._select_classes(one, ["n01440765"], "mine.txt")
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():
-    path = Path(class_names.__file__).with_name("imagenet100.txt")
+    path = Path(splits_lib.__file__).with_name("imagenet100.txt")
     names = read_classes(path)
     assert len(names) == len(set(names)) == 100
     assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)

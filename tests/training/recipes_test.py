@@ -12,14 +12,11 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
 from jaxssl.data import kind
-from jaxssl.data.decoders import decoding
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
-from jaxssl.kinds import image
 from jaxssl.methods.base import image_groups
 from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
@@ -27,7 +24,7 @@ from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
 from jaxssl.training.build import build, make_init
 from jaxssl.training.config.method import check_labels, make_crops, make_networks
-from jaxssl.training.dry_run import find_metadata
+from jaxssl.training.dry_run import open_training_split
 from jaxssl.training.state import make_train_step
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -79,7 +76,7 @@ def shrunk(name: str):
 
 
 def channels(config) -> int:
-    return find_metadata(config.data, config.augment.size).shape[2]
+    return open_training_split(config).shape[2]
 
 
 # Docstrings
@@ -119,10 +116,10 @@ SEEN: dict[str, Any] = {}  # shapes of networks and views, which recipes share
 def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
     config = load(name)
     assert config.is_locked
-    known = find_metadata(config.data, config.augment.size)
+    known = open_training_split(config)
     check_labels(config, known.num_classes)
-    parts = build(config, known.num_examples)
-    assert parts.steps_per_epoch == known.num_examples // config.batch_size
+    parts = build(config, len(known))
+    assert parts.steps_per_epoch == len(known) // config.batch_size
     assert parts.total_steps == config.epochs * parts.steps_per_epoch
     select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
 
@@ -132,7 +129,7 @@ def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
         SEEN[key] = jax.eval_shape(
             parts.augment,
             jax.eval_shape(lambda: jax.random.key(0)),
-            jax.ShapeDtypeStruct((BATCH, *known.shape), jnp.uint8),
+            jax.ShapeDtypeStruct((BATCH, *known.shape_at(256)), jnp.uint8),
             jax.ShapeDtypeStruct((BATCH,), jnp.int32),
         )
     views = SEEN[key]
@@ -309,7 +306,7 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     config = config_lib.load("tcl_supervised:fashion_mnist", list(overrides.items()))
     dry_run.dry_run(config)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
+    assert lines["data"] == "fashion_mnist, train: 60000 images of 28x28x1, 10 classes"
     assert "crops [3, 4096, 6, 6, 1], views [2, 4096, 8, 8, 1]" in lines["views"]
     assert lines["second"] == "view flip=0.25"
     assert lines["small"] == "crops number=3, size=6"
@@ -342,15 +339,20 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
     assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
 
 
-def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
-    known = find_metadata(ConfigDict({"name": "imagenet2012"}), 224)
-    assert not known.one_size
-    config = config_lib.load("imagenet_dino:vit_s", [("batch_size", "3")])
-    actual: Any = image.batch_shapes(3, known.shape, make_crops(config))["input"]
+@pytest.mark.parametrize("recipe", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])
+def test_dry_run_draws_photographs_in_the_shapes_of_host_crops(recipe):
+    config = config_lib.load(recipe, [("batch_size", "3")])
+    known = open_training_split(config)
+    assert not known.one_size and len(known) == 1_281_167
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    reader, _ = dry_run._make_reader(config, known, 3, make_crops(config), mesh)
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
-    assert {name: images.shape for name, images in actual.items()} == expected
-    whole: Any = image.batch_shapes(3, known.shape, decoding.Crops((), (), 224))["input"]
-    assert whole.shape == (3, 224, 224, 3)
+    if not config.crops.number:
+        del expected["crops"]
+    assert {name: x.shape for name, x in reader.shapes["input"].items()} == expected
+    batch = reader.read(0, np.arange(3))
+    assert {name: x.shape for name, x in batch["input"].items()} == expected
+    assert batch["label"].tolist() == [0, 1, 2]
 
 
 def test_impossible_recipe_settings_raise_a_one_line_error():
