@@ -340,7 +340,7 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` to a data set. Return its splits, or None for a name, folder or archive."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None
-        if path and path.exists() and not (isinstance(data, str) and prepare.is_known(data)):
+        if path and path.exists() and not (isinstance(data, str) and data in prepare.known_names()):
             if path.is_dir() or path.name.lower().endswith(ARCHIVES):
                 config.data.name, config.data.path = "folder", str(path)
                 return None
@@ -350,13 +350,8 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
             config.data.name = data
             return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
-        config.data.name = IN_MEMORY
-        config.data.path = f"sha256:{digest[:16]}"  # refuses to resume with other data
-        config.data.train_split, config.data.bank_split, config.data.test_split = (
-            "train",
-            "",
-            "test",
-        )
-        config.data.classes = config.data.labels = ""
+        path = f"sha256:{digest[:16]}"  # refuses to resume with other data
+        names = {"train_split": "train", "bank_split": "", "test_split": "test"}
+        config.data.update({"name": IN_MEMORY, "path": path, "classes": "", "labels": "", **names})
         config.data.workers = 0  # worker processes would copy the examples
     return splits

@@ -236,16 +236,16 @@ def _tell_peers(error: Exception, status: int = 1) -> None:
         _peers.tell_error(error, status)
 
 
-def _unknown_flag(command: str, name: str, known: Iterable[str]) -> str:
+def _unknown_flag(command: str, name: str, defined: Iterable[str]) -> str:
     """Return the message about an unknown flag, which may be a config key without its prefix."""
     from jaxssl.cli.completion import config_keys
 
     start = COMMANDS[command].keys
-    if start is not None and not difflib.get_close_matches(name, known, n=1):
+    if start is not None and not difflib.get_close_matches(name, defined, n=1):
         key = closest_key(name, (key for key in config_keys() if key.startswith(start)))
         if key:
             return f"flag --{name} is unknown; did you mean '{PREFIX}{key}'?"
-    return f"flag --{name} is unknown{suggest(f'--{name}', [f'--{flag}' for flag in known])}"
+    return f"flag --{name} is unknown{suggest(f'--{name}', [f'--{flag}' for flag in defined])}"
 
 
 def define_processes(values: flags.FlagValues) -> None:

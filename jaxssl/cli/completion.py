@@ -127,7 +127,7 @@ def _next_parts(start: str, keys: Iterable[str]) -> Iterable[str]:
 
 def _values(command: str, flag: str, words: Sequence[str]) -> Iterable[str]:
     """Return the names that a flag, a config key or a positional argument may have."""
-    known = cli.load(command).FLAGS
+    module = cli.load(command)
     match flag:
         case "config":
             return components.recipes()
@@ -145,14 +145,15 @@ def _values(command: str, flag: str, words: Sequence[str]) -> Iterable[str]:
             used = re.findall(r'"data": {"name": "(\w+)"', "".join(texts))
             return {*used, *components.names("data"), *components.names("toy")}
         case "names":
-            kinds = cli.load(command)
+            groups = module.KINDS
             if words:
-                return components.names(kinds.KINDS[words[0]]) if words[0] in kinds.KINDS else ()
-            return (*kinds.FILES, *kinds.KINDS)
+                return components.names(groups[words[0]]) if words[0] in groups else ()
+            return (*module.FILES, *groups)
         case key if key.startswith("config."):
             return config_keys(words).get(key.removeprefix("config."), ())
-    enumerated = getattr(known[flag].parser, "enum_values", ()) if flag in known else ()
-    return CHOICES.get(flag, enumerated)
+    if flag in CHOICES or flag not in module.FLAGS:
+        return CHOICES.get(flag, ())
+    return getattr(module.FLAGS[flag].parser, "enum_values", ())
 
 
 def config_keys(words: Sequence[str] = ()) -> dict[str, Iterable[str]]:

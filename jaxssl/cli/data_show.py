@@ -36,13 +36,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     processes.check_platform()
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{config.run_name(CONFIG.value)}.png")
-    ours = kind.of(settings)
-    if ours.show is None:
+    examples = kind.of(settings)
+    if examples.show is None:
         raise UserError(
             f"augment.name={settings.augment.name!r} makes no pictures; "
             "show an image or video config"
         )
-    train = source.load(settings.data, settings.data.train_split, ours.data)
+    train = source.load(settings.data, settings.data.train_split, examples.data)
     gallery.write_sheet(settings, train, ROWS.value, out)
     show(train.describe())
     show(f"views: {out}")

@@ -135,7 +135,6 @@ class Batches:
         self._settings = {"num_examples": order.num_examples, "host_crops": plan.host}
         self._position = 0
         self._iterator: Iterator[Batch] | None = None
-        self._data: Batch | None = None
         self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
 
     def next(self) -> Batch:
@@ -204,22 +203,20 @@ class Batches:
         rows = [self._local.indices(self._position + min(i, n - 1)) for i in range(k)]
         self._iterator = None  # `next` starts again at the new position.
         self._position += n
-        return self._cached(), distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
+        return self._cached, distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
 
+    @functools.cached_property
     def _cached(self) -> Batch:
-        """Return all examples in the form of one batch. The first call sends them."""
-        if self._data is None:
-            assert self._reader.everything is not None
-            self._data = distributed.replicate(self._reader.everything(), self._mesh)
-        assert self._data is not None
-        return self._data
+        """All examples in the form of one batch on every device."""
+        assert self._reader.everything is not None
+        return distributed.replicate(self._reader.everything(), self._mesh)
 
     def _gather_batches(self) -> Iterator[Batch]:
         for step in itertools.count(self._position):
             # The cached images are an argument of the jitted function. As constants, XLA would copy
             # them into the program.
             rows = distributed.shard_rows(self._local.indices(step), self._mesh)
-            yield self._gather(self._cached(), rows)
+            yield self._gather(self._cached, rows)
 
     def _stream_batches(self) -> Iterator[Batch]:
         mesh, workers = self._mesh, self.plan.workers

@@ -59,10 +59,10 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
     info, root = builder.info, Path(builder.data_dir)
     with integrity.guard(root):
         metadata = dict(info.metadata or {})
-        found = metadata.get("kind", "image")
-        if found != examples:
+        stored = metadata.get("kind", "image")
+        if stored != examples:
             raise UserError(
-                f"data.name={data['name']!r} holds {kind.units(found)}, but augment.name makes "
+                f"data.name={data['name']!r} holds {kind.units(stored)}, but augment.name makes "
                 f"views of {kind.units(examples)}; change one of them"
             )
         labels = [k for k, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]

@@ -57,10 +57,10 @@ class Source:
 
     def describe(self) -> str:
         """Describe the split in one line of the start-up summary."""
-        ours = kind.get(self.kind)
+        examples = kind.get(self.kind)
         classes = f"{self.num_classes} classes" if self.labelled else "no labels"
-        examples = f"{len(self)} {ours.units} of {ours.describe(self.shape)}"
-        return f"{self.name}, {self.split}: {examples}, {classes}"
+        size = f"{len(self)} {examples.units} of {examples.describe(self.shape)}"
+        return f"{self.name}, {self.split}: {size}, {classes}"
 
     @property
     def num_classes(self) -> int:

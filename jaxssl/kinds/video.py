@@ -89,7 +89,7 @@ class ReadClips(NamedTuple):
         """Read the clips at ``indices`` int32 [b] for batch number ``step``."""
         examples = self.source.read(indices)
         if self.crops is None:
-            return assemble(np.stack([one.input for one in examples]), examples, indices)
+            return assemble(np.stack([example.input for example in examples]), examples, indices)
         views = []
         for index, example in zip(indices, examples, strict=True):
             rng = np.random.default_rng((self.seed, step, int(index)))

@@ -178,9 +178,9 @@ def open_training_split(config: ConfigDict) -> Source:
     Raises:
         UserError: if the data set cannot be opened.
     """
-    data, ours = config.data, kind.of(config)
-    if data.name not in COMMON or not ours.pictures or ours.captions:
-        return source.load(data, data.train_split, ours.data)
+    data, examples = config.data, kind.of(config)
+    if data.name not in COMMON or not examples.pictures or examples.captions:
+        return source.load(data, data.train_split, examples.data)
     shape, number, num_classes = COMMON[data.name]
     labels = np.arange(number, dtype=np.int32) % num_classes
     records = _RandomImages(labels, (shape[0] or SIDE, shape[1] or SIDE, shape[2]))

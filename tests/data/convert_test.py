@@ -19,6 +19,7 @@ import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from data_cases import data_config
+from etils import epath
 
 from jaxssl import cli
 from jaxssl.data.opening import convert
@@ -311,7 +312,7 @@ def test_interrupted_conversion_can_be_repeated(old, prepared, monkeypatch, erro
         convert.convert(folder)
     whole = FIRST.replace("tfrecord", "array_record")
     assert [path.name for path in set(everything(folder)) - set(before)] in ([], [whole])
-    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob("incomplete*"))
     info = folder / "dataset_info.json"
     assert everything(folder)[info] == before[info]
     monkeypatch.setattr(convert.grain.experimental, "TFRecordIterDataset", read)
@@ -327,13 +328,13 @@ def full(path, text):
 def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, capsys, name):
     folder = old()
     if name == "dataset_info.json":
-        monkeypatch.setattr(Path, "write_text", full)
+        monkeypatch.setattr(type(epath.Path()), "write_text", full)
     else:
         (folder / name).mkdir()
     before = (folder / "dataset_info.json").read_bytes()
     status, _, err = command(capsys, folder)
     assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
-    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob("incomplete*"))
     assert (folder / "dataset_info.json").read_bytes() == before
 
 

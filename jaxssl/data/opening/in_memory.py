@@ -102,13 +102,13 @@ def load_splits(
             read(part, f"the {split} data") for part, split in ((train, "training"), (test, "test"))
         ]
         splits = [
-            _source(one, split, np.arange(len(one.labels)))
-            for one, split in zip(_join_classes(examples), ("train", "test"), strict=True)
+            _source(part, split, np.arange(len(part.labels)))
+            for part, split in zip(_join_classes(examples), ("train", "test"), strict=True)
         ]
-        digest = hashlib.sha256("".join(one.digest for one in examples).encode()).hexdigest()
-    for one in splits:
-        if not len(one):
-            raise UserError(f"data has no examples for the split {one.split!r}")
+        digest = hashlib.sha256("".join(part.digest for part in examples).encode()).hexdigest()
+    for source in splits:
+        if not len(source):
+            raise UserError(f"data has no examples for the split {source.split!r}")
     train, test = splits
     return Splits(train, _labelled_part(train), _labelled_part(test)), digest
 
@@ -319,17 +319,17 @@ def _check_files(
 
 def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
     """Give all splits the same classes. Names that differ are sorted."""
-    names = max((one.class_names for one in examples), key=len)
-    if all(one.class_names == names[: len(one.class_names)] for one in examples):
-        return [one._replace(class_names=names) for one in examples]
-    names = tuple(sorted({name for one in examples for name in one.class_names}))
+    names = max((part.class_names for part in examples), key=len)
+    if all(part.class_names == names[: len(part.class_names)] for part in examples):
+        return [part._replace(class_names=names) for part in examples]
+    names = tuple(sorted({name for part in examples for name in part.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
-    for one in examples:
+    for part in examples:
         # The last entry is for examples without a label.
-        table = np.array([*map(position.get, one.class_names), UNLABELLED], np.int32)
-        labels = table[one.labels]
-        records = _Records(one.records.images, labels)
-        joined.append(one._replace(records=records, labels=labels, class_names=names))
+        table = np.array([*map(position.get, part.class_names), UNLABELLED], np.int32)
+        labels = table[part.labels]
+        records = _Records(part.records.images, labels)
+        joined.append(part._replace(records=records, labels=labels, class_names=names))
     return joined
 
 

@@ -77,11 +77,10 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     return builder
 
 
-def is_known(name: str) -> bool:
-    """Return True if the name is that of a data set, and not a path of the user."""
-    formats = (*components.names("data"), *components.names("toy"))
-    ours = (*formats, *PUBLISHED, *SUBSETS, tar_shards.NAME)
-    return name in ours or name in tfds.list_builders(with_community_datasets=False)
+def known_names() -> set[str]:
+    """Return the names of all data sets, `jaxssl.data.formats` and TFDS included."""
+    ours = {*components.names("data"), *components.names("toy"), *PUBLISHED, *SUBSETS}
+    return {*ours, tar_shards.NAME, *tfds.list_builders(with_community_datasets=False)}
 
 
 def needs_path(name: str) -> bool:
@@ -139,9 +138,8 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
     try:
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        valid = {tar_shards.NAME, *formats, *components.names("toy"), *PUBLISHED, *SUBSETS}
-        valid |= {*tfds.list_builders(with_community_datasets=False)}
-        raise UserError(f"data.name={name!r} is unknown{suggest(name, sorted(valid))}") from error
+        hint = suggest(name, sorted(known_names()))
+        raise UserError(f"data.name={name!r} is unknown{hint}") from error
     except ImportError as error:
         try:  # A prepared data set can be read without its code.
             return read_only_builder.builder_from_files(name, data_dir=data_dir)

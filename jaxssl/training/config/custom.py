@@ -50,9 +50,9 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     signature = _signature(value)
     # Arguments that the package passes by position. All arguments of a factory have defaults.
     given = [
-        one.name
-        for one in signature.parameters.values()
-        if one.kind in POSITIONAL and one.default is inspect.Parameter.empty
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind in POSITIONAL and parameter.default is inspect.Parameter.empty
     ]
     if group == "loss":
         if given == ["pairs"]:
@@ -206,11 +206,11 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
     except NameError:  # The annotations are texts that name types of another file.
         signature = inspect.signature(function)
     parameters = []
-    for one in signature.parameters.values():
-        if one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str):
-            plain = isinstance(one.default, bool | int | float | str)
-            one = one.replace(annotation=type(one.default) if plain else Any)
-        parameters.append(one)
+    for parameter in signature.parameters.values():
+        if parameter.annotation is inspect.Parameter.empty or isinstance(parameter.annotation, str):
+            plain = isinstance(parameter.default, bool | int | float | str)
+            parameter = parameter.replace(annotation=type(parameter.default) if plain else Any)
+        parameters.append(parameter)
     return signature.replace(parameters=parameters)
 
 
@@ -220,11 +220,11 @@ def _hyper_parameters(signature: inspect.Signature, given: int = 0) -> inspect.S
     A parameter whose default a config cannot hold, such as a function, keeps its default.
     """
     keywords = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in list(signature.parameters.values())[given:]
-        if one.kind in (*POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
-        and one.name not in GIVEN
-        and (one.default is inspect.Parameter.empty or _is_plain(one.default))
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in list(signature.parameters.values())[given:]
+        if parameter.kind in (*POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+        and parameter.name not in GIVEN
+        and (parameter.default is inspect.Parameter.empty or _is_plain(parameter.default))
     ]
     return signature.replace(parameters=keywords)
 

@@ -99,7 +99,7 @@ def complete_group(group: str, config: ConfigDict) -> ConfigDict:
 def check_arguments(config: ConfigDict) -> None:
     """Raise UserError if an argument of a component has a wrong type or range, or is unknown."""
     for group in (*GROUPS, *VIEW_GROUPS):
-        kinds = argument_types(config, group)
+        types = argument_types(config, group)
         unknown = sorted(set(config[group]) - set(config.augment) - VIEW_GROUPS.get(group, set()))
         if group in VIEW_GROUPS and unknown:
             valid = ", ".join(sorted(arguments(config.augment)))
@@ -109,8 +109,8 @@ def check_arguments(config: ConfigDict) -> None:
             )
         for name, value in arguments(config[group]).items():
             key = f"{group}.{name}"
-            if name in kinds:
-                values.require(key, value, kinds[name])
+            if name in types:
+                values.require(key, value, types[name])
             values.check_argument(key, _component_of(group), value)
     if "size" in config.second_view:
         raise UserError("second_view.size: all views have the same size; set augment.size")

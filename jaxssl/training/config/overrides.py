@@ -44,7 +44,7 @@ def full_key(config: ConfigDict, key: str) -> str:
     """
     if "." in key or key in config or key in ("name", "preset"):
         return key
-    full = sorted(one for one in flat_keys(config) if one.rpartition(".")[2] == key)
+    full = sorted(k for k in flat_keys(config) if k.rpartition(".")[2] == key)
     if len(full) > 1:
         raise UserError(f"config key {key!r} is in several groups; write {' or '.join(full)}")
     return full[0] if full else key
@@ -93,7 +93,7 @@ def _convert(key: str, given: object, kind: object) -> object:
     alternatives = typing.get_args(kind) if is_union else (kind,)
     if str in alternatives and (kind is str or isinstance(value, str)):
         return given
-    if isinstance(value, str) and any(typing.get_origin(one) is tuple for one in alternatives):
+    if isinstance(value, str) and any(typing.get_origin(x) is tuple for x in alternatives):
         value = tuple(value.split(","))
     if is_schedule(value) and not fits(value, kind):
         raise UserError(

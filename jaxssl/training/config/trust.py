@@ -33,7 +33,7 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
         UserError: if this user has not trained with one of the files as it is now. The message
             names the files and their digests.
     """
-    files = [] if trust else [one for one in _files(names) if not _marker(*one).exists()]
+    files = [] if trust else [file for file in _files(names) if not _marker(*file).exists()]
     if files:
         texts = ", ".join(f"{escape(str(path))} (SHA-256 {digest})" for path, digest in files)
         raise UserError(

@@ -152,12 +152,12 @@ def argument_types(factory: Callable[..., object]) -> dict[str, object]:
 
     The type of an argument without an annotation is Any, or a tuple of str if its default is one.
     """
-    kinds = {}
+    annotations = {}
     for name, parameter in inspect.signature(factory).parameters.items():
-        kinds[name] = parameter.annotation
+        annotations[name] = parameter.annotation
         if parameter.annotation is inspect.Parameter.empty:
-            kinds[name] = tuple[str, ...] if isinstance(parameter.default, tuple) else Any
-    return kinds
+            annotations[name] = tuple[str, ...] if isinstance(parameter.default, tuple) else Any
+    return annotations
 
 
 def require(key: str, value: object, kind: object) -> None:
@@ -173,7 +173,7 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is Any:
         return True
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, alternative) for alternative in inner)
     if origin is Callable:  # A config value is callable only as a schedule.
         return is_schedule(value)
     if origin is tuple:
@@ -195,7 +195,7 @@ def describe_type(kind: object) -> str:
     origin = typing.get_origin(kind) or kind
     if origin is Callable:
         return "a schedule"
-    inner = [describe_type(one) for one in typing.get_args(kind) if one not in (Ellipsis, Array)]
+    inner = [describe_type(x) for x in typing.get_args(kind) if x not in (Ellipsis, Array)]
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(inner))
     if origin is tuple:

@@ -141,8 +141,8 @@ def steps(workdir: Path) -> list[int]:
     # look before another has made the folder.
     if not folder.is_dir():
         return []
-    found = ocp.path.step.standard_name_format().find_all(folder)
-    return sorted(entry.step for entry in found if not (folder / str(entry.step)).is_symlink())
+    entries = ocp.path.step.standard_name_format().find_all(folder)
+    return sorted(entry.step for entry in entries if not (folder / str(entry.step)).is_symlink())
 
 
 def best_step(workdir: Path) -> int:
@@ -301,7 +301,7 @@ def _next_step(
         candidates: Sequence[int] = [step]
     else:
         candidates = existing if distributed.process_count() > 1 else steps(workdir)
-    return max((one for one in candidates if one not in tried), default=None)
+    return max((candidate for candidate in candidates if candidate not in tried), default=None)
 
 
 def _check(workdir: Path, step: int) -> None:

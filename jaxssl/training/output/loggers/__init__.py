@@ -115,7 +115,7 @@ def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, object
         UserError: if a user's logger lacks a method.
     """
     logger = components.factory("log", name)(workdir, step, config)
-    missing = [one for one in METHODS if not callable(getattr(logger, one, None))]
+    missing = [method for method in METHODS if not callable(getattr(logger, method, None))]
     if missing:
         raise UserError(
             f"the logger {name!r} must return an object with write(step, metrics), sync() and "

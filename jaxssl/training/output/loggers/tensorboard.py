@@ -74,8 +74,8 @@ def _prefix(path: Path) -> Path:
     TensorBoard reads event files in the order of their names, which contain the time.
     """
     name = f"{path.name}.out.tfevents."
-    earlier = [one.name for one in path.parent.glob(f"{name}*")]
-    latest = max((one.removeprefix(name)[:10] for one in earlier), default="")
+    earlier = [file.name for file in path.parent.glob(f"{name}*")]
+    latest = max((file.removeprefix(name)[:10] for file in earlier), default="")
     if latest < str(int(time.time())):
         return path
     return path.with_name(f"{name}{latest}~{len(earlier):04d}")
