@@ -159,22 +159,22 @@ class BucketPath(PosixGPath):
         except FileNotFoundError:
             return {"type": None}
 
-    def exists(self) -> bool:  # noqa: D102
+    def exists(self) -> bool:
         return self._info()["type"] is not None
 
-    def is_dir(self) -> bool:  # noqa: D102
+    def is_dir(self) -> bool:
         return self._info()["type"] == "directory"
 
-    def is_file(self) -> bool:  # noqa: D102
+    def is_file(self) -> bool:
         return self._info()["type"] == "file"
 
-    def is_symlink(self) -> bool:  # noqa: D102
+    def is_symlink(self) -> bool:
         return False
 
-    def absolute(self) -> "BucketPath":  # noqa: D102
+    def absolute(self) -> "BucketPath":
         return self
 
-    def resolve(self, strict: bool = False) -> "BucketPath":  # noqa: D102
+    def resolve(self, strict: bool = False) -> "BucketPath":
         return self
 
     def stat(self) -> os.stat_result:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -187,14 +187,14 @@ class BucketPath(PosixGPath):
     def rmdir(self) -> None:
         """Do nothing, as `mkdir`."""
 
-    def iterdir(self) -> "Iterator[BucketPath]":  # noqa: D102
+    def iterdir(self) -> "Iterator[BucketPath]":
         names = self._call("ls", detail=False) if self.is_dir() else []
         return (self / name.rpartition("/")[2] for name in names)
 
-    def read_bytes(self) -> bytes:  # noqa: D102
+    def read_bytes(self) -> bytes:
         return self._call("cat_file")
 
-    def read_text(self, encoding: str | None = None) -> str:  # noqa: D102
+    def read_text(self, encoding: str | None = None) -> str:
         return self.read_bytes().decode(encoding or "utf-8")
 
     def open(self, mode: str = "r", **options: Any) -> IO[Any]:
@@ -204,7 +204,7 @@ class BucketPath(PosixGPath):
         file = io.BytesIO(self.read_bytes())
         return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
 
-    def write_bytes(self, data: bytes) -> int:  # noqa: D102
+    def write_bytes(self, data: bytes) -> int:
         self._call("pipe_file", data)
         return len(data)
 
@@ -216,17 +216,17 @@ class BucketPath(PosixGPath):
         """
         self._call("pipe_file", data, mode="create")
 
-    def touch(self, *_: Any, **__: Any) -> None:  # noqa: D102
+    def touch(self, *_: Any, **__: Any) -> None:
         self.write_bytes(b"")
 
-    def unlink(self, missing_ok: bool = False) -> None:  # noqa: D102
+    def unlink(self, missing_ok: bool = False) -> None:
         try:
             self._call("rm_file")
         except FileNotFoundError:
             if not missing_ok:
                 raise
 
-    def replace(self, target: Any) -> "BucketPath":  # noqa: D102
+    def replace(self, target: Any) -> "BucketPath":
         self._call("mv", fspath(target), recursive=self.is_dir())
         return BucketPath(fspath(target))
 

@@ -18,10 +18,7 @@ DATA_AXIS = "data"
 T = TypeVar("T")
 
 
-def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
-    """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
-    devices = jax.devices() if devices is None else devices
-    return Mesh(np.asarray(devices), (DATA_AXIS,))
+# Processes
 
 
 def process_count() -> int:
@@ -37,6 +34,22 @@ def process_index() -> int:
 def is_first_process() -> bool:
     """Return True in process 0, which writes the logs and results."""
     return process_index() == 0
+
+
+def gather_processes(x: np.ndarray) -> np.ndarray:
+    """Stack arrays of one shape from all processes along a new first axis."""
+    x = np.asarray(x)
+    if process_count() == 1:
+        return x[None]
+    return np.asarray(multihost_utils.process_allgather(x))
+
+
+def gather_process_texts(text: bytes) -> list[bytes]:
+    """Return the texts of all processes, which may differ in length."""
+    x = np.frombuffer(text, np.uint8)
+    sizes = gather_processes(np.asarray(len(x), np.int32))
+    padded = gather_processes(pad_rows(x, sizes.max()))
+    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
 
 
 def any_process(flag: bool) -> bool:
@@ -63,35 +76,18 @@ def raise_together(check: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def gather_processes(x: np.ndarray) -> np.ndarray:
-    """Stack arrays of one shape from all processes along a new first axis."""
-    x = np.asarray(x)
-    if process_count() == 1:
-        return x[None]
-    return np.asarray(multihost_utils.process_allgather(x))
-
-
-def round_up(n: int, multiple: int) -> int:
-    """Return the smallest multiple of ``multiple`` that is >= n."""
-    return -(-n // multiple) * multiple
-
-
-def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
-    """Append rows of zeros to x [n, ...] up to ``num_rows`` rows."""
-    return np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))
-
-
-def gather_process_texts(text: bytes) -> list[bytes]:
-    """Return the texts of all processes, which may differ in length."""
-    x = np.frombuffer(text, np.uint8)
-    sizes = gather_processes(np.asarray(len(x), np.int32))
-    padded = gather_processes(pad_rows(x, sizes.max()))
-    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
-
-
 def on_first_process(action: Callable[[], T]) -> T | None:
     """Return ``action()`` in the first process. The others wait, and fail if it fails."""
     return raise_together(action if is_first_process() else lambda: None)
+
+
+# The mesh and its shardings
+
+
+def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
+    """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
+    devices = jax.devices() if devices is None else devices
+    return Mesh(np.asarray(devices), (DATA_AXIS,))
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: object, out_specs: object) -> Callable:
@@ -104,6 +100,32 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
+def data_sharding(mesh: Mesh) -> NamedSharding:
+    """Return the sharding that splits the leading axis over the devices."""
+    return NamedSharding(mesh, P(DATA_AXIS))
+
+
+def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
+    """Return the sharding that splits the longest axis that the number of devices divides.
+
+    Vectors, which are small, and arrays without such an axis are replicated.
+    """
+    lengths = [n if n % mesh.size == 0 else 0 for n in shape]
+    if mesh.size == 1 or len(shape) < 2 or not any(lengths):
+        return replicated_sharding(mesh)
+    axis = int(np.argmax(lengths))
+    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
+
+
+def local_rows(n: int, mesh: Mesh) -> np.ndarray:
+    """Return the indices, among n sharded rows, of the rows on the devices of this process."""
+    slices = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
+    return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
+
+
+# Arrays on the mesh
+
+
 def replicate(tree: T, mesh: Mesh) -> T:
     """Copy every array of ``tree``, which each process holds in NumPy, to all devices."""
     sharding = replicated_sharding(mesh)
@@ -111,6 +133,15 @@ def replicate(tree: T, mesh: Mesh) -> T:
         return jax.device_put(tree, sharding)
     whole = partial(jax.make_array_from_process_local_data, sharding)
     return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
+
+
+def replicate_global(x: T, mesh: Mesh) -> T:
+    """Replicate a global array, or a tree of them, over all devices of the mesh."""
+    return jax.jit(_same, out_shardings=replicated_sharding(mesh))(x)
+
+
+def _same(x: T) -> T:
+    return x
 
 
 def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
@@ -129,13 +160,20 @@ def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
     return jax.tree.map(view, tree), local
 
 
-def replicate_global(x: T, mesh: Mesh) -> T:
-    """Replicate a global array, or a tree of them, over all devices of the mesh."""
-    return jax.jit(_same, out_shardings=replicated_sharding(mesh))(x)
+def shard(tree: object, mesh: Mesh) -> Any:
+    """Split the leading axis of every array of ``tree`` over the devices."""
+    return jax.device_put(tree, data_sharding(mesh))
 
 
-def _same(x: T) -> T:
-    return x
+def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
+    """Build global arrays, split along ``axis``, from the rows that each process holds."""
+    sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
+
+
+def take_rows(tree: T, indices: Array) -> T:
+    """Select rows of every array of a batch by index. Packed arrays may be shorter."""
+    return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)
 
 
 def copy_to_host(arrays: Sequence[object]) -> list[np.ndarray]:
@@ -161,40 +199,11 @@ def _copy_to_host(x: object) -> np.ndarray:
     return np.asarray(x)
 
 
-def data_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the leading axis over the devices."""
-    return NamedSharding(mesh, P(DATA_AXIS))
+def round_up(n: int, multiple: int) -> int:
+    """Return the smallest multiple of ``multiple`` that is >= n."""
+    return -(-n // multiple) * multiple
 
 
-def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the longest axis that the number of devices divides.
-
-    Vectors, which are small, and arrays without such an axis are replicated.
-    """
-    lengths = [n if n % mesh.size == 0 else 0 for n in shape]
-    if mesh.size == 1 or len(shape) < 2 or not any(lengths):
-        return replicated_sharding(mesh)
-    axis = int(np.argmax(lengths))
-    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
-
-
-def shard(tree: object, mesh: Mesh) -> Any:
-    """Split the leading axis of every array of ``tree`` over the devices."""
-    return jax.device_put(tree, data_sharding(mesh))
-
-
-def local_rows(n: int, mesh: Mesh) -> np.ndarray:
-    """Return the indices, among n sharded rows, of the rows on the devices of this process."""
-    slices = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
-    return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
-
-
-def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
-    """Build global arrays, split along ``axis``, from the rows that each process holds."""
-    sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
-
-
-def take_rows(tree: T, indices: Array) -> T:
-    """Select rows of every array of a batch by index. Packed arrays may be shorter."""
-    return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)
+def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
+    """Append rows of zeros to x [n, ...] up to ``num_rows`` rows."""
+    return np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))

@@ -77,7 +77,8 @@ class ReadClips(NamedTuple):
 
     Attributes:
         source: the training split.
-        crops: number of frames of each view. None keeps the clips, which must have one length.
+        crops: number of frames of each view, see `Crops.frames`. None keeps the clips, which must
+            have one length.
         seed: seed of the windows, together with the batch number and the example's index.
     """
 
@@ -108,10 +109,7 @@ def open_clips(
     """
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
-    if valid:
-        t, h, w, _ = shape
-        valid = all(map(integrity.is_side, (h, w))) and (t is None or integrity.is_side(t))
-    if not valid:
+    if not valid or not all(map(integrity.is_side, shape[1:3] if shape[0] is None else shape[:3])):
         raise integrity.damaged(folder, f"its clips have shape {shape!r:.80}")
     return Opened(tuple(shape), partial(_decode, side=shape[1]))
 

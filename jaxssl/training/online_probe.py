@@ -7,7 +7,7 @@ test examples. The probe is float32 at every precision of the networks.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -29,14 +29,22 @@ RATE = 0.1  # learning rate for a batch of 256
 MOMENTUM = 0.9
 
 
-class ProbedState(TrainState):
-    """A training state with an online linear probe.
+class Probe(NamedTuple):
+    """Weights of a linear classifier, and the state of its optimiser.
 
     Attributes:
-        probe: weights "params" and optimiser's state "opt_state" of the probe.
+        params: "kernel" [f, classes] and "bias" [classes].
+        opt_state: of SGD with momentum.
     """
 
-    probe: Any
+    params: dict[str, Array]
+    opt_state: optax.OptState
+
+
+class ProbedState(TrainState):
+    """A training state with an online linear probe."""
+
+    probe: Probe
 
 
 class OnlineProbe(NamedTuple):
@@ -50,7 +58,7 @@ class OnlineProbe(NamedTuple):
     """
 
     init: Callable[[TrainState], ProbedState]
-    update: Callable[[Any, TrainState, Batch, Array], Any]
+    update: Callable[[Probe, TrainState, Batch, Array], Probe]
 
 
 def has_online_probe(settings: ConfigDict, splits: Splits) -> bool:
@@ -105,18 +113,11 @@ def make_online_probe(
         shapes = jax.eval_shape(features, state.params, state.carried, example, state.key)
         kernel, bias = np.zeros((shapes.shape[1], num_classes)), np.zeros(num_classes)
         weights = jax.tree.map(np.float32, {"kernel": kernel, "bias": bias})
-        optimiser_state = jax.tree.map(np.asarray, optimiser.init(weights))
-        probe = {"params": weights, "opt_state": optimiser_state}
+        probe = Probe(weights, jax.tree.map(np.asarray, optimiser.init(weights)))
         return with_probe(state, distributed.replicate(probe, mesh))
 
-    def gradient(
-        weights: object,
-        params: Collection,
-        carried: Carried,
-        key: Array,
-        data: Batch,
-        indices: Array,
-    ) -> Any:
+    def gradient(replicated: tuple, data: Batch, indices: Array) -> dict[str, Array]:
+        weights, params, carried, key = replicated
         batch = distributed.take_rows(data, indices)
         x, label = features(params, carried, batch, key), batch["label"]
 
@@ -126,15 +127,16 @@ def make_online_probe(
 
         return collectives.mean(jax.grad(loss)(weights), axis)
 
-    specs = P(), P(), P(), P(), P() if resident else P(axis), P(axis)
+    specs = P(), P() if resident else P(axis), P(axis)
     mapped = distributed.spmd(gradient, mesh, specs, P())
 
-    def update(probe: Any, state: TrainState, data: Batch, indices: Array) -> Any:
+    def update(probe: Probe, state: TrainState, data: Batch, indices: Array) -> Probe:
+        # The key with which the last step has augmented its batch.
         key, _ = jax.random.split(jax.random.fold_in(state.key, state.step - 1))
         carried = state.carried._replace(memory=())
-        grads = mapped(probe["params"], state.params, carried, key, data, indices[0])
-        updates, opt_state = optimiser.update(grads, probe["opt_state"])
-        new = {"params": optax.apply_updates(probe["params"], updates), "opt_state": opt_state}
+        grads = mapped((probe.params, state.params, carried, key), data, indices[0])
+        updates, opt_state = optimiser.update(grads, probe.opt_state)
+        new = Probe(cast(Any, optax.apply_updates(probe.params, updates)), opt_state)
         finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(new)]).all()
         taken = finite & (state.skipped[1] == 0)
         return jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, probe)
@@ -148,12 +150,12 @@ def without_probe(state: TrainState) -> TrainState:
     return TrainState(**{k: value for k, value in vars(state).items() if k != "probe"})
 
 
-def with_probe(state: TrainState, probe: object) -> ProbedState:
+def with_probe(state: TrainState, probe: Probe) -> ProbedState:
     """Return a training state with a probe."""
     return ProbedState(**vars(state), probe=probe)
 
 
-def predict(probe: Any, features: np.ndarray) -> np.ndarray:
+def predict(probe: Probe, features: np.ndarray) -> np.ndarray:
     """Return the class [n] that a probe predicts from each row of features [n, f]."""
-    weights = {name: np.asarray(x.addressable_data(0)) for name, x in probe["params"].items()}
+    weights = {name: np.asarray(x.addressable_data(0)) for name, x in probe.params.items()}
     return np.argmax(features @ weights["kernel"] + weights["bias"], axis=1)

@@ -182,7 +182,7 @@ def probe_of(devices):
 @pytest.mark.parametrize("devices", [1, 8])
 def test_first_step_of_the_probe_follows_the_gradient_of_all_devices(devices):
     probe, state, data, rows = probe_of(jax.devices()[:devices])
-    weights = jax.device_get(probe.update(state.probe, state, data, rows)["params"])
+    weights = jax.device_get(probe.update(state.probe, state, data, rows).params)
     # At weights of 0 all classes have probability 1 / 3.
     x, error = BATCH["input"].reshape(B, -1) / 255, np.eye(CLASSES)[BATCH["label"]] - 1 / CLASSES
     rate = 0.1 * B / 256
@@ -214,8 +214,8 @@ def test_probe_has_momentum_and_sees_the_first_views_of_the_steps():
             kernel - 0.1 * B / 256 * kernel_velocity,
             bias - 0.1 * B / 256 * bias_velocity,
         )
-    np.testing.assert_allclose(trained["params"]["kernel"], kernel, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(trained["params"]["bias"], bias, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(trained.params["kernel"], kernel, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(trained.params["bias"], bias, rtol=1e-4, atol=1e-7)
 
 
 def test_probe_learns_and_ignores_skipped_steps():
