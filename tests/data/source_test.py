@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from data_cases import data_config
+from etils import epath
 from file_cases import files_of, refused
 from PIL import Image
 
@@ -375,7 +376,8 @@ def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
 @pytest.mark.parametrize("reason", ["read-only", "full"])
 def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, caplog, reason):
     forget(directory)
-    path_open = Path.open
+    path_type = type(epath.Path())
+    path_open = path_type.open
 
     def refuse(*arguments, **_):
         raise OSError(30, "Read-only file system")
@@ -386,8 +388,8 @@ def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, ca
     if reason == "full":
         monkeypatch.setattr(splits_lib.np, "save", refuse)
     else:
-        monkeypatch.setattr(Path, "open", only_reading)
-        monkeypatch.setattr(Path, "unlink", refuse)
+        monkeypatch.setattr(path_type, "open", only_reading)
+        monkeypatch.setattr(path_type, "unlink", refuse)
     with caplog.at_level(logging.WARNING, "jaxssl"):
         images = load(group(directory), "train[:9]").images(8)
     np.testing.assert_array_equal(images, digits["train"]["image"][:9])
