@@ -73,10 +73,10 @@ def write_error(path: Path, error: Exception) -> WriteError:
     return WriteError(f"cannot write {path}: {reason}; mend this, or choose another path")
 
 
-def shorten(text: str, most: int = LONGEST) -> str:
-    """Return a text unchanged, or its beginning and end if it has more than ``most`` characters."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"
+def shorten(text: str) -> str:
+    """Return a text, or its beginning and end if it has more than `LONGEST` characters."""
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"
 
 
 def one_line(error: Exception, most: int = 300) -> str:

@@ -143,7 +143,8 @@ def train(
         skipped, writer = int(state.skipped[0]), None
         if distributed.is_first_process():
             writer = MetricsWriter(workdir, step, config.log, config.to_dict())
-        reporter = stack.enter_context(closing(MetricsReporter(setup, writer, step, skipped)))
+            stack.callback(writer.close)
+        reporter = MetricsReporter(setup, writer, step, skipped)
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(profiling.Profiler(profile, workdir))
@@ -197,7 +198,8 @@ def train(
                     values = reporter.report(*unreported, evaluate)
                     unreported = None
                     _check_finite(values, run, state)
-                    reporter.sync()
+                    if writer:
+                        writer.sync()
                     check_lock()
                     position, score = batches.get_state(), values.get("knn_top1")
                     facts = position, config.to_dict(), score

@@ -124,16 +124,6 @@ class MetricsReporter:
             self._log(step, shown)
         return values
 
-    def sync(self) -> None:
-        """Wait until the metrics are on disk."""
-        if self._writer:
-            self._writer.sync()
-
-    def close(self) -> None:
-        """Close the metrics files."""
-        if self._writer:
-            self._writer.close()
-
     @contextmanager
     def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
         """Show steps, remaining time and the latest metrics, if there is a terminal.

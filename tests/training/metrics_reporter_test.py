@@ -24,11 +24,12 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
     checked = []
     monkeypatch.setattr(LossMonitor, "check", lambda self, *args: checked.append(args))
-    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 0, ()), 0, 0)
+    writer = MetricsWriter(tmp_path, 0, ())
+    reporter = MetricsReporter(SETUP, writer, 0, 0)
     metrics = {**METRICS, "skipped_in_a_row": in_a_row}
     losses: Any = [(np.arange(4.0), 2), (np.arange(5.0, 9.0), 3)]
     values = reporter.report(15, metrics, losses)
-    reporter.close()
+    writer.close()
     assert (values["learning_rate"], values["epoch"]) == (0.5 * scheduled, 1.5)
     assert checked == [(15, [0, 1, 5, 6, 7], 3)]
 
@@ -36,9 +37,10 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
 def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     seconds = iter([10.0, 12.0])
     monkeypatch.setattr(metrics_reporter.time, "perf_counter", lambda: next(seconds))
-    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 5, ()), 5, 0)
+    writer = MetricsWriter(tmp_path, 5, ())
+    reporter = MetricsReporter(SETUP, writer, 5, 0)
     assert reporter.report(15, METRICS, [])["images_per_second"] == 8 * 10 / 2
-    reporter.close()
+    writer.close()
 
 
 def test_collapse_is_logged_when_it_begins(tmp_path, caplog, monkeypatch):

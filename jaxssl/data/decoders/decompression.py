@@ -88,10 +88,10 @@ def gunzip(data: bytes, name: str) -> bytes:
     return read_all(stream)
 
 
-def read_all(stream: Readable, most: int | None = None) -> bytes:
-    """Read to the end, or until there are more than ``most`` bytes. Nothing is copied."""
+def read_all(stream: Readable) -> bytes:
+    """Read to the end."""
     out = io.BytesIO()
-    while (most is None or out.tell() <= most) and (chunk := stream.read(CHUNK)):
+    while chunk := stream.read(CHUNK):
         out.write(chunk)
     return out.getvalue()
 

@@ -98,8 +98,8 @@ class Builder(user_files.Builder, skip_registration=True):
                 f"({abbreviate(reasons)}); repair them or name another folder"
             )
         metadata["shape"] = self._shape(sizes)
-        if metadata["skipped"] and config.on_error == "stop" and split == [*layout.splits][-1]:
-            raise user_files.unreadable(self.noun, config.root, metadata["skipped"])
+        if config.on_error == "stop" and split == [*layout.splits][-1]:
+            user_files.report_unreadable(self.noun, config.root, metadata["skipped"])
 
 
 def check_fraction(data: ConfigDict) -> None:

@@ -51,8 +51,8 @@ class Builder(user_files.Builder, skip_registration=True):
                 continue
             sizes.add(size)
             pictures[name] = data
-        if metadata["skipped"] and (config.on_error == "stop" or not pictures):
-            raise user_files.unreadable("pictures", config.root, metadata["skipped"])
+        if config.on_error == "stop" or not pictures:
+            user_files.report_unreadable("pictures", config.root, metadata["skipped"])
         metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
         for key, name in enumerate(sorted(pictures)):
             yield key, {"image": pictures[name], "captions": captions[name], "file": name}

@@ -244,21 +244,23 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
     return list(reader.fieldnames or ()), rows
 
 
-def warn_of_skipped(noun: str, reasons: Sequence[str]) -> None:
-    """Log the pictures or clips that are left out, see `unreadable`."""
-    examples = abbreviate(reasons)
-    log.warning("data       %d unreadable %s are left out: %s", len(reasons), noun, examples)
-
-
-def unreadable(noun: str, path: object, reasons: Sequence[str]) -> UserError:
-    """Return the error for unreadable pictures or clips.
+def report_unreadable(
+    noun: str, path: object, reasons: Sequence[str], on_error: str = "stop"
+) -> None:
+    """Raise UserError for pictures or clips that cannot be read, or warn that they are left out.
 
     Args:
         noun: "pictures" or "clips".
         path: the folder or archive.
         reasons: for each one its name and the reason.
+        on_error: "skip" only warns.
     """
-    return UserError(
-        f"{len(reasons)} of the {noun} in {path} cannot be read ({abbreviate(reasons)}); repair or "
-        "remove them, or leave them out with on_error=skip"
-    )
+    if not reasons:
+        return
+    examples = abbreviate(reasons)
+    if on_error != "skip":
+        raise UserError(
+            f"{len(reasons)} of the {noun} in {path} cannot be read ({examples}); repair or remove "
+            "them, or leave them out with on_error=skip"
+        )
+    log.warning("data       %d unreadable %s are left out: %s", len(reasons), noun, examples)

@@ -310,10 +310,7 @@ def _check_files(
             reasons.append(f"{files[index].name}: {size}")
         else:
             shapes[int(index)] = (*size, channels)
-    if reasons and on_error != "skip":
-        raise user_files.unreadable("pictures", name, reasons)
-    if reasons:
-        user_files.warn_of_skipped("pictures", reasons)
+    user_files.report_unreadable("pictures", name, reasons, on_error)
     return shapes
 
 

@@ -69,11 +69,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     with integrity.guard(Path(builder.data_dir)):
         _check_format(name, builder)
         skipped = list((builder.info.metadata or {}).get("skipped") or ())
-    if skipped:
-        noun = getattr(builder, "noun", "pictures")
-        if data["on_error"] == "stop":
-            raise user_files.unreadable(noun, data["path"], skipped)
-        user_files.warn_of_skipped(noun, skipped)
+    noun = getattr(builder, "noun", "pictures")
+    user_files.report_unreadable(noun, data["path"], skipped, data["on_error"])
     return builder
 
 
