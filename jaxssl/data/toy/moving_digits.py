@@ -1,7 +1,6 @@
 """Generated clips of moving digits, for demos and tests."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -17,34 +16,18 @@ SPEED = 2.0, 3.0  # range of a digit's speed in pixels a frame
 RADIUS = 3.0, 4.5  # range of the radius of circles and oscillations in pixels
 
 
-class Draw(NamedTuple):
-    """Random parameters of a moving digit's path.
-
-    Attributes:
-        distance: [t] pixels along the path since the first frame.
-        angle: [t] radians, the angle on a circle after that distance.
-        radius: pixels.
-    """
-
-    distance: np.ndarray
-    angle: np.ndarray
-    radius: float
-
-
-# Each motion returns the displacement in pixels to the right and down. Because y points down, a
-# growing angle turns clockwise.
-MOTIONS: dict[str, Callable[[Draw], tuple[ArrayLike, ArrayLike]]] = {
-    "right": lambda draw: (draw.distance, 0),
-    "left": lambda draw: (-draw.distance, 0),
-    "down": lambda draw: (0, draw.distance),
-    "up": lambda draw: (0, -draw.distance),
-    "clockwise": lambda draw: (draw.radius * np.cos(draw.angle), draw.radius * np.sin(draw.angle)),
-    "anticlockwise": lambda draw: (
-        draw.radius * np.cos(draw.angle),
-        -draw.radius * np.sin(draw.angle),
-    ),
-    "to and fro": lambda draw: (draw.radius * np.cos(draw.angle), 0),
-    "up and down": lambda draw: (0, draw.radius * np.cos(draw.angle)),
+# Each motion returns the displacement in pixels to the right and down. Its arguments are the
+# distance since the first frame, and the point on a circle after that distance, which is clockwise
+# because y points down.
+MOTIONS: dict[str, Callable[..., tuple[ArrayLike, ArrayLike]]] = {
+    "right": lambda distance, x, y: (distance, 0),
+    "left": lambda distance, x, y: (-distance, 0),
+    "down": lambda distance, x, y: (0, distance),
+    "up": lambda distance, x, y: (0, -distance),
+    "clockwise": lambda distance, x, y: (x, y),
+    "anticlockwise": lambda distance, x, y: (x, -y),
+    "to and fro": lambda distance, x, y: (x, 0),
+    "up and down": lambda distance, x, y: (0, x),
 }
 
 
@@ -100,10 +83,9 @@ def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.n
     speed, radius = rng.uniform(*SPEED), rng.uniform(*RADIUS)
     distance = speed * np.arange(FRAMES)
     angle = distance / radius + rng.uniform(0, 2 * np.pi)
-    x, y = MOTIONS[motion](Draw(distance, angle, radius))
+    x, y = MOTIONS[motion](distance, radius * np.cos(angle), radius * np.sin(angle))
     canvas = np.zeros((SIDE, SIDE), np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
-    path = np.zeros((FRAMES, 2))
-    path[:, 0], path[:, 1] = y, x
+    path = np.stack(np.broadcast_arrays(y, x), axis=1)
     steps = np.round(path - path[0]).astype(int) + start
     return np.stack([np.roll(canvas, step, (0, 1)) for step in steps])[..., None]

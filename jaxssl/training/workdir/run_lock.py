@@ -56,7 +56,7 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
         try:
             stack.enter_context(FileLock(workdir / NAME, timeout=0, fallback_to_soft=False))
         except Timeout:
-            raise _in_use(workdir, _name(lease.owner) if lease.owner else "") from None
+            raise _in_use(workdir, _name(lease.owner)) from None
         except OSError as error:
             if error.errno not in NO_FLOCK:
                 raise
@@ -110,7 +110,7 @@ def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
         if owner and owner.token == token:
             return
         time.sleep(pause)  # A run that asks for the lock moves the file aside for a moment.
-    raise _lost(workdir, _name(owner) if owner else "", OWNER)
+    raise _lost(workdir, _name(owner), OWNER)
 
 
 def _lost(workdir: Path, owner: str, name: str) -> UserError:
@@ -150,7 +150,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
             start = _modified(path)
             lease.acquire(timeout=2 * LEASE, cancel_check=lambda: _modified(path) != start)
     except (Timeout, LeaseSettingsMismatch):
-        raise _in_use(workdir, _name(lease.owner) if lease.owner else "") from None
+        raise _in_use(workdir, _name(lease.owner)) from None
     if previous:
         log.warning("took over the lock of process %d, which has ended", previous.pid)
 
@@ -180,6 +180,6 @@ def _in_use(workdir: Path, owner: str) -> UserError:
     )
 
 
-def _name(owner: OwnerRecord) -> str:
+def _name(owner: OwnerRecord | None) -> str:
     # Drop the process namespace that filelock appends to the host's name in a container.
-    return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"
+    return f"process {owner.pid} on {owner.hostname.partition('?')[0]}" if owner else ""
