@@ -22,20 +22,15 @@ __all__ = [
     "train",
 ]
 
-MODULES = ("losses", "solvers")
-FUNCTIONS: dict[str, str] = dict.fromkeys(
-    ("Run", "embed", "evaluate", "get_config", "resume", "train"), "jaxssl.api"
-)
-FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
-
 
 def __getattr__(name: str) -> object:
-    # Modules and load_encoder are imported on first use, so that `import jaxssl` is quick and the
-    # losses need only jax.
-    if name in MODULES:
+    # Everything is imported on first use, so that `import jaxssl` is quick and the losses need only
+    # jax.
+    if name in ("losses", "solvers"):
         return importlib.import_module(f"jaxssl.{name}")
-    if name in FUNCTIONS:
-        return getattr(importlib.import_module(FUNCTIONS[name]), name)
+    if name in __all__:
+        module = "jaxssl.pretrained.load" if name == "load_encoder" else "jaxssl.api"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'jaxssl' has no attribute {name!r}")
 
 
