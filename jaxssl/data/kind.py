@@ -45,8 +45,8 @@ class Kind(NamedTuple):
         make_reader: ``(source, order, rows, crops) -> Reader`` of batches, see
             `jaxssl.data.batches`.
         array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
-        views: ``(recipes of the views, recipes of the small crops) -> augment``. Those of images
-            take ``scale`` too, see `jaxssl.augment.views.make_views`.
+        views: ``recipe of each view -> augment``. Those of images also take ``crops``, the recipes
+            of small crops, and ``scale``, see `jaxssl.augment.views.make_views`.
         find_crops: ``(size, arguments of each view, of each small crop) -> Crops`` that the host
             can cut.
         view_shapes: ``(config, inputs) -> views`` of a batch of two, as `jax.ShapeDtypeStruct`.
@@ -63,6 +63,7 @@ class Kind(NamedTuple):
             cannot draw views.
         left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
         check: raises UserError if an optional package is missing.
+        small_crops: whether views may have small crops beside them.
         pictures: whether arrays and files of pictures from Python can be trained on and embedded.
         captions: whether the examples have captions, which need a network for text.
         frames: number of frames in the drawing of an example.
@@ -76,12 +77,12 @@ class Kind(NamedTuple):
     make_reader: Callable
     array: Callable
     views: Callable
-    find_crops: Callable[..., Crops]
     view_shapes: Callable[..., dict]
     inputs: Callable
     infer_inputs: Callable
     fit_inputs: Callable
     raw_features: Callable[..., np.ndarray]
+    find_crops: Callable[..., Crops] = lambda size, views, small: Crops((), (), size)
     show: Callable[..., np.ndarray] | None = None
     draw: Callable[[np.ndarray], np.ndarray] = lambda examples: examples
     is_drawn: Callable[..., bool] = lambda inputs: True
@@ -89,6 +90,7 @@ class Kind(NamedTuple):
     batch_of: Callable | None = None
     left_out: Callable[..., list[str]] = lambda settings, channels: []
     check: Callable[[], None] = lambda: None
+    small_crops: bool = False
     pictures: bool = False
     captions: bool = False
     frames: int = 0

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-from jaxssl.augment.graph import Recipe, Row, as_float, make_graph_views
+from jaxssl.augment.graph import Row, as_float, make_graph_views
 from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
@@ -241,18 +241,6 @@ def array(source: Source, inputs: object = None) -> GraphArray:
     return GraphArray([example.input for example in examples], source.shape[0])
 
 
-def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Callable:
-    """Return the function that draws the views of packed graphs."""
-    if crops:
-        raise ValueError("graphs have no small crops; set crops.number=0")
-    return make_graph_views(recipes)
-
-
-def find_crops(size: int, views: Sequence[object], small: Sequence[object]) -> Crops:
-    """Return no crops."""
-    return Crops((), (), size)
-
-
 def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
     """Return the views of a small packed batch as `jax.ShapeDtypeStruct`."""
 
@@ -326,8 +314,7 @@ kind = Kind(
     plan=plan,
     make_reader=make_reader,
     array=array,
-    views=views,
-    find_crops=find_crops,
+    views=make_graph_views,
     view_shapes=view_shapes,
     inputs=make_inputs,
     infer_inputs=infer_inputs,

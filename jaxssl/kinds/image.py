@@ -309,5 +309,6 @@ kind = Kind(
     statistics=statistics,
     batch_of=lambda images: images,
     left_out=lambda settings, channels: [] if channels == RGB else needs_rgb(settings),
+    small_crops=True,
     pictures=True,
 )

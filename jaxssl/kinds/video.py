@@ -15,9 +15,8 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl.augment.image import resize
-from jaxssl.augment.recipes import Recipe
 from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
-from jaxssl.augment.views import Augment, Inputs, make_views, normalise, to_float
+from jaxssl.augment.views import Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
 from jaxssl.data.decoders.arrays import LazyArray
@@ -144,13 +143,6 @@ def array(source: Source, inputs: VideoInputs) -> LazyArray:
     return LazyArray(decode, (len(source), inputs.span, *source.shape[1:]))
 
 
-def views(recipes: Sequence[Recipe], crops: Sequence[Recipe]) -> Augment:
-    """Return the function that draws the views of clips."""
-    if crops:
-        raise ValueError("clips have no small crops; set crops.number=0")
-    return make_views(recipes)
-
-
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) -> Crops:
     """Return the number of consecutive frames of each view, which the host can cut."""
     return Crops((), (), size, tuple(span(v["frames"], v["stride"]) for v in views))
@@ -257,7 +249,7 @@ kind = Kind(
     plan=plan,
     make_reader=make_reader,
     array=array,
-    views=views,
+    views=make_views,
     find_crops=find_crops,
     view_shapes=view_shapes,
     inputs=make_inputs,

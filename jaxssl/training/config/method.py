@@ -124,9 +124,14 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     if not config.second_view:
         second = first  # the same object, so that it is compiled once
     views = [second if view == 1 else first for view in range(config.views)]
-    scale = measured_scale(config.data)
-    options = {"scale": scale} if scale else {}
-    return kind.of(config).views(views, [small] * config.crops.number, **options)
+    examples, options = kind.of(config), {}
+    if scale := measured_scale(config.data):
+        options["scale"] = scale
+    if config.crops.number:
+        if not examples.small_crops:
+            raise UserError(f"{examples.units} have no small crops; set crops.number=0")
+        options["crops"] = [small] * config.crops.number
+    return examples.views(views, **options)
 
 
 def make_crops(config: ConfigDict) -> Crops:
