@@ -239,34 +239,21 @@ def _is_labelled(data: object) -> bool:
 
 
 def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> _Examples:
-    if isinstance(data, str | Path):
-        data = items.open_path(Path(data).expanduser())
-    elif hasattr(data, "columns"):
-        data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
-    labels, probes = None, None
-    if isinstance(data, Mapping):
-        data, labels = items.image_and_label(data, name)
-    elif _is_labelled(data):
-        data, labels = data
+    """Read the examples of one split in any of the forms of `load_splits`."""
+    data, labels = _images_and_labels(data, name)
     # The class names of a data set are not those of labels that are given beside it.
     names = tuple(_hugging_face_names(data)) if labels is None else ()
     if hasattr(data, "shape") and hasattr(data, "dtype"):
-        images = items.pixels_of(np.asarray(data), name)
+        images = probes = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
     elif items.is_streamed(data, name, channels, cache):
         images = items.Stream(data, name, channels)
         probes = images.probe()
         shapes = [probe.shape for probe in probes]
-        labels = items.label_column(data) if labels is None else labels
-        if labels is None and items.read_item(data, 0, name)[1] is not None:
-            log.info(
-                "data       %s is read as it goes, without the labels of its items; pass (data, "
-                "labels) to use them",
-                name,
-            )
+        labels = _stream_labels(data, name) if labels is None else labels
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         images, item_labels = items.read_items(data, name)
-        shapes = _check_files(images, name, channels, on_error)
+        shapes, probes = _check_files(images, name, channels, on_error), images
         labels = item_labels if labels is None else labels
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
@@ -279,22 +266,52 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
         raise UserError(f"{name} has the label {labels.max()}, but only {len(names)} class names")
     if None in shapes:
         kept = [index for index, shape in enumerate(shapes) if shape is not None]
-        images, labels = [images[index] for index in kept], labels[kept]
-    sizes = {shape for shape in shapes if shape is not None}
-    different = {size[-1] for size in sizes}
-    if len(different) > 1:
-        raise UserError(
-            f"{name} has images of {' and '.join(map(str, sorted(different)))} channels; convert "
-            "all of them to one number"
-        )
-    shape: kind.Shape = (*sizes,)[0] if len(sizes) == 1 else (None, None, *different)
+        images = probes = [images[index] for index in kept]
+        labels = labels[kept]
+    shape = _common_shape(shapes, name)
     if isinstance(images, items.Stream):
         images.shape = shape
-    records = _Records(images, labels)
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
-    for image in images if probes is None else probes:
+    for image in probes:
         digest.update(image.tobytes())
-    return _Examples(records, labels, shape, names, digest.hexdigest(), probes is not None)
+    records = _Records(images, labels)
+    streamed = isinstance(images, items.Stream)
+    return _Examples(records, labels, shape, names, digest.hexdigest(), streamed)
+
+
+def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
+    """Open a file or a table, and separate the images from the labels (or None) beside them."""
+    if isinstance(data, str | Path):
+        data = items.open_path(Path(data).expanduser())
+    elif hasattr(data, "columns"):
+        data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
+    if isinstance(data, Mapping):
+        return items.image_and_label(data, name)
+    return data if _is_labelled(data) else (data, None)
+
+
+def _stream_labels(data: Any, name: str) -> object:
+    """Return the labels in a column of a set that is read as it goes, or None."""
+    labels = items.label_column(data)
+    if labels is None and items.read_item(data, 0, name)[1] is not None:
+        log.info(
+            "data       %s is read as it goes, without the labels of its items; pass (data, "
+            "labels) to use them",
+            name,
+        )
+    return labels
+
+
+def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
+    """Return the shape of all images, where height and width are None if they differ."""
+    sizes = {shape for shape in shapes if shape is not None}
+    channels = {size[-1] for size in sizes}
+    if len(channels) > 1:
+        raise UserError(
+            f"{name} has images of {' and '.join(map(str, sorted(channels)))} channels; convert "
+            "all of them to one number"
+        )
+    return (*sizes,)[0] if len(sizes) == 1 else (None, None, *channels)
 
 
 def _check_files(
