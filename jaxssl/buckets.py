@@ -31,6 +31,7 @@ from etils.epath.gpath import PosixGPath  # noqa: E402
 log = logging.getLogger("jaxssl")
 SECONDS = 60.0  # limit on a request; gcsfs repeats failed requests for half a minute
 CHECK_SECONDS = 10.0  # between two checks of a bucket that another library waits for
+VERBS = {"pipe_file": "write", "mv": "write", "rm_file": "delete"}  # calls of gcsfs, for messages
 T = TypeVar("T")
 # Buckets that did not answer, when and why. For `SECONDS`, they are not asked again, so that a run
 # that ends because of one does not wait for each of its files.
@@ -146,7 +147,7 @@ class BucketPath(PosixGPath):
     """
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        verb = "write" if name in ("pipe_file", "mv") else "read"
+        verb = VERBS.get(name, "read")
         failed, reason = _down.get(_bucket(self), (-SECONDS, ""))
         if time.monotonic() - failed < SECONDS:
             raise BucketError(f"cannot {verb} {fspath(self)}: {reason}")
