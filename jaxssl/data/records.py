@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -123,16 +123,14 @@ class PreparedSplit:
         """
         if self.label is None:
             return UNLABELLED
+        value = record.get(self.label)
         try:
-            label = int(record[self.label])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"a record of {self.path} has no number as its {self.label!r}; prepare or copy the "
-                "set again"
-            ) from error
+            label = int(cast(Any, value))
+        except (TypeError, ValueError):
+            label = self.num_classes
         if not UNLABELLED <= label < self.num_classes:
             raise UserError(
-                f"a record of {self.path} has the label {label}, expected a label below "
+                f"a record of {self.path} has the label {value!s:.80}, expected a label below "
                 f"{self.num_classes}; prepare or copy the set again"
             )
         return label

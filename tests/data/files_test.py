@@ -177,9 +177,12 @@ def test_archive_with_links_repeated_or_other_odd_entries_is_rejected(
         names(path)
 
 
-def test_file_name_that_is_not_utf8_is_rejected(tmp_path):
-    (tmp_path / os.fsdecode(b"b\xffd.png")).write_bytes(b"")
-    with refused(str(tmp_path), r"'b\udcffd.png'", "not UTF-8; rename it"):
+@pytest.mark.parametrize("name", [b"b\xffd.png", b"b\xffd/0.png"])
+def test_name_of_a_file_or_a_folder_that_is_not_utf8_is_rejected(tmp_path, name):
+    path = tmp_path / os.fsdecode(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"")
+    with refused(str(tmp_path), r"'b\udcffd", "not UTF-8; rename it"):
         names(tmp_path)
 
 

@@ -99,9 +99,10 @@ def test_damaged_records_raise_a_one_line_error(labelled_set):
         load().images(8)
 
 
-def test_label_out_of_range_is_rejected():
-    part = source.PreparedSplit([{"label": 3}], num_classes=3)
-    with refused("has the label 3, expected a label below 3"):
+@pytest.mark.parametrize("record", [{"label": np.int64(3)}, {"label": "x"}, {"label": None}, {}])
+def test_label_that_is_missing_or_out_of_range_is_rejected(record):
+    part = source.PreparedSplit([record], num_classes=3)
+    with refused(f"has the label {record.get('label')}, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
 
 

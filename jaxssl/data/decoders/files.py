@@ -175,8 +175,8 @@ def _list_folder(root: Path) -> list[str]:
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = Path(folder).relative_to(root)
-        names = [_utf8(name, root) for name in names if not name.startswith(".")]
-        paths += [(below / name).as_posix() for name in names]
+        visible = (name for name in names if not name.startswith("."))
+        paths += [_utf8((below / name).as_posix(), root) for name in visible]
     return sorted(paths)
 
 

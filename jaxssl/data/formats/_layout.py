@@ -150,7 +150,7 @@ def assign(
                 problem = "have no label in data.labels; label all pictures of a split, or none"
             raise UserError(f"data.path={path}: of {split!r}, {abbreviate(loose)} {problem}")
     classes = sorted({c for members in splits.values() for c in members.values()} - {""})
-    _check_names(names, classes, path)
+    _check_classes(classes, path)
     if len(classes) == 1:
         raise UserError(
             f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
@@ -162,19 +162,14 @@ def assign(
     return splits, tuple(classes)
 
 
-def _check_names(names: Sequence[str], classes: Sequence[str], path: str) -> None:
-    """Raise UserError for names that a prepared set, which has a class a line, cannot hold."""
+def _check_classes(classes: Sequence[str], path: str) -> None:
+    """Raise UserError for a class that a prepared set, which has a class a line, cannot hold."""
     for name in classes:
         if name != name.strip() or {"\n", "\r"} & set(name):
             raise UserError(
                 f"data.path={path}: the class name {name!r} has a line break, or spaces at an end; "
                 "rename the folder or the label"
             )
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"data.path={path}: {name!r} is not UTF-8; rename the file") from None
 
 
 def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
