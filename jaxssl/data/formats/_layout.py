@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 
 from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, abbreviate
@@ -102,12 +101,6 @@ class Builder(user_files.Builder, skip_registration=True):
             user_files.report_unreadable(self.noun, config.root, metadata["skipped"])
 
 
-def check_fraction(data: ConfigDict) -> None:
-    """Raise UserError if the config key `data.test_fraction` is not in [0, 1)."""
-    if not 0 <= data["test_fraction"] < 1:
-        raise UserError(f"data.test_fraction must be in [0, 1), got {data['test_fraction']}")
-
-
 def assign(
     names: Sequence[str],
     path: str,
@@ -134,8 +127,10 @@ def assign(
         The splits and classes as in `Layout`.
 
     Raises:
-        UserError: if the layout is not understood.
+        UserError: if the layout is not understood, or the share is not in [0, 1).
     """
+    if not 0 <= test_fraction < 1:
+        raise UserError(f"data.test_fraction must be in [0, 1), got {test_fraction}")
     start = len(_common_folders(names))
     parts = {name: name.split("/")[start:] for name in names}
     splits = _split(parts, path)

@@ -67,7 +67,6 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
         raise UserError(f"data.channels must be in [0, {decoding.MAX_CHANNELS}], got {channels}")
     suffixes = decoding.suffixes(channels)
     source = user_files.locate(data, "a folder or an archive of pictures", suffixes)
-    _layout.check_fraction(data)
     labels = read_labels(data["labels"]) if data["labels"] else None
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels

@@ -96,7 +96,6 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """
     suffixes = (*SUFFIXES, *decoding.SUFFIXES)
     source = user_files.locate(data, "a folder or an archive of videos", suffixes)
-    _layout.check_fraction(data)
     size = data["frame_size"]
     if not 1 <= size <= integrity.MAX_SIDE:
         raise UserError(f"data.frame_size must be in [1, {integrity.MAX_SIDE}], got {size}")
