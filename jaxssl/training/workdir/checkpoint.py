@@ -173,17 +173,17 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
     return max(ranked)[1] if ranked else None
 
 
-def restore(workdir: Path, template: object, step: int | None = None) -> Restored:
-    """Restore a checkpoint onto the devices of ``template``, whichever devices wrote it.
+def restore(workdir: Path, template: object) -> Restored:
+    """Restore the latest checkpoint that can be read, whichever devices wrote it.
+
+    A warning names later ones that cannot be read.
 
     Args:
         workdir: workdir of the run.
         template: a state of the same structure, whose arrays have the shardings to restore to.
-        step: step of the checkpoint; by default the latest that can be read, with a warning of
-            later ones that cannot.
 
     Raises:
-        UserError: if the checkpoint does not exist, cannot be read, or is of another network.
+        UserError: if there is no such checkpoint, or it is of another network.
     """
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template
@@ -195,13 +195,18 @@ def restore(workdir: Path, template: object, step: int | None = None) -> Restore
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target, strict=False))
         return checkpoints.restore(step, args=args)["state"]
 
-    return _read(workdir, step, read)
+    return _read(workdir, None, read)
 
 
 def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
     """Read a checkpoint as nested dicts of NumPy arrays, without a template.
 
-    The arguments and errors are those of `restore`.
+    Args:
+        workdir: workdir of the run.
+        step: step of the checkpoint; by default as for `restore`.
+
+    Raises:
+        UserError: if the checkpoint does not exist or cannot be read.
     """
     return _read(workdir, step, lambda _, step: _read_numpy(_folder(workdir, step) / "state"))
 
