@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -35,6 +34,31 @@ class BiasEstimate(NamedTuple):
     high: float
     deviation: float
     cosine: float
+
+
+class _Programs(NamedTuple):
+    """What is compiled for an estimate, once for all seeds.
+
+    Attributes:
+        objective: the loss.
+        embed: embeds views of examples.
+        batch_size: of a minibatch.
+        visits: epochs of the memory before each measurement.
+    """
+
+    objective: Objective
+    embed: Embed
+    batch_size: int
+    visits: tuple[int, ...]
+
+
+class _Point(NamedTuple):
+    """Where gradients are taken: the parameters, the embeddings [V, N, d] and the loss's state."""
+
+    params: object
+    z: Array
+    learned: object
+    memory: object
 
 
 def estimate_gradient_bias(
@@ -88,12 +112,13 @@ def estimate_gradient_bias(
     all_examples = jnp.arange(num_examples, dtype=jnp.int32)
     z = jax.jit(embed)(params, all_examples)
     init_key, key = jax.random.split(jax.random.key(seed))
-    state = objective.init(init_key, num_examples, z.shape[2])
-    target = target or objective
-    target_state = target.init(init_key, num_examples, z.shape[2])
+    point, reference = (
+        _Point(params, z, *one.init(init_key, num_examples, z.shape[2]))
+        for one in (objective, target or objective)
+    )
     full = jax.jit(_gradient, static_argnums=(0, 1))
-    truth = np.asarray(full(target, embed, params, *target_state, all_examples, key), np.float64)
-    group = partial(_group, objective, embed, batch_size, tuple(visits), params, z, *state)
+    truth = np.asarray(full(target or objective, embed, reference, all_examples, key), np.float64)
+    group = partial(_group, _Programs(objective, embed, batch_size, tuple(visits)), point)
     groups = max(4, -(-draws // chunk))
     keys = jax.random.split(key, groups * chunk).reshape(groups, chunk)
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
@@ -103,85 +128,55 @@ def estimate_gradient_bias(
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _group(
-    objective: Objective,
-    embed: Embed,
-    batch_size: int,
-    visits: tuple[int, ...],
-    params: Collection,
-    z: Array,
-    learned: object,
-    memory: object,
-    keys: Array,
-) -> tuple[Array, Array]:
+@partial(jax.jit, static_argnums=0)
+def _group(programs: _Programs, point: _Point, keys: Array) -> tuple[Array, Array]:
     """Return the mean gradient and mean squared norm of a group of random batches."""
-    draw = partial(_draw, objective, embed, batch_size, visits, params, z, learned, memory)
-    g = jax.vmap(draw)(keys)
+    g = jax.vmap(partial(_draw, programs, point))(keys)
     return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
 
 
-def _draw(
-    objective: Objective,
-    embed: Embed,
-    batch_size: int,
-    visits: Sequence[int],
-    params: Collection,
-    z: Array,
-    learned: object,
-    memory: object,
-    key: Array,
-) -> Array:
+def _draw(programs: _Programs, point: _Point, key: Array) -> Array:
     """Return the gradient of a random batch after each of the visits, [visits, parameters]."""
-    gradients, epochs_seen, state = [], 0, memory
-    for number, visit in enumerate(visits):
+    examples = jnp.arange(point.z.shape[1], dtype=jnp.int32)
+    gradients, epochs_seen = [], 0
+    for number, visit in enumerate(programs.visits):
         chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
-        if visit > epochs_seen and jax.tree.leaves(memory):
-            epoch = partial(_epoch, objective, z, learned, batch_size)
+        if visit > epochs_seen and jax.tree.leaves(point.memory):
+            epoch = partial(_epoch, programs, point)
             keys = jax.random.split(chain, visit - epochs_seen)
-            state = jax.lax.scan(lambda m, k, epoch=epoch: (epoch(m, k), None), state, keys)[0]
+            point = point._replace(memory=jax.lax.scan(epoch, point.memory, keys)[0])
         epochs_seen = visit
-        examples = jnp.arange(z.shape[1], dtype=jnp.int32)
-        index = jax.random.choice(index_key, examples, (batch_size,), replace=False)
-        gradients.append(_gradient(objective, embed, params, learned, state, index, loss_key))
+        index = jax.random.choice(index_key, examples, (programs.batch_size,), replace=False)
+        gradients.append(_gradient(programs.objective, programs.embed, point, index, loss_key))
     return jnp.stack(gradients)
 
 
-def _epoch(
-    objective: Objective, z: Array, learned: object, batch_size: int, memory: object, key: Array
-) -> object:
+def _epoch(programs: _Programs, point: _Point, memory: object, key: Array) -> tuple[object, None]:
     """Return the loss memory after one more epoch, without an incomplete last batch."""
     order_key, loss_key = jax.random.split(key)
-    batches = z.shape[1] // batch_size
-    examples = jnp.arange(z.shape[1], dtype=jnp.int32)
-    order = jax.random.permutation(order_key, examples)[: batches * batch_size]
+    count = point.z.shape[1]
+    batches = count // programs.batch_size
+    order = jax.random.permutation(order_key, jnp.arange(count, dtype=jnp.int32))
 
     def step(memory: object, item: tuple[Array, Array]) -> tuple[object, None]:
         index, number = item
-        pairs = pair_views(z[:, index], index)
-        step_key = jax.random.fold_in(loss_key, number)
-        return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=step_key)[1], None
+        pairs = pair_views(point.z[:, index], index)
+        options = {"step": jnp.int32(0), "key": jax.random.fold_in(loss_key, number)}
+        return programs.objective.loss(pairs, point.learned, memory, **options)[1], None
 
-    items = order.reshape(batches, batch_size), jnp.arange(batches, dtype=jnp.int32)
-    return jax.lax.scan(step, memory, items)[0]
+    used = order[: batches * programs.batch_size].reshape(batches, programs.batch_size)
+    return jax.lax.scan(step, memory, (used, jnp.arange(batches, dtype=jnp.int32)))[0], None
 
 
-def _gradient(
-    objective: Objective,
-    embed: Embed,
-    params: Collection,
-    learned: object,
-    memory: object,
-    index: Array,
-    key: Array,
-) -> Array:
+def _gradient(objective: Objective, embed: Embed, point: _Point, index: Array, key: Array) -> Array:
     """Return the gradient of a batch, [parameters]."""
 
-    def loss(params: Collection) -> Array:
+    def loss(params: object) -> Array:
         pairs = pair_views(embed(params, index), index)
-        return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=key)[0]
+        options = {"step": jnp.int32(0), "key": key}
+        return objective.loss(pairs, point.learned, point.memory, **options)[0]
 
-    return ravel_pytree(jax.grad(loss)(params))[0]
+    return ravel_pytree(jax.grad(loss)(point.params))[0]
 
 
 def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) -> BiasEstimate:
