@@ -10,6 +10,7 @@ take uniform numbers ``u`` in [0, 1) as their first argument.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -45,39 +46,26 @@ def one_of(
 ) -> Recipe:
     """Return a recipe that applies one randomly chosen operation to each graph of a row."""
 
-    def apply(
-        choice: str, row: Row, at: Layout, node_keys: Array, edge_keys: Array, start_keys: Array
-    ) -> Row:
-        """Apply one named operation to all graphs of a row, with one random key per graph."""
-        uniform = lambda key: jax.random.uniform(key, dtype=jnp.float32)  # noqa: E731
-        if choice == "perturb_edges":
-            keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
-            u = jax.vmap(lambda key: jax.random.uniform(key, (3,), jnp.float32))(keys)
-            return perturb_edges(u, row, at, perturb, add)
-        keys = _fold_keys(node_keys, row["graph"], at.node_index)
-        u = jax.vmap(uniform)(keys)
-        if choice == "drop_nodes":
-            return drop_nodes(u, row, drop)
-        if choice == "subgraph":
-            start = jax.vmap(uniform)(start_keys)
-            return subgraph(-jnp.log1p(-u), start, row, at, keep)
-        f = row["x"].shape[1]
-        normal = jax.vmap(
-            lambda key: jax.random.normal(jax.random.fold_in(key, 1), (f,), jnp.float32)
-        )(keys)
-        return mask_attributes(u, 0.5 + 0.5 * normal, row, mask)
-
     def view(keys: Array, row: Row) -> Row:
         if not choices:
             return row
         at, out = layout(row), dict(row)
-        keys = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
-        choice_keys, *operation_keys = jnp.moveaxis(keys, 1, 0)
-        choose = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(choices), jnp.int32))
-        chosen = choose(choice_keys)
+        split = jax.vmap(partial(jax.random.split, num=4))(keys)
+        choice_keys, node_keys, edge_keys, start_keys = jnp.moveaxis(split, 1, 0)
+        bounds = {"minval": 0, "maxval": len(choices), "dtype": jnp.int32}
+        chosen = jax.vmap(partial(jax.random.randint, shape=(), **bounds))(choice_keys)
+        node_keys = _fold_keys(node_keys, row["graph"], at.node_index)
+        edge_keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
+        u = _uniform(node_keys)
+        operations = {
+            "drop_nodes": lambda: drop_nodes(u, row, drop),
+            "perturb_edges": lambda: perturb_edges(_uniform(edge_keys, 3), row, at, perturb, add),
+            "mask_attributes": lambda: mask_attributes(u, _noise(node_keys, row), row, mask),
+            "subgraph": lambda: subgraph(-jnp.log1p(-u), _uniform(start_keys), row, at, keep),
+        }
         node_choice, edge_choice = _gather(chosen, row["graph"]), _gather(chosen, at.edge_graph)
         for number, choice in enumerate(choices):
-            new = apply(choice, row, at, *operation_keys)
+            new = operations[choice]()
             selected = node_choice == number
             out["x"] = jnp.where(selected[:, None], new["x"], out["x"])
             out["graph"] = jnp.where(selected, new["graph"], out["graph"])
@@ -257,3 +245,15 @@ def _fold_keys(keys: Array, graph: Array, index: Array) -> Array:
     """Derive one random key per node or edge from its graph's key and its index."""
     graph_keys = keys[jnp.minimum(graph, len(keys) - 1)]
     return jax.vmap(jax.random.fold_in)(graph_keys, index)
+
+
+def _uniform(keys: Array, *shape: int) -> Array:
+    """Draw numbers in [0, 1) from each key, [n, *shape]."""
+    return jax.vmap(partial(jax.random.uniform, shape=shape, dtype=jnp.float32))(keys)
+
+
+def _noise(keys: Array, row: Row) -> Array:
+    """Draw features [N, f] from Normal(0.5, 0.5), with one key for each node."""
+    keys = jax.vmap(partial(jax.random.fold_in, data=1))(keys)
+    draw = partial(jax.random.normal, shape=row["x"].shape[1:], dtype=jnp.float32)
+    return 0.5 + 0.5 * jax.vmap(draw)(keys)

@@ -14,21 +14,13 @@ from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, measured_scale, to_uint8
 from jaxssl.data import kind
-from jaxssl.data.splits import Source, Splits
+from jaxssl.data.splits import Splits
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
 from jaxssl.training.config.method import make_augment
 
 BLOCK = 256  # number of images whose random views are made together
-
-
-class _Programs(NamedTuple):
-    """Jitted feature functions, which pretrained and untrained weights share."""
-
-    encode: Callable[..., Array]
-    encode_views: Callable[..., Array]
-    embed: tuple[Callable[..., Array], ...] = ()  # of images and texts, if the encoder has text
 
 
 def make_contexts(
@@ -57,10 +49,17 @@ def make_contexts(
     Raises:
         UserError: if the encoder cannot take the examples, or has no such layer.
     """
-    inputs = resolve_inputs(pretrained.inputs, splits.test)
-    programs = _make_programs(pretrained, inputs, layer)
+    ours = kind.get(pretrained.inputs.kind)
+    inputs = ours.fit_inputs(pretrained.inputs, splits.test)
+    # Pretrained and untrained weights share the compiled programs.
+    encode_program = view_program = make_encode(pretrained, inputs, layer)
+    if getattr(inputs, "crop", 0.0):
+        # Random views are not cropped again, because they already have the network's size.
+        view_program = make_encode(pretrained, inputs._replace(crop=0.0), layer)
+    text_programs = ()
+    if pretrained.encoder.text is not None:
+        text_programs = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
     data = load_arrays(splits, pretrained.inputs)
-    ours = kind.get(inputs.kind)
     augment = _make_augment(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
     for name in kinds:
         fields: dict[str, Any] = {}
@@ -69,11 +68,11 @@ def make_contexts(
         else:
             variables = pretrained.untrained(seed) if name == "untrained" else pretrained.variables
             run = partial(extract, variables=distributed.replicate(variables, mesh), mesh=mesh)
-            encode, encode_views = (partial(run, apply=program) for program in programs[:2])
+            encode, encode_views = (partial(run, apply=x) for x in (encode_program, view_program))
             if augment is not None and layer == "backbone":
                 fields["encoder"] = pretrained._replace(variables=variables)
-            if programs.embed:
-                embed_images, embed_texts = programs.embed
+            if text_programs:
+                embed_images, embed_texts = text_programs
                 fields["embed_images"] = partial(run, data.test, embed_images)
                 fields["embed_texts"] = partial(run, apply=embed_texts)
                 fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
@@ -111,15 +110,6 @@ def load_arrays(splits: Splits, inputs: Any) -> Arrays:
     return Arrays(array(bank, inputs), bank.labels, array(test, inputs), test.labels)
 
 
-def resolve_inputs(inputs: Any, test: Source) -> Any:
-    """Adapt an encoder's input settings to a data set.
-
-    Raises:
-        UserError: if the encoder cannot take its examples.
-    """
-    return kind.get(inputs.kind).fit_inputs(inputs, test)
-
-
 def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
     """Return features [n, f] without a network, such as pixels."""
 
@@ -127,17 +117,6 @@ def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
         return extract(examples, lambda _, block: apply(block), (), mesh)
 
     return ours.raw_features(examples, run)
-
-
-def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _Programs:
-    encode = encode_views = make_encode(pretrained, inputs, layer)
-    if getattr(inputs, "crop", 0.0):
-        # Random views are not cropped again, because they already have the network's size.
-        encode_views = make_encode(pretrained, inputs._replace(crop=0.0), layer)
-    if pretrained.encoder.text is None:
-        return _Programs(encode, encode_views)
-    embed = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
-    return _Programs(encode, encode_views, embed)
 
 
 def extract_features(encode: Callable[..., np.ndarray] | None, data: Arrays) -> Features:

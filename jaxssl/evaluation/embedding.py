@@ -18,9 +18,8 @@ from jaxssl.data.formats.user_files import ON_ERROR
 from jaxssl.data.opening import in_memory, items
 from jaxssl.data.opening.items import PictureFile
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
-from jaxssl.evaluation.context import resolve_inputs
-from jaxssl.evaluation.features import extract
-from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
+from jaxssl.evaluation.features import encode_images
+from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
 
 SUFFIXES = (".npy", ".parquet")
@@ -100,11 +99,9 @@ def embed_pictures(
         images = path if data else _list_pictures(path)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
-    inputs = resolve_inputs(encoder.inputs, source)
-    encode, mesh = make_encode(encoder, inputs, layer), distributed.make_mesh()
-    variables = distributed.replicate(encoder.variables, mesh)
+    inputs = ours.fit_inputs(encoder.inputs, source)
     pixels = source.lazy_images(*encoder.inputs.resizing)
-    return Embedded(extract(pixels, encode, variables, mesh), names, pixels)
+    return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:

@@ -12,7 +12,9 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import distributed
+from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 
 BLOCK = 256  # most images of a block on a device
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
@@ -77,6 +79,17 @@ def extract(
     fetch(*pending)
     assert features is not None
     return features
+
+
+def encode_images(
+    encoder: PretrainedEncoder, images: Any, inputs: Inputs, layer: str = "projector"
+) -> np.ndarray:
+    """Compute a layer's outputs [n, f] for images, as `extract` does.
+
+    ``inputs`` and ``layer`` are those of `jaxssl.pretrained.encoder.make_encode`.
+    """
+    encode, mesh = make_encode(encoder, inputs, layer), distributed.make_mesh()
+    return extract(images, encode, distributed.replicate(encoder.variables, mesh), mesh)
 
 
 def l2_normalise(rows: np.ndarray) -> np.ndarray:

@@ -162,20 +162,19 @@ def make_tuner(
         variables = distributed.replicate(pretrained.variables["net"], mesh)
         state = init(key, variables)
         frozen = variables["params"] if training.frozen else {}
-        per_epoch, losses, late = len(source) // resolved.batch_size, [], None
+        per_epoch, losses = len(source) // resolved.batch_size, []
         crops = _host_crops(training, pretrained.inputs.size)
         batches = make_batches(source, resolved.batch_size, seed=seed, crops=crops, mesh=mesh)
         with closing(batches):  # pyright: ignore[reportArgumentType]  (a field, not a method)
             for number, rate in enumerate(rates, start=1):
                 numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
                 state, loss = step(state, frozen, batches.next(), key, *numbers)
-                # Losses are read one step late, so that the device stays busy.
-                if late is not None:
-                    losses.append(float(late))
-                late = loss
+                losses.append(loss)
+                # The host waits for the step before, so that the device stays busy.
+                jax.block_until_ready(losses[-2:-1])
                 last = number == resolved.steps
                 if last or (every and number % (every * per_epoch) == 0):
-                    mean = float(np.mean([*losses, float(loss)][-per_epoch:]))
+                    mean = float(np.mean(jax.device_get(losses[-per_epoch:]), dtype=np.float64))
                     tree = {"params": state.params.get("net", frozen), "batch_stats": state.stats}
                     yield Classifier(tree, state.params["head"], mean if mean < np.inf else None)
 

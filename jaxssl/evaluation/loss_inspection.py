@@ -11,16 +11,16 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import distributed
 from jaxssl.components import Settings
 from jaxssl.data import kind
 from jaxssl.data.splits import Source
-from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.features import encode_images
 from jaxssl.evaluation.nearest_neighbours import nearest_others
 from jaxssl.losses.mmcl import RANGES, mmcl_info, mmcl_loss
 from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import pair_towers
-from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
+from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.report.images import shrink
 from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments, schedules
@@ -31,7 +31,6 @@ QUERIES, HARDEST = 8, 8
 ANCHORS = 6
 # negatives shown per SVM: alpha at the bound, the largest alpha below it, alpha = 0
 SHOWN = 3, 5, 3
-THUMBNAIL = 64  # The short side of a thumbnail is less than twice this, in pixels.
 # These are traced arguments of the compiled program, so that other values do not recompile it.
 NUMBERS = ("gamma", "eta", "C", "regularization")
 DEFAULTS = {name: inspect.signature(mmcl_loss).parameters[name].default for name in NUMBERS}
@@ -58,7 +57,9 @@ def arrays(
     indices = np.sort(rng.choice(len(train), number, replace=False))
     out: dict[str, np.ndarray] = {"block_size": np.array(number)}
     images = train.lazy_images(config.augment.size)[indices]
-    z = _embeddings(images, train, encoder)
+    # Images of different sizes were cropped when they were read, and are not cropped again.
+    inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
+    z = encode_images(encoder, images, inputs)
     if number < 2 or not np.isfinite(z).all():
         logs.log.warning("no hardest negatives: too few images, or embeddings not finite")
         return out
@@ -74,7 +75,7 @@ def arrays(
     for name in names:
         out[name] = np.where(out[name] >= 0, np.searchsorted(used, out[name]), -1).astype(np.int32)
     drawn = kind.of(config).draw(images[used])
-    return out | {"block": thumbnails(drawn), "block_label": labels[used]}
+    return out | {"block": shrink(drawn), "block_label": labels[used]}
 
 
 def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: int) -> Settings:
@@ -102,15 +103,6 @@ def one_of_each(labels: np.ndarray, number: int) -> np.ndarray:
     """Return the indices of one example of each class, followed by further examples."""
     _, first = np.unique(labels, return_index=True)
     return np.concatenate([first, np.setdiff1d(np.arange(len(labels)), first)])[:number]
-
-
-def thumbnails(images: np.ndarray) -> np.ndarray:
-    """Shrink large uint8 images [n, h, w, c] by averaging over an integer factor."""
-    n, h, w, c = images.shape
-    factor = max(1, min(h, w) // THUMBNAIL)
-    h, w = h // factor, w // factor
-    blocks = images[:, : h * factor, : w * factor].reshape(n, h, factor, w, factor, c)
-    return blocks.mean((2, 4)).astype(np.uint8)
 
 
 class SupportVectors(NamedTuple):
@@ -194,14 +186,6 @@ def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | Non
 @partial(jax.jit, static_argnames="options")
 def _alpha(z1: Array, z2: Array, numbers: dict[str, float], options: tuple) -> Array:
     return mmcl_info(pair_towers(z2, z1), **numbers, **dict(options)).alpha
-
-
-def _embeddings(images: np.ndarray, train: Source, encoder: PretrainedEncoder) -> np.ndarray:
-    # Images of different sizes were cropped when they were read, and are not cropped again.
-    inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
-    mesh = distributed.make_mesh()
-    variables = distributed.replicate(encoder.variables, mesh)
-    return extract(images, make_encode(encoder, inputs, "projector"), variables, mesh)
 
 
 def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -44,8 +44,8 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     if "all" not in names:
         return selected
     others = [_select(name) for name in components.names("protocol") if name not in names]
-    fits = lambda kinds: kinds is None or examples in kinds  # noqa: E731
-    return [one for one in others if fits(one.protocol.examples)] + selected
+    by_kinds = [(one, one.protocol.examples) for one in others]
+    return [one for one, kinds in by_kinds if kinds is None or examples in kinds] + selected
 
 
 def _select(text: str) -> Selected:

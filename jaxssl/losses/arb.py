@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, promote, stack_views
+from jaxssl.losses.pairs import Pairs, centre, promote, stack_views
 
 RANGES = {"groups": "> 0", "epsilon": "> 0"}
 
@@ -59,10 +59,7 @@ def arb_loss(pairs: Pairs, *, groups: int = 1, epsilon: Scalar = 1e-5) -> Array:
 def _standardise(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
     """Divide centred features [V, b, d] by their standard deviations over the global batch."""
     batch = z.shape[1] * collectives.device_count(axis_name)
-    centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), axis_name)
-    # Entries are scaled to at most 1, so that their squares do not overflow.
-    scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
-    centred = centred / scale
+    centred, scale = centre(z, axis_name)
     variance = collectives.sum(jnp.sum(centred**2, axis=1, keepdims=True), axis_name)
     variance = variance / max(batch - 1, 1)
     constant = variance <= 0

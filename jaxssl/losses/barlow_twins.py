@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
+from jaxssl.losses.pairs import Pairs, centre, dot, promote, stack_views
 
 # The authors' code has 0.0051, the paper 0.005.
 PRESETS = {
@@ -50,13 +50,9 @@ def barlow_twins_loss(
     Checked against: facebookresearch/barlowtwins, lightly, solo-learn.
     """
     z = promote(stack_views(pairs, "barlow_twins"))
-    centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
-    # The centred embeddings are divided by their largest entry if it exceeds 1, because their
-    # squares could overflow.
-    largest = jnp.maximum(collectives.max(jnp.abs(centred), pairs.axis_name), 1)
-    centred = centred / largest
+    centred, scaled_by = centre(z, pairs.axis_name)
     variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
-    variance = variance + epsilon / largest**2
+    variance = variance + epsilon / scaled_by**2
     constant = variance <= 0
     normal = jnp.where(constant, 0, centred / jnp.sqrt(jnp.where(constant, 1, variance)))
     values = []

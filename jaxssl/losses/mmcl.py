@@ -126,21 +126,11 @@ def mmcl_loss(
     Checked against: anshulbshah/MMCL (INV with five kernels, PGD step by step without restarts);
     the exact optimum by SciPy's ``lsq_linear``.
     """
-    info = mmcl_info(
-        pairs,
-        kernel=kernel,
-        gamma=gamma,
-        eta=eta,
-        C=C,
-        solver=solver,
-        regularization=regularization,
-        num_steps=num_steps,
-        tol=tol,
-        step=step,
-        accelerated=accelerated,
-        alpha_init=alpha_init,
-    )
-    return _loss(pairs, info.alpha, kernel, gamma, eta)
+    of_kernel: Hyper = {"kernel": kernel, "gamma": gamma, "eta": eta}
+    svm: Hyper = {"C": C, "regularization": regularization, "solver": solver}
+    svm |= {"num_steps": num_steps, "tol": tol, "step": step, "accelerated": accelerated}
+    info = mmcl_info(pairs, **of_kernel, **svm, alpha_init=alpha_init)
+    return _loss(pairs, info.alpha, **of_kernel)
 
 
 def mmcl_info(

@@ -281,6 +281,18 @@ def dot(x: Array, y: Array) -> Array:
     return jnp.matmul(x, y.T, precision=lax.Precision.HIGHEST)
 
 
+def centre(z: Array, axis_name: str | None) -> tuple[Array, Array]:
+    """Subtract the mean over the global batch from embeddings [..., b, d], and bound the result.
+
+    Returns:
+        The centred embeddings, divided by their largest entry if it exceeds 1, because their
+        squares could overflow, and that divisor [].
+    """
+    centred = z - collectives.mean(jnp.mean(z, axis=-2, keepdims=True), axis_name)
+    scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
+    return centred / scale, scale
+
+
 def cosine(pairs: Pairs) -> Array:
     """Compute the cosine similarity [n, m] of anchors and candidates, in [-1, 1]."""
     return dot(unit(pairs.anchor), unit(pairs.candidate))

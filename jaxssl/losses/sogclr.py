@@ -7,7 +7,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import log_average, read_examples, write_examples
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
 # The defaults of LibAUC.
@@ -39,6 +39,15 @@ def sogclr_loss(
         log_u: [n] log of u before this batch, -inf for an example's first batch. None is -inf.
         temperature: tau, > 0, a number or [n].
         gamma: weight of this batch in u, in [0, 1].
+
+    Objective:
+        individual_temperature: train a temperature for every example (iSogCLR). They start at
+            ``temperature``, which must be a number.
+        rho: constant added to the gradient of a temperature; larger values lower temperatures.
+        temperature_lr: learning rate of the temperatures.
+        temperature_momentum: weight of a batch in the temperatures' gradient, in [0, 1].
+        temperature_min: lower bound of the temperatures, > 0.
+        temperature_max: upper bound of the temperatures.
 
     Returns:
         [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value
@@ -101,67 +110,49 @@ def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar
     return Average(log_mean, log_u, weight, log_u - jnp.sum(weight * logits, axis=1))
 
 
-def objective(
-    *,
-    temperature: Number = 0.1,
-    gamma: Number = 0.9,
-    individual_temperature: bool = False,
-    rho: Number = 0.3,
-    temperature_lr: Number = 0.01,
-    temperature_momentum: Number = 0.9,
-    temperature_min: float = 0.05,
-    temperature_max: float = 0.7,
-) -> Objective:
-    """Return SogCLR with its moving averages, or iSogCLR, which trains one temperature per example.
-
-    Args:
-        temperature: tau, > 0. With individual temperatures their initial value, a number.
-        gamma: weight of a batch in the moving average, in [0, 1].
-        individual_temperature: train a temperature for every example.
-        rho: constant added to the gradient of a temperature; larger values lower temperatures.
-        temperature_lr: learning rate of the temperatures.
-        temperature_momentum: weight of a batch in the temperatures' gradient, in [0, 1].
-        temperature_min: lower bound of the temperatures, > 0.
-        temperature_max: upper bound of the temperatures.
-
-    Raises:
-        ValueError: if a value is out of range, or an individual temperature starts as a schedule.
-    """
-    if individual_temperature and callable(temperature):
+def _build(hyper: Hyper) -> Objective:
+    """Keep a moving average for every example and, for iSogCLR, train its temperature."""
+    temperature, individual = hyper["temperature"], hyper.pop("individual_temperature")
+    if individual and callable(temperature):
         raise ValueError(
             "temperature must be a number if individual_temperature=True, got a schedule; "
             "set a number or individual_temperature=False"
         )
-    fixed = {
-        "temperature": temperature,
-        "gamma": gamma,
-        "rho": rho,
-        "temperature_lr": temperature_lr,
-        "temperature_momentum": temperature_momentum,
-    }
-    check(RANGES, temperature_min=temperature_min, **fixed)
 
     def init(key, num_examples, dim):
         memory = {"log_u": jnp.full(num_examples, -math.inf, jnp.float32)}
-        if individual_temperature and not callable(temperature):
+        if individual:
             memory["temperature"] = jnp.full(num_examples, temperature, jnp.float32)
             memory["gradient"] = jnp.zeros(num_examples, jnp.float32)
         return {}, memory
 
     def compute(pairs, params, memory, hyper, key):
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
-        tau = past["temperature"] if individual_temperature else hyper["temperature"]
+        tau = past["temperature"] if individual else hyper["temperature"]
         loss, log_u, slope = _terms(pairs, past["log_u"], tau, hyper["gamma"])
         new = {"log_u": write_examples(memory["log_u"], pairs, log_u, logs=True)}
-        if not individual_temperature:
+        if not individual:
             return Terms(loss, new)
         # iSogCLR trains the temperature of each example by gradient descent with momentum.
         momentum = hyper["temperature_momentum"]
         mixed = (1 - momentum) * past["gradient"] + momentum * (hyper["rho"] + slope)
         new["gradient"] = write_examples(memory["gradient"], pairs, mixed)
         tau = tau - hyper["temperature_lr"] * read_examples(new["gradient"], pairs)
-        tau = jnp.clip(tau, temperature_min, temperature_max)
+        tau = jnp.clip(tau, hyper["temperature_min"], hyper["temperature_max"])
         new["temperature"] = write_examples(memory["temperature"], pairs, tau)
         return Terms(loss, new, {"temperature": jnp.mean(tau)})
 
-    return make_objective(compute, fixed, init, per_example=True)
+    return make_objective(compute, hyper, init, per_example=True)
+
+
+objective = factory(
+    sogclr_loss,
+    RANGES,
+    _build,
+    individual_temperature=False,
+    rho=0.3,
+    temperature_lr=0.01,
+    temperature_momentum=0.9,
+    temperature_min=0.05,
+    temperature_max=0.7,
+)

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, dot, promote, stack_views, unit
+from jaxssl.losses.pairs import Pairs, centre, dot, promote, stack_views, unit
 
 RANGES = {"epsilon": "in [0, 1]"}
 
@@ -53,12 +53,9 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
 def _whiten(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
     """Whiten embeddings [b, d]: mean 0 and identity covariance over the global batch."""
     batch = z.shape[0] * collectives.device_count(axis_name)
-    centred = z - collectives.mean(jnp.mean(z, axis=0, keepdims=True), axis_name)
-    # Entries are scaled to at most 1, so that their squares do not overflow. The identity that
-    # regularises the covariance is scaled likewise, but stays large enough for the Cholesky
-    # factorisation.
-    scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
-    centred = centred / scale
+    centred, scale = centre(z, axis_name)
+    # The identity that regularises the covariance is scaled as the embeddings are, but stays large
+    # enough for the Cholesky factorisation.
     weight = jnp.maximum(epsilon / scale**2, jnp.minimum(epsilon, 64 * jnp.finfo(z.dtype).eps))
     covariance = collectives.sum(dot(centred.T, centred.T), axis_name) / max(batch - 1, 1)
     identity = jnp.eye(z.shape[1], dtype=z.dtype)

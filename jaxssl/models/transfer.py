@@ -60,11 +60,13 @@ class Transfer(NamedTuple):
             names = _names(path)
             matches = {one for one in self.freeze if names[: one.count("/") + 1] == one.split("/")}
             unused.difference_update(matches)
-            in_blocks = names[0] == "net" and layers[names[1]] <= self.freeze_blocks
-            frozen = any(name.startswith(FROZEN) for name in names)
-            adapter = any(name.startswith(ADAPTER) for name in names)
-            kept = self.lora and names[0] == "net" and not adapter
-            return bool(matches or frozen or kept or (self.freeze_blocks and in_blocks))
+            if matches or any(name.startswith(FROZEN) for name in names):
+                return True
+            if names[0] != "net":
+                return False
+            if self.lora and not any(name.startswith(ADAPTER) for name in names):
+                return True
+            return self.freeze_blocks > 0 and layers[names[1]] <= self.freeze_blocks
 
         tree = jax.tree_util.tree_map_with_path(is_frozen, params)
         if unused:
@@ -95,10 +97,11 @@ class Transfer(NamedTuple):
         if not (self.freeze or self.freeze_blocks or self.lora):
             return loss
 
+        def stop(frozen: bool, p: Array) -> Array:
+            return lax.stop_gradient(p) if frozen else p
+
         def partial_loss(params: Collection, *args: object, **kwargs: object) -> T:
-            stop = lambda frozen, p: lax.stop_gradient(p) if frozen else p  # noqa: E731
-            params = jax.tree.map(stop, self.frozen(params), params)
-            return loss(params, *args, **kwargs)
+            return loss(jax.tree.map(stop, self.frozen(params), params), *args, **kwargs)
 
         return partial_loss
 

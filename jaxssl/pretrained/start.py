@@ -140,18 +140,21 @@ def _replace(
 ) -> tuple[Collection, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
-    def place(new: Variables, kind: str, tree: Collection) -> Collection:
+    def replace(new: Variables, kind: str, tree: Collection) -> Collection:
         values = {name: new[name][kind] for name in new if name in tree}
         old = {name: tree[name] for name in values}
-        # Every array is a copy, because the training step donates its input.
-        put = lambda x, like: jnp.copy(jax.device_put(np.array(x, like.dtype), like.sharding))  # noqa: E731
-        return {**tree, **jax.tree.map(put, values, old)}
+        return {**tree, **jax.tree.map(_place, values, old)}
 
-    carried = carried._replace(batch_stats=place(variables, "batch_stats", carried.batch_stats))
+    carried = carried._replace(batch_stats=replace(variables, "batch_stats", carried.batch_stats))
     if carried.target:
-        target = {kind: place(variables, kind, tree) for kind, tree in carried.target.items()}
+        target = {kind: replace(variables, kind, tree) for kind, tree in carried.target.items()}
         carried = carried._replace(target=target)
-    return place(variables, "params", params), carried
+    return replace(variables, "params", params), carried
+
+
+def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
+    # Every array is a copy, because the training step donates its input.
+    return jnp.copy(jax.device_put(np.array(array, like.dtype), like.sharding))
 
 
 def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-# Larger images are averaged down to this side in pixels. Browsers enlarge smaller ones.
+# The short side of a thumbnail is less than twice this, in pixels. Browsers enlarge smaller ones.
 THUMBNAIL = 64
 # Series differ in marker and dashes, so that they can be told apart without colour.
 MARKERS = "o^sDvPX*<>hd"
@@ -58,6 +58,15 @@ def figure_png(figure: Figure, dpi: int = 180) -> bytes:
     return png.getvalue()
 
 
+def shrink(images: np.ndarray) -> np.ndarray:
+    """Shrink uint8 images [..., h, w, c] to thumbnails, by averaging over an integer factor."""
+    *n, h, w, c = images.shape
+    factor = max(1, min(h, w) // THUMBNAIL)
+    h, w = h // factor, w // factor
+    blocks = images[..., : h * factor, : w * factor, :].reshape(*n, h, factor, w, factor, c)
+    return blocks.mean((-4, -2)).astype(np.uint8)
+
+
 def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
     """Return a small version of an image for a report page.
 
@@ -66,10 +75,9 @@ def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
         alt: description.
         css: "first" or "other" for a frame, "" for none.
     """
-    shrink = max(1, min(pixels.shape[:2]) // THUMBNAIL)
-    h, w = (side // shrink for side in pixels.shape[:2])
-    blocks = pixels[: h * shrink, : w * shrink].reshape(h, shrink, w, shrink, -1)
+    small = shrink(pixels)
+    h, w = small.shape[:2]
     png = io.BytesIO()
-    imsave(png, np.broadcast_to(blocks.mean((1, 3)).astype(np.uint8), (h, w, 3)), format="png")
+    imsave(png, np.broadcast_to(small, (h, w, 3)), format="png")
     enlarged = "pixels" if min(h, w) < THUMBNAIL else ""
     return embed_png(png.getvalue(), alt, f"thumb {enlarged} {css}")

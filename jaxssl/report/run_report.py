@@ -31,11 +31,6 @@ PROTOCOLS = {
     "svm": "support vector machines in ten-fold cross-validation over all examples",
     "zeroshot": "class whose prompts are nearest",
 }
-# These fields of a row of results.json are not settings of its protocol.
-NOT_SETTINGS = (
-    *("protocol", "metric", "value", "std", "unit", "features", "details"),
-    *("source", "loss", "checkpoint", "step", "layer", "dataset", "data", "bank", "split", "seed"),
-)
 MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion matrices.
 # The card shows one accuracy of each of the first protocols of this list that were evaluated.
 CARD_PROTOCOLS = (
@@ -140,7 +135,7 @@ def _facts(
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
-    steps = [r["step"] for r in rows if r.get("features") == "pretrained" and r["step"]]
+    steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
@@ -182,18 +177,14 @@ def _comparable(row: results.Row, other: results.Row) -> bool:
     """Return whether two results are of one protocol, preset, data set and seed."""
     names = ("protocol", "dataset", "data", "bank", "split", "seed")
     same_step = row["features"] != "pretrained" or row["step"] == other["step"]
-    preset = [r.get("details", {}).get("preset") for r in (row, other)]
-    return (
-        same_step
-        and preset[0] == preset[1]
-        and all(row.get(name) == other.get(name) for name in names)
-    )
+    same_preset = row["details"].get("preset") == other["details"].get("preset")
+    return same_step and same_preset and all(row.get(n) == other.get(n) for n in names)
 
 
 def _collapse(metrics: Sequence[Metrics], rows: Sequence[results.Row]) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
     for row in reversed(rows):
-        if row["features"] == "pretrained" and "verdict" in row.get("details", {}):
+        if row["features"] == "pretrained" and "verdict" in row["details"]:
             return str(row["details"]["verdict"])
     spread = [
         value for value in files.metric_series(metrics, "feature_std")[1] if files.is_finite(value)
@@ -215,7 +206,7 @@ def _results(rows: Sequence[results.Row]) -> list[dict[str, object]]:
         # checkpoint.
         is_pretrained = row["features"] == "pretrained"
         steps = {row["step"]} if is_pretrained else pretrained_steps or {None}
-        metric = row["protocol"], row.get("details", {}).get("preset"), row["metric"]
+        metric = row["protocol"], row["details"].get("preset"), row["metric"]
         for step in sorted(steps, key=str):
             group = groups.setdefault((layer, *(row.get(name) for name in names), step), {})
             group.setdefault(metric, {})[row["features"]] = row
@@ -232,7 +223,7 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
     groups: dict[tuple[str, str], list[Kinds]] = {}
     for kinds in metrics:
         row = next(iter(kinds.values()))
-        preset = str(row.get("details", {}).get("preset") or "")
+        preset = str(row["details"].get("preset") or "")
         groups.setdefault((row["protocol"], preset), []).append(kinds)
     rows = [row for kinds in metrics for row in kinds.values()]
     source = results.describe_source(
@@ -267,13 +258,10 @@ def _settings(kinds: Kinds) -> str:
     """Describe how a metric was measured. Settings that differ between columns are all given."""
     settings: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in results.KINDS if kind in kinds):
-        extra = {key: value for key, value in row.items() if key not in NOT_SETTINGS}
-        for key, value in (extra | row.get("details", {})).items():
-            if (
-                key != "preset"
-                and not isinstance(value, dict)
-                and (not isinstance(value, list) or len(value) <= MAX_LIST)
-            ):
+        extra = {key: value for key, value in row.items() if key not in results.Row.__annotations__}
+        for key, value in (extra | row["details"]).items():
+            is_long = isinstance(value, dict) or (isinstance(value, list) and len(value) > MAX_LIST)
+            if key != "preset" and not is_long:
                 settings.setdefault(key, []).append(files.format_setting(value))
     texts = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
     return ", ".join(texts)

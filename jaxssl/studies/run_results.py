@@ -83,8 +83,8 @@ def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str
     shared = {k: v for k, v in configs[0].items() if all(k in c and c[k] == v for c in configs)}
     entries = []
     for (name, result), flat in zip(runs, configs, strict=True):
-        own = {key: value for key, value in flat.items() if key not in shared}
-        entries.append({"cell": name, **result._asdict(), "config": own})
+        others = {key: value for key, value in flat.items() if key not in shared}
+        entries.append({"cell": name, **result._asdict(), "config": others})
         for key in ("workdir", "history", "baselines"):
             del entries[-1][key]
     return {"config": shared, "runs": entries}

@@ -170,8 +170,8 @@ def scale_config(scale: str, paper: str = "") -> str:
     """
     if scale == "paper_simclr" and paper not in ("", "simclr"):
         raise UserError(f"--scale paper_simclr is not for this study of {paper}; take paper")
-    own = f"{scale}_{paper}"
-    return f"studies:{own if own in scales.VARIANTS else scale}"
+    of_paper = f"{scale}_{paper}"
+    return f"studies:{of_paper if of_paper in scales.VARIANTS else scale}"
 
 
 def select_methods(

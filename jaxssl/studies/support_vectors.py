@@ -13,13 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
-from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.features import encode_images
 from jaxssl.evaluation.loss_inspection import SupportVectors, same_class_share, support_vectors
-from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.studies import grid
 from jaxssl.studies.kernels import mmcl
@@ -112,11 +110,10 @@ def _analyse(workdir: Path) -> Analysis:
     encoder = load_pretrained(workdir)  # before others use the config, because it checks it
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)
-    views = pairs["views"]
-    mesh = distributed.make_mesh()
-    variables = distributed.replicate(encoder.variables, mesh)
-    encode = make_encode(encoder, encoder.inputs._replace(crop=0.0), "projector")
-    z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
+    views = pairs["views"][:, :2]  # [n, 2, s, s, c], already of the network's size
+    inputs = encoder.inputs._replace(crop=0.0)
+    z = encode_images(encoder, views.reshape(-1, *views.shape[2:]), inputs)
+    z1, z2 = z[::2], z[1::2]
     settings = loss_inspection.mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
     labels = train.labels[: len(images)] if train.labelled else None
     return Analysis(

@@ -12,6 +12,7 @@ from jaxssl.data import source
 from jaxssl.evaluation import context, rows
 from jaxssl.evaluation.context import make_contexts
 from jaxssl.evaluation.protocols import knn
+from jaxssl.kinds import image
 from jaxssl.models import convnet
 from jaxssl.pretrained.encoder import make_encode
 
@@ -120,8 +121,8 @@ def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mes
     one_size = load(labelled, "train")
     many = one_size.__class__(**{**vars(one_size), "shape": (None, None, 3)})
     color = encoder._replace(inputs=encoder.inputs._replace(channels=3))
-    assert context.resolve_inputs(color.inputs, one_size).crop == 0.75
-    assert context.resolve_inputs(color.inputs, many).crop == 0
+    assert image.fit_inputs(color.inputs, one_size).crop == 0.75
+    assert image.fit_inputs(color.inputs, many).crop == 0
 
 
 def test_features_of_copies_are_averaged_by_example(encoder):

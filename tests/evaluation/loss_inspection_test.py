@@ -16,6 +16,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import run_report
+from jaxssl.report.images import shrink
 from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
@@ -167,7 +168,7 @@ def test_gallery_of_an_earlier_version_is_rewritten(run, tmp_path):
 
 def test_thumbnails_are_means_of_blocks():
     images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
-    result = loss_inspection.thumbnails(images)
+    result = shrink(images)
     assert result.shape == (2, 65, 100, 3)
     assert result[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
-    np.testing.assert_array_equal(loss_inspection.thumbnails(images[:, :60]), images[:, :60])
+    np.testing.assert_array_equal(shrink(images[:, :60]), images[:, :60])

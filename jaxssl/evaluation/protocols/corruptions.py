@@ -112,10 +112,12 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     def classify(features: np.ndarray) -> np.ndarray:
         return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
+    def predict(images: np.ndarray | LazyArray) -> np.ndarray:
+        return classify(encode(images))
+
     images, labels = context.test.images(context.size), features.test_labels
     drawn = subset(len(labels), limit, seed=seed)
     clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
-    predict = lambda x: classify(encode(x))  # noqa: E731
     if published:
         accuracies = _evaluate_published(published, predict)
     else:

@@ -1,5 +1,7 @@
 """Surface normals: angles between true normals and those that a dense head on a ResNet predicts."""
 
+from functools import partial
+
 import numpy as np
 
 from jaxssl.evaluation import protocol as base
@@ -36,10 +38,9 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         Goyal et al., Scaling and Benchmarking Self-Supervised Visual Representation Learning, 2019.
     """
     images, training = base.images_of(context), PRESETS[preset]["training"]
-
     for source in (images.train, images.test):
         surface_normals.check(source, context.data)
-    read = lambda indices: surface_normals.read(images.train, indices, context.data)  # noqa: E731
+    read = partial(surface_normals.read, images.train, data=context.data)
     predict, _ = fit_dense_head(images.encoder, training, read, len(images.train), seed)
     errors = []
     for i in range(len(images.test)):
