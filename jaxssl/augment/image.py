@@ -12,6 +12,9 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+# Ranges of the erased box, as in torchvision: fractions of the image's area, and width / height.
+ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
+
 
 def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilinear") -> Array:
     """Crop an image to ``box`` and resize it to ``size`` x ``size`` with an antialiased filter.
@@ -217,29 +220,20 @@ def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
     return jnp.clip(image + stddev * to_normal(u), 0, 1)
 
 
-def erase(image: Array, box: Array, value: float = 0.5) -> Array:
-    """Set the pixels of an image whose centre lies in ``box`` to ``value``.
+def erase(image: Array, box: Array) -> Array:
+    """Set the pixels of an image whose centre lies in ``box`` to 0.5, 0 in a network's input.
 
     Args:
         image: [h, w, c].
         box: [4] left, top, right, bottom in pixels.
-        value: new value of all channels, in [0, 1].
     """
     x, y = _positions(image.shape[1]) + 0.5, _positions(image.shape[0]) + 0.5
     left, top, right, bottom = box
     inside = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))[None, :]
-    return jnp.where(inside[:, :, None], value, image)
+    return jnp.where(inside[:, :, None], 0.5, image)
 
 
-def random_erase(
-    u: Array,
-    image: Array,
-    probability: float,
-    *,
-    scale: Sequence[float] = (0.02, 0.33),
-    ratio: Sequence[float] = (0.3, 3.3),
-    value: float = 0.5,
-) -> Array:
+def random_erase(u: Array, image: Array, probability: float) -> Array:
     """Erase a random box of an image with ``probability``.
 
     A box side longer than the image side is shortened. The paper draws again.
@@ -247,16 +241,14 @@ def random_erase(
     Args:
         u: [5] uniform in [0, 1): whether to erase, then the numbers for `random_crop_box`.
         image: [h, w, c].
-        probability: probability of erasing a box.
-        scale: smallest and largest area, as a fraction of the image.
-        ratio: smallest and largest width / height.
-        value: new value of the pixels. 0.5 becomes 0 in the input of a network.
+        probability: probability of erasing a box, whose area and ratio of width to height lie in
+            `ERASED_AREA` and `ERASED_RATIO`.
 
     References:
-        Zhong et al., Random Erasing Data Augmentation, 2020. The ranges are torchvision's.
+        Zhong et al., Random Erasing Data Augmentation, 2020.
     """
-    box = random_crop_box(u[1:], image.shape, scale, ratio)
-    return jnp.where(u[0] < probability, erase(image, box, value), image)
+    box = random_crop_box(u[1:], image.shape, ERASED_AREA, ERASED_RATIO)
+    return jnp.where(u[0] < probability, erase(image, box), image)
 
 
 def between(u: Array, low: Array | float, high: Array | float) -> Array:

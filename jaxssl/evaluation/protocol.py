@@ -174,7 +174,7 @@ class EvalContext(NamedTuple):
     features: Features
     train: "Source | None" = None
     test: "Source | None" = None
-    encode: Callable[[np.ndarray], np.ndarray] | None = None
+    encode: Callable[..., np.ndarray] | None = None
     views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
     encoder: "PretrainedEncoder | None" = None
     size: int = 0

@@ -30,7 +30,7 @@ def render(
         files: names of the exported files.
         results: rows of results.json for this checkpoint.
     """
-    metadata, inputs, net = pretrained.metadata, pretrained.inputs, pretrained.encoder.net
+    metadata, net = pretrained.metadata, pretrained.encoder.net
     params = jax.tree.leaves(pretrained.variables["net"]["params"])
     custom = components.is_custom(metadata["net"]["name"])
     return _TEMPLATES.get_template("model_card.jinja").render(
@@ -40,13 +40,10 @@ def render(
         parameters=sum(math.prod(x.shape) for x in params),
         num_features=num_features,
         precision=pretrained.encoder.precision,
-        inputs=inputs,
-        size=inputs.size,
-        channels=inputs.channels,
-        config=metadata.get("config"),
+        inputs=pretrained.inputs,
         results=results,
         files=files,
-        **({} if custom else _in_pytorch(net, inputs)),
+        **({} if custom else _in_pytorch(net, pretrained.inputs)),
     )
 
 

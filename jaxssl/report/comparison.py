@@ -1,10 +1,11 @@
 """Write the page that compares runs: their results, training curves and different settings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
@@ -18,7 +19,6 @@ from jaxssl.report.workdir import flatten, format_setting, length, speed
 from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
-ABSENT = "(absent)"  # text in place of a setting that a run lacks
 # For these percentages less is better. Metrics in other units are not ranked.
 LOWER_IS_BETTER = (
     "corruption_drop",
@@ -40,6 +40,16 @@ DATA_FIELDS = (
 FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
 Cells = dict[int, list[Row]]  # maps a group's index to the result rows of its runs
+Source = tuple[tuple[str, str], ...]  # names and values of the settings of the data
+
+
+class Line(NamedTuple):
+    """What a line of a results table measures."""
+
+    protocol: str
+    preset: str | None
+    metric: str
+    unit: str
 
 
 def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
@@ -95,7 +105,7 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
             seed_groups=[f"{group.name} ({group.seeds})" for group in groups if group.seeds],
             best=BEST,
             num_left_out=sum(run.left_out for run in runs),
-            differences=_differences(list(tables)),
+            differences=_differences(tables),
             results=[_result(source, lines, groups) for source, lines in tables.items()],
             curves=comparison_curves(groups),
             settings=_settings_table(groups),
@@ -129,20 +139,20 @@ def _format_time(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
-    """Group results by data source, and by protocol, preset, metric and unit."""
-    tables: dict[tuple, dict[tuple, Cells]] = {}
+def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
+    """Group results by data source and line."""
+    tables: dict[Source, dict[Line, Cells]] = {}
     for index, group in enumerate(groups):
         for run in group.runs:
             for row in run.rows:
-                line = row["protocol"], row["details"].get("preset"), row["metric"]
-                lines = tables.setdefault(_data_source(row, run), {})
-                cells = lines.setdefault((*line, row.get("unit", "%")), {})
+                preset, unit = row["details"].get("preset"), row.get("unit", "%")
+                line = Line(row["protocol"], preset, row["metric"], unit)
+                cells = tables.setdefault(_data_source(row, run), {}).setdefault(line, {})
                 cells.setdefault(index, []).append(row)
     return tables
 
 
-def _data_source(row: Row, run: Run) -> tuple[tuple[str, str], ...]:
+def _data_source(row: Row, run: Run) -> Source:
     """Return names and values of the data settings that agree between comparable results."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
@@ -154,7 +164,7 @@ def _data_source(row: Row, run: Run) -> tuple[tuple[str, str], ...]:
     return tuple(source)
 
 
-def _differences(sources: Sequence[tuple]) -> list[str]:
+def _differences(sources: Iterable[Source]) -> list[str]:
     """List the fields in which the data sources of the tables differ, with their values."""
     values: dict[str, list[str]] = {}
     for name, value in (pair for source in sources for pair in source):
@@ -164,7 +174,7 @@ def _differences(sources: Sequence[tuple]) -> list[str]:
 
 
 def _result(
-    source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]
+    source: Source, lines: Mapping[Line, Cells], groups: Sequence[Group]
 ) -> dict[str, object]:
     """Build the table of one data source, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
@@ -173,11 +183,11 @@ def _result(
         about = " · ".join(filter(None, [group.runs[0].loss, group.seeds]))
         heads.append(Cell(group.name, note=about))
     body = []
-    for (protocol, preset, metric, unit), cells in lines.items():
-        name = metric_name(metric, unit)
-        best = _best(metric, unit, cells)
+    for line, cells in lines.items():
+        best = _best(line, cells)
         values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
-        body.append([Cell(name, note=protocol + (f":{preset}" if preset else "")), *values])
+        note = ":".join(filter(None, (line.protocol, line.preset)))
+        body.append([Cell(metric_name(line.metric, line.unit), note), *values])
     dataset, bank, split, layer = (value for _, value in source[: len(DATA_FIELDS)])
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
     settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) :] if value]
@@ -193,13 +203,13 @@ def _mean(rows: Sequence[Row]) -> float | None:
     return fmean(values) if values and all(map(isfinite, values)) else None
 
 
-def _best(metric: str, unit: str, cells: Cells) -> set[int]:
+def _best(line: Line, cells: Cells) -> set[int]:
     """Return the indices of the best results to two decimals, or none if all are equal."""
     means = {index: _mean(rows) for index, rows in cells.items()}
     rounded = {index: round(mean, 2) for index, mean in means.items() if mean is not None}
-    if unit != "%" or len(set(rounded.values())) < 2:
+    if line.unit != "%" or len(set(rounded.values())) < 2:
         return set()
-    best = (min if metric in LOWER_IS_BETTER else max)(rounded.values())
+    best = (min if line.metric in LOWER_IS_BETTER else max)(rounded.values())
     return {index for index, value in rounded.items() if value == best}
 
 
@@ -207,12 +217,10 @@ def _value(rows: Sequence[Row], num_runs: int, *, best: bool) -> str | Cell:
     """Format a result, or the mean over seeds with the number of seeds."""
     if not rows:
         return "–"
-    text = format_value(rows[0])
+    mean, text = _mean(rows), format_value(rows[0])
     if len(rows) > 1:
-        mean = _mean(rows)
-        text = "not finite"
-        if mean is not None:
-            text = f"{mean:.2f} ± {stdev(row['value'] for row in rows):.2f}"
+        spread = stdev(row["value"] for row in rows) if mean is not None else None
+        text = "not finite" if spread is None else f"{mean:.2f} ± {spread:.2f}"
     some = f"{len(rows)} of " if len(rows) < num_runs else ""
     note = f"{some}{num_runs} seeds" if num_runs > 1 else ""
     return Cell(f"{text} {BEST}" if best else text, note, bold=best)
@@ -224,10 +232,10 @@ def _settings_table(groups: Sequence[Group]) -> Table:
     keys = sorted({key for config in configs for key in config if key != "seed"})
     rows = []
     for key in keys:
-        values = [config.get(key, ABSENT) for config in configs]
-        if len({json.dumps(value) for value in values}) > 1:
+        if len({json.dumps(config[key]) if key in config else None for config in configs}) > 1:
             note = "does not change the result" if key in CHANGEABLE_KEYS else ""
-            rows.append([Cell(key, note), *map(_format_setting, values)])
+            values = (_format_setting(c[key]) if key in c else "–" for c in configs)
+            rows.append([Cell(key, note), *values])
     seeds = [
         ", ".join(format_setting(run.config.get("seed")) for run in group.runs) for group in groups
     ]
@@ -240,6 +248,4 @@ def _settings_table(groups: Sequence[Group]) -> Table:
 
 def _format_setting(value: object) -> str:
     """Format a setting in full precision, so that small differences show."""
-    if value == ABSENT:
-        return "–"
     return str(value) if isinstance(value, float) else format_setting(value) or "empty"
