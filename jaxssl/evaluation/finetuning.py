@@ -18,6 +18,7 @@ from jaxssl import collectives, distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
 from jaxssl.augment.views import Inputs, match_channels, standardise, to_float
+from jaxssl.components import Settings
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
@@ -87,6 +88,11 @@ class Training(NamedTuple):
     mixup: float = 0.0
     cutmix: float = 0.0
     smoothing: float = 0.0
+
+
+def preset(lr: object, weight_decay: object, **training: Any) -> Settings:
+    """Return the settings of a protocol's preset: `Training`, and numbers or tuples to search."""
+    return {"training": Training(**training), "lr": lr, "weight_decay": weight_decay}
 
 
 class Classifier(NamedTuple):

@@ -33,16 +33,7 @@ PROTOCOLS = {
 }
 MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion matrices.
 # The card shows one accuracy of each of the first protocols of this list that were evaluated.
-CARD_PROTOCOLS = (
-    "knn",
-    "linear",
-    "fewshot",
-    "svm",
-    "zeroshot",
-    "captions",
-    "retrieval",
-    "finetune",
-)
+ON_CARD = ("knn", "linear", "fewshot", "svm", "zeroshot", "captions", "retrieval", "finetune")
 NUM_FIGURES = 3
 COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which needs JAX
 
@@ -157,7 +148,7 @@ def _facts(
 def _key_figures(rows: Sequence[results.Row]) -> list[KeyFigure]:
     """Return the accuracies of the card, of the last evaluated encoder and data set."""
     figures = []
-    for protocol in CARD_PROTOCOLS:
+    for protocol in ON_CARD:
         last = [r for r in rows if (r["protocol"], r["features"]) == (protocol, "pretrained")]
         if not last or last[-1].get("unit", "%") != "%":
             continue

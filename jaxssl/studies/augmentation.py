@@ -14,16 +14,11 @@ AUGMENTS = {
     "AutoAugment": {"augment.name": "policy", "augment.policy": "autoaugment_cifar", **SIZE},
 }
 TCL = {"SimAugment": {"loss.k2": 1.2}}  # from Appendix A.2.4 of the TCL paper
+CROP = {"augment.name": "policy", "augment.size": 16, "augment.pad": 2, "augment.flip": 0.0}
 SMALL_IMAGES = {
     "own": {},
-    "crop": {"augment.name": "policy", "augment.size": 16, "augment.pad": 2, "augment.flip": 0.0},
-    "randaugment": {
-        "augment.name": "policy",
-        "augment.policy": "randaugment",
-        "augment.size": 16,
-        "augment.pad": 2,
-        "augment.flip": 0.0,
-    },
+    "crop": CROP,
+    "randaugment": {**CROP, "augment.policy": "randaugment"},
 }
 
 

@@ -1,58 +1,47 @@
 """Fine-tune all weights, with a grid search over learning rate and weight decay."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.data.splits import Source
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.finetuning import Training, Tuner
 
 METRICS = ("top1", "top5", "mean_per_class")
+
+
+def _searched(lr: tuple[float, ...], decays: tuple[float, ...], **training: Any) -> Settings:
+    """Return arguments of `evaluate`: learning rates and weight decays to choose from."""
+    return {**finetuning.preset(lr, decays, **training), "validation": 0.2}
+
+
 # MoCo-v3's transfer runs DeiT's code: learning rate lr * batch / 512, crop and flip, no
 # RandAugment. Differs from the released code: stochastic depth is the pretrained network's (there
 # 0.1, on Pets 0), and a patch projection that pretraining froze stays frozen.
-MOCO_V3 = Training(
-    optimiser="adamw",
-    batch_size=1024,
-    epochs=100,
-    warmup=3,
-    lr_batch=512,
-    crop_scale=(0.05, 1.0),
-    smoothing=0.1,
-)
+def _moco_v3(*decays: float, **changes: float) -> Settings:
+    settings = {"optimiser": "adamw", "batch_size": 1024, "epochs": 100, "warmup": 3}
+    settings |= {"lr_batch": 512, "crop_scale": (0.05, 1.0), "smoothing": 0.1}
+    return _searched((3e-4,), decays, **settings, **changes)
+
+
 # The many-shot transfer of Kornblith et al. in ssl-transfer.
 # Differs from the released code, which uses the predefined validation sets of DTD and Flowers (here
 # a share of all training images), applies weight decay to all parameters (here to matrices), and
 # resizes test images whole (here their central 87.5 % if images have different sizes).
+RATES, DECAYS = (1e-4, 1e-3, 1e-2, 1e-1), (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 SSL_TRANSFER = {
-    "training": Training(nesterov=True, batch_size=64, steps=5000),
-    "lr": (1e-4, 1e-3, 1e-2, 1e-1),
-    "weight_decay": (0.0, 1e-6, 1e-5, 1e-4, 1e-3),
-    "validation": 0.2,
+    **_searched(RATES, DECAYS, nesterov=True, batch_size=64, steps=5000),
     "decay_over_lr": True,
 }
-
-
-def _moco_v3(*decays: float, **changes: float) -> dict[str, object]:
-    training = MOCO_V3._replace(**changes)
-    return {"training": training, "lr": (3e-4,), "weight_decay": decays, "validation": 0.2}
-
-
-# Each preset holds arguments of `evaluate`.
+# This preset takes seconds on a laptop with a small network. It has no flips, because flips change
+# the class in data sets such as digits.
+QUICK = {"optimiser": "adamw", "batch_size": 64, "steps": 100, "warmup": 1, "flip": 0.0}
 PRESETS = {
-    # This preset takes seconds on a laptop with a small network. It has no flips, because flips
-    # change the class in data sets such as digits.
-    "quick": {
-        "training": Training(
-            optimiser="adamw", batch_size=64, steps=100, warmup=1, crop_scale=(0.5, 1.0), flip=0.0
-        ),
-        "lr": (3e-3,),
-        "weight_decay": (0.01,),
-        "validation": 0.2,
-    },
+    "quick": _searched((3e-3,), (0.01,), **QUICK, crop_scale=(0.5, 1.0)),
     # This preset is for data sets that have none in MoCo-v3's README.
     "moco_v3": _moco_v3(0.1, 0.3),
     "moco_v3_mix": _moco_v3(0.1, 0.3, mixup=0.8, cutmix=1.0),

@@ -1,6 +1,7 @@
 """Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,15 +14,6 @@ from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.finetuning import Training
 
-HCL = Training(
-    optimiser="adam",
-    batch_size=512,
-    epochs=100,
-    schedule="constant",
-    frozen=True,
-    moving_statistics=True,
-    augment="simclr",
-)
 # "C" lists inverse L2 strengths to choose from. "validation" is the share of the training set to
 # choose on. "tolerance" is the gradient norm at which a fit ends, relative to the norm at zero
 # weights.
@@ -32,6 +24,10 @@ FAST: dict[str, object] = {
     "max_iter": 500,
 }
 DEFAULT = "fast"
+on_crops = partial(finetuning.preset, frozen=True)
+
+HCL = {"optimiser": "adam", "batch_size": 512, "epochs": 100, "schedule": "constant"}
+SOLO_LEARN = {"batch_size": 256, "epochs": 100, "schedule": "step", "milestones": (60, 80)}
 PRESETS: base.Presets = {
     "fast": FAST,
     # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
@@ -39,51 +35,23 @@ PRESETS: base.Presets = {
     "video": {**FAST, "normalised": True},
     # These are the settings of MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at
     # batch size 1024.
-    "paper_imagenet": {
-        "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),
-        "lr": 0.1,
-        "weight_decay": 0.0,
-    },
-    "cifar": {
-        "training": HCL._replace(moving_statistics=False, augment="resized"),
-        "lr": 1e-3,
-        "weight_decay": 1e-6,
-    },
-    # These are solo-learn's settings.
-    "cifar_sgd": {
-        "training": Training(
-            batch_size=256, epochs=100, schedule="step", milestones=(60, 80), frozen=True
-        ),
-        "lr": 0.1,
-        "weight_decay": 0.0,
-    },
+    "paper_imagenet": on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
+    "cifar": on_crops(1e-3, 1e-6, **HCL),
+    "cifar_sgd": on_crops(0.1, 0.0, **SOLO_LEARN),
     # TCL's appendices A.1 and A.3: the second stage with labels, and the linear layer without. The
     # paper does not state the batch size and the crops. The weight decay is stated with labels.
-    "tcl": {
-        "training": Training(batch_size=256, epochs=50, frozen=True, augment="pad"),
-        "lr": 0.5,
-        "weight_decay": 1e-4,
-    },
-    "tcl_imagenet": {
-        "training": Training(batch_size=256, epochs=50, frozen=True),
-        "lr": 0.5,
-        "weight_decay": 1e-4,
-    },
-    "tcl_views": {
-        "training": Training(batch_size=256, epochs=100, frozen=True),
-        "lr": 0.5,
-        "weight_decay": 0.0,
-    },
+    "tcl": on_crops(0.5, 1e-4, batch_size=256, epochs=50, augment="pad"),
+    "tcl_imagenet": on_crops(0.5, 1e-4, batch_size=256, epochs=50),
+    "tcl_views": on_crops(0.5, 0.0, batch_size=256, epochs=100),
     # These are the settings of MMCL's ImageNet code, with the paper's number of epochs.
-    "mmcl_imagenet": {
-        "training": Training(batch_size=4096, epochs=100, schedule="linear", frozen=True),
-        "lr": 1.6,
-        "weight_decay": 0.0,
-    },
+    "mmcl_imagenet": on_crops(1.6, 0.0, batch_size=4096, epochs=100, schedule="linear"),
     # This preset follows the released code of HCL and MMCL, for comparison with its numbers: the
     # frozen backbone's BatchNorm is in training mode, and the best test accuracy of every 5th epoch
     # is reported.
-    "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
+    "hcl_quirks": {
+        **on_crops(1e-3, 1e-6, **HCL, moving_statistics=True, augment="simclr"),
+        "best_of_every": 5,
+    },
 }
 
 
@@ -190,7 +158,7 @@ class Outcome(NamedTuple):
     best_epoch: float | None = None
 
 
-def evaluate_on_crops(
+def evaluateon_crops(
     images: base.Images,
     *,
     training: Training,
@@ -240,7 +208,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[
     if context.encoder is None:
         return []
     images = base.images_of(context)
-    outcome = evaluate_on_crops(images, **settings, seed=seed)
+    outcome = evaluateon_crops(images, **settings, seed=seed)
     training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
     details = finetuning.summarise(training, lr, decay, len(images.train), images.mesh.size)
     details["train_loss"] = outcome.train_loss

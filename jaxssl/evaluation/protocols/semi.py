@@ -2,32 +2,27 @@
 
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation import protocol as base
-from jaxssl.evaluation.finetuning import Training
 
-QUICK = {
-    "training": Training(
-        optimiser="adamw", batch_size=8, steps=100, head_lr=10.0, crop_scale=(0.5, 1.0), flip=0.0
-    ),
-    "lr": 1e-3,
-    "weight_decay": 0.01,
-}
-SIMCLR = Training(nesterov=True, batch_size=4096, lr_batch=256)
-SWAV = Training(batch_size=256, epochs=20, schedule="step", milestones=(12, 16), gamma=0.2)
+SIMCLR = {"nesterov": True, "batch_size": 4096, "lr_batch": 256}
+SWAV = {"batch_size": 256, "epochs": 20, "schedule": "step", "milestones": (12, 16), "gamma": 0.2}
+
+
+# This preset takes seconds on a laptop with a small network. It has no flips, because flips change
+# the class in data sets such as digits.
+QUICK = {"optimiser": "adamw", "batch_size": 8, "steps": 100, "crop_scale": (0.5, 1.0), "flip": 0.0}
 # Each preset maps a share of the labels to training settings.
 PRESETS = {
-    # This preset takes seconds on a laptop with a small network. It has no flips, because flips
-    # change the class in data sets such as digits.
-    "quick": {0.01: QUICK, 0.1: QUICK},
+    "quick": dict.fromkeys((0.01, 0.1), finetuning.preset(1e-3, 0.01, **QUICK, head_lr=10.0)),
     # SimCLR, B.5: the learning rate is 0.05 * batch / 256, without warm-up and weight decay.
     "simclr": {
-        0.01: {"training": SIMCLR._replace(epochs=60), "lr": 0.05, "weight_decay": 0.0},
-        0.1: {"training": SIMCLR._replace(epochs=30), "lr": 0.05, "weight_decay": 0.0},
+        0.01: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=60),
+        0.1: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=30),
     },
     # SwAV's README, also used by Barlow Twins: --lr 0.02 --lr_last_layer 5, and --lr 0.01
     # --lr_last_layer 0.2.
     "swav": {
-        0.01: {"training": SWAV._replace(head_lr=5 / 0.02), "lr": 0.02, "weight_decay": 0.0},
-        0.1: {"training": SWAV._replace(head_lr=0.2 / 0.01), "lr": 0.01, "weight_decay": 0.0},
+        0.01: finetuning.preset(0.02, 0.0, **SWAV, head_lr=5 / 0.02),
+        0.1: finetuning.preset(0.01, 0.0, **SWAV, head_lr=0.2 / 0.01),
     },
 }
 
