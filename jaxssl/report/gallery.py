@@ -1,6 +1,6 @@
 """Images of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -165,24 +165,8 @@ def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | 
     return Table("results", head, rows, title) if rows else None
 
 
-def _anchor(gallery: Gallery, query: int, number: int) -> Cell:
-    name = class_name(gallery["class_names"], gallery["block_label"][query])
-    return image_cell(gallery["block"][query], f"anchor {number + 1}", [name], "first")
-
-
-def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -> Cell:
-    anchor_label, label = gallery["block_label"][query], gallery["block_label"][other]
-    same = bool(anchor_label == label >= 0)
-    name = (SAME_CLASS if same else "") + class_name(gallery["class_names"], label)
-    return image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
-
-
 def _anchor_table(
-    gallery: Gallery,
-    title: str,
-    anchors: np.ndarray,
-    places: np.ndarray,
-    describe: Callable[[int, int], tuple[str, str]],
+    gallery: Gallery, title: str, anchors: np.ndarray, places: np.ndarray, texts: list[list[str]]
 ) -> Table:
     """Build a table with a row for each anchor, and its negatives beside it.
 
@@ -191,33 +175,34 @@ def _anchor_table(
         title: of the table.
         anchors: their places in the block, [q].
         places: of their negatives, [q, k]; -1 means no image.
-        describe: maps q and k to a negative's description and the line above its class.
+        texts: lines above the classes of the negatives, [q][k].
     """
+    block, labels, names = (gallery[key] for key in ("block", "block_label", "class_names"))
+
+    def negative(q: int, k: int) -> Cell:
+        label = labels[places[q, k]]
+        same = bool(labels[anchors[q]] == label >= 0)
+        lines = [texts[q][k], (SAME_CLASS if same else "") + class_name(names, label)]
+        alt = f"negative {k + 1} of anchor {q + 1}"
+        return image_cell(block[places[q, k]], alt, lines, "other" if same else "")
+
     rows = [
         [
-            _anchor(gallery, anchor, q),
-            *(
-                _negative(gallery, anchor, place, *describe(q, k)) if place >= 0 else ""
-                for k, place in enumerate(places[q])
-            ),
+            image_cell(block[i], f"anchor {q + 1}", [class_name(names, labels[i])], "first"),
+            *(negative(q, k) if place >= 0 else "" for k, place in enumerate(places[q])),
         ]
-        for q, anchor in enumerate(anchors)
+        for q, i in enumerate(anchors)
     ]
     return image_table(title, "anchor", rows)
 
 
 def _hardest(gallery: Gallery) -> dict[str, object]:
     """Build the section of anchors beside their hardest negatives."""
-    hardest, similarity = gallery["hard_place"], gallery["hard_similarity"]
-
-    def describe(q: int, k: int) -> tuple[str, str]:
-        return f"negative {k + 1} of anchor {q + 1}", f"{similarity[q, k]:.2f}"
-
+    anchors, hardest = gallery["hard_query"], gallery["hard_place"]
+    texts = [[f"{value:.2f}" for value in row] for row in gallery["hard_similarity"]]
     of_hardest, of_all = map(float, gallery["hard_share"])
     return {
-        "table": _anchor_table(
-            gallery, "hardest negatives", gallery["hard_query"], hardest, describe
-        ),
+        "table": _anchor_table(gallery, "hardest negatives", anchors, hardest, texts),
         "block_size": int(gallery["block_size"]),
         "number": hardest.shape[1],
         "labelled": bool(np.isfinite(of_hardest)),
@@ -230,19 +215,18 @@ def _support(gallery: Gallery, config: Settings) -> dict[str, object]:
     """Build the section of negatives by their weight in MMCL's SVMs."""
     bound, places = float(gallery["svm_C"]), gallery["svm_place"]
     columns = np.flatnonzero((places >= 0).any(axis=0))
-    alpha = gallery["svm_alpha"][:, columns]
 
-    def describe(q: int, k: int) -> tuple[str, str]:
-        weight = alpha[q, k]
-        digits = f"{weight:.2g}" if weight < 10 else f"{weight:.0f}"
-        text = "α = C" if weight >= np.float32(bound) else f"α {digits}"
-        return f"negative of anchor {q + 1}", text
+    def describe(weight: float) -> str:
+        if weight >= np.float32(bound):
+            return "α = C"
+        return f"α {weight:.2g}" if weight < 10 else f"α {weight:.0f}"
 
+    texts = [list(map(describe, row)) for row in gallery["svm_alpha"][:, columns]]
     title = "support vectors of MMCL"
     names = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
     method = config.get("method", {})
     return {
-        "table": _anchor_table(gallery, title, gallery["svm_query"], places[:, columns], describe),
+        "table": _anchor_table(gallery, title, gallery["svm_query"], places[:, columns], texts),
         "block_size": int(gallery["block_size"]),
         "settings": str(gallery["svm_settings"]),
         "bound": f"{bound:g}",

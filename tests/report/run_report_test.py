@@ -303,10 +303,12 @@ def test_every_picture_is_the_one_that_its_description_names(tmp_path):
             expected += [of_block(alt, place, anchor)]
     for q, anchor in enumerate(arrays["svm_query"]):
         expected += [of_block(f"anchor {q + 1}", anchor)]
-        for place, alpha in zip(arrays["svm_place"][q], arrays["svm_alpha"][q], strict=True):
+        for k, column in enumerate(np.flatnonzero((arrays["svm_place"] >= 0).any(axis=0))):
+            place, alpha = (arrays[name][q, column] for name in ("svm_place", "svm_alpha"))
             text = "α = C" if alpha == arrays["svm_C"] else f"α {alpha:.2g}"
             if place >= 0:
-                expected += [of_block(f"negative of anchor {q + 1}, {text}", place, anchor)]
+                alt = f"negative {k + 1} of anchor {q + 1}, {text}"
+                expected += [of_block(alt, place, anchor)]
     assert [alt for alt, _ in shown] == [alt for alt, _ in expected]
     for (alt, pixels), (_, original) in zip(shown, expected, strict=True):
         np.testing.assert_array_equal(pixels, original, err_msg=alt)
