@@ -62,6 +62,15 @@ class Training(NamedTuple):
     frozen: bool = True
 
 
+class _State(NamedTuple):
+    """Variables of the networks "net" and "head" in training, and the state of the optimiser."""
+
+    trained: Collection
+    frozen: Collection
+    stats: Collection
+    opt_state: optax.OptState
+
+
 class PyramidPooling(nn.Module):
     """PSPNet's head: feature maps beside their means over grids of cells, and two convolutions.
 
@@ -131,68 +140,51 @@ def fit_dense_head(
     encoder = pretrained.encoder._replace(net=net.clone(maps=True))
     head = PyramidPooling(training.directions, training.width, training.dropout)
     lr = optax.polynomial_schedule(training.lr, 0.0, 0.9, training.steps)
-    optimiser = optim.optimiser(
-        "sgd",
-        lambda step: jnp.asarray(lr(step), jnp.float32),
-        weight_decay=training.weight_decay,
-        momentum=training.momentum,
-        clip_norm=0.0,
-    )
+    hyper = {"weight_decay": training.weight_decay, "momentum": training.momentum, "clip_norm": 0.0}
+    optimiser = optim.optimiser("sgd", lambda step: jnp.asarray(lr(step), jnp.float32), **hyper)
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
 
     def prepare(images: Array) -> Array:
         return standardise(match_channels(to_float(images), inputs.channels), inputs)
 
     @jax.jit
-    def step(
-        trained: Collection,
-        frozen: Collection,
-        stats: Collection,
-        opt_state: optax.OptState,
-        images: Array,
-        labels: Array,
-        key: Array,
-    ) -> tuple[optax.Params, Collection, optax.OptState]:
-        images = prepare(images)
-        known = labels >= 0
+    def step(state: _State, images: Array, labels: Array, key: Array) -> _State:
+        has_normal = labels >= 0
 
         def loss(trained: Collection) -> tuple[Array, Collection]:
-            params = {**frozen, **trained}
-            variables = encoder, params["net"], stats["net"], images
+            params = {**state.frozen, **trained}
+            backbone = encoder, params["net"], state.stats["net"], prepare(images)
             if training.frozen:
-                h, net_stats = networks.features(*variables), stats["net"]
+                h, net_stats = networks.features(*backbone), state.stats["net"]
             else:
-                h, net_stats = networks.features_in_training(*variables, axis_name=None, keys=None)
-            variables = {"params": params["head"], "batch_stats": stats["head"]}
-            scores, new = head.apply(
-                variables, h, train=True, rngs={"dropout": key}, mutable=["batch_stats"]
-            )
+                h, net_stats = networks.features_in_training(*backbone, axis_name=None, keys=None)
+            variables = {"params": params["head"], "batch_stats": state.stats["head"]}
+            options = {"rngs": {"dropout": key}, "mutable": ["batch_stats"]}
+            scores, new = head.apply(variables, h, train=True, **options)
             cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-            losses = cross_entropy(scores.astype(jnp.float32), jnp.where(known, labels, 0))
-            count = jnp.maximum(jnp.sum(known, dtype=jnp.float32), 1)
+            losses = cross_entropy(scores.astype(jnp.float32), jnp.where(has_normal, labels, 0))
+            count = jnp.maximum(jnp.sum(has_normal, dtype=jnp.float32), 1)
             new_stats = {"net": net_stats, "head": new["batch_stats"]}
-            return jnp.sum(losses, where=known) / count, new_stats
+            return jnp.sum(losses, where=has_normal) / count, new_stats
 
-        grads, stats = jax.grad(loss, has_aux=True)(trained)
-        updates, opt_state = optimiser.update(grads, opt_state, trained)
-        return optax.apply_updates(trained, updates), stats, opt_state
+        grads, stats = jax.grad(loss, has_aux=True)(state.trained)
+        updates, opt_state = optimiser.update(grads, state.opt_state, state.trained)
+        return _State(optax.apply_updates(state.trained, updates), state.frozen, stats, opt_state)
 
     # ---- The variables before training.
-    params, stats = ({"net": pretrained.variables["net"][k]} for k in ("params", "batch_stats"))
+    params, stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
 
     @functools.cache
     def map_shape(h: int, w: int) -> tuple[int, ...]:
         x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
-        return jax.eval_shape(
-            partial(networks.features, encoder), params["net"], stats["net"], x
-        ).shape
+        return jax.eval_shape(partial(networks.features, encoder), params, stats, x).shape
 
     directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
     variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
-    trained, stats = {"head": variables["params"]}, {**stats, "head": variables["batch_stats"]}
-    frozen = params if training.frozen else {}
-    trained |= {} if training.frozen else params
-    opt_state = optimiser.init(trained)
+    trained, frozen = {"head": variables["params"]}, {}
+    (frozen if training.frozen else trained)["net"] = params
+    stats = {"net": stats, "head": variables["batch_stats"]}
+    state = _State(trained, frozen, stats, optimiser.init(trained))
 
     # ---- Training.
     order = itertools.chain.from_iterable(rng.permutation(number) for _ in itertools.count())
@@ -203,27 +195,25 @@ def fit_dense_head(
         images = np.stack([resize(picture, side) for picture, _ in examples])
         grid = map_shape(*images.shape[1:3])[1:3]
         labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
-        state, step_key = (trained, frozen, stats, opt_state), jax.random.fold_in(key, i)
-        trained, stats, opt_state = step(*state, images, labels, step_key)
-    params = {**frozen, **trained}
+        state = step(state, images, labels, jax.random.fold_in(key, i))
+    params = {**state.frozen, **state.trained}
 
-    @partial(jax.jit, static_argnums=3)
-    def probabilities(
-        params: Collection, stats: Collection, image: Array, shape: tuple[int, int]
-    ) -> Array:
-        h = networks.features(encoder, params["net"], stats["net"], prepare(image[None]))
-        variables = {"params": params["head"], "batch_stats": stats["head"]}
+    @partial(jax.jit, static_argnums=2)
+    def probabilities(state: _State, image: Array, shape: tuple[int, int]) -> Array:
+        params = {**state.frozen, **state.trained}
+        h = networks.features(encoder, params["net"], state.stats["net"], prepare(image[None]))
+        variables = {"params": params["head"], "batch_stats": state.stats["head"]}
         scores = cast(Array, head.apply(variables, h, train=False))
         scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
         return jax.nn.softmax(scores)
 
     def predict(picture: Picture, shape: tuple[int, int]) -> np.ndarray:
         images = [resize(picture, side) for side in training.sides]
-        parts = [np.asarray(probabilities(params, stats, image, shape)) for image in images]
+        parts = [np.asarray(probabilities(state, image, shape)) for image in images]
         vectors = np.sum(parts, axis=0) @ directions
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
-    return predict, {"params": params["net"], "batch_stats": stats["net"]}
+    return predict, {"params": params["net"], "batch_stats": state.stats["net"]}
 
 
 def _find_directions(
@@ -231,8 +221,8 @@ def _find_directions(
 ) -> np.ndarray:
     """Return k-means of normals as unit vectors [k, 3]."""
     rng = np.random.default_rng(seed)
-    known = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
-    rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in known])
+    finite = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
+    rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in finite])
     if len(rows) < training.directions:
         raise ValueError(f"{training.directions} directions need more than {len(rows)} normals")
     means = KMeans(training.directions, random_state=seed).fit(rows).cluster_centers_
