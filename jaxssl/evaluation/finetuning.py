@@ -174,7 +174,7 @@ def make_tuner(
         with closing(batches):  # pyright: ignore[reportArgumentType]  (a field, not a method)
             for number, rate in enumerate(rates, start=1):
                 numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
-                state, loss = step(state, frozen, batches.next(), key, *numbers)
+                state, loss = step(state, frozen, batches.next(), key, numbers)
                 losses.append(loss)
                 # The host waits for the step before, so that the device stays busy.
                 jax.block_until_ready(losses[-2:-1])
@@ -298,14 +298,9 @@ def _make_step(
     train_mode = training.moving_statistics or not training.frozen
 
     def step(
-        state: _State,
-        frozen: object,
-        batch: Batch,
-        key: Array,
-        number: Array,
-        rate: Array,
-        weight_decay: Array,
+        state: _State, frozen: object, batch: Batch, key: Array, numbers: tuple[Array, Array, Array]
     ) -> tuple[_State, Array]:
+        number, rate, weight_decay = numbers
         view_key, net_key, mix_key = jax.random.split(jax.random.fold_in(key, number), 3)
         images = _views(view_key, batch, training, pretrained.inputs)
         confidence = 1 - training.smoothing
@@ -339,8 +334,7 @@ def _make_step(
         return _State(params, stats, opt_state), loss
 
     each, split = P(), P(axis)
-    specs = (each, each, split, each, each, each, each)
-    return jax.jit(distributed.spmd(step, mesh, specs, (each, each)))
+    return jax.jit(distributed.spmd(step, mesh, (each, each, split, each, each), (each, each)))
 
 
 def _reversed(x: Array, axis: str) -> Array:

@@ -112,9 +112,8 @@ def _path(record: Record, data: Settings) -> Path:
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.where(length > 0, vectors / np.where(length > 0, length, 1), np.nan).astype(
-        np.float32
-    )
+    unit = vectors / np.where(length > 0, length, 1)
+    return np.where(length > 0, unit, np.nan).astype(np.float32)
 
 
 def angles(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """DeCL: a contrastive loss as a plain sum over negatives, by Gamma variables and stochastic EM."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,15 +9,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import log_average, read_examples, write_examples
-from jaxssl.losses.objective import (
-    Number,
-    Objective,
-    Scalar,
-    Schedule,
-    Terms,
-    check,
-    make_objective,
-)
+from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import (
     Pairs,
     by_view,
@@ -39,7 +30,7 @@ PRESETS = {
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},
     "clip": {"rate": "buffer", "weight": "alternate", "temperature": 0.07, "learn_scale": True},
 }
-WEIGHTS: Mapping[str, Schedule] = {
+WEIGHTS = {
     "alternate": lambda step: 1 - jnp.asarray(step % 2, jnp.float32),
     "inverse": lambda step: 1 / (1 + jnp.asarray(step, jnp.float32)),
 }

@@ -7,15 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl.losses.memory import read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
-from jaxssl.losses.pairs import (
-    Pairs,
-    cosine,
-    count_positives,
-    mean_where,
-    negatives,
-    positives,
-    swap,
-)
+from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives, swap
 from jaxssl.losses.sogclr import update_average
 
 RANGES = {
@@ -72,13 +64,12 @@ def _direction(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
 ) -> tuple[Array, Array, Array]:
     """Return the loss, the new log u, and the gradient of tau (log u) by tau, each [n]."""
-    s, neg = cosine(pairs), negatives(pairs)
-    logits = s - mean_where(s, positives(pairs))[:, None]
+    s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
+    logits = s - mean_where(s, pos)[:, None]
     logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     average = update_average(logits, neg, log_u, gamma)
     loss = jnp.exp(average.log_mean - average.log_u)
-    loss = jnp.where(count_positives(pairs) > 0, loss, 0)
-    return loss, average.log_u, average.slope
+    return jnp.where(jnp.any(pos, axis=1), loss, 0), average.log_u, average.slope
 
 
 def objective(

@@ -1,21 +1,14 @@
 """NNCLR: each key's nearest neighbour among past keys is the positive, instead of the key."""
 
 from dataclasses import replace
+from operator import itemgetter
 
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import (
-    Hyper,
-    Objective,
-    Scalar,
-    Terms,
-    factory,
-    last_memory,
-    make_objective,
-)
+from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
 
 RANGES = {"temperature": "> 0", "support_size": "> 0"}
@@ -76,7 +69,7 @@ def _build(hyper: Hyper) -> Objective:
         per_anchor = nnclr_loss(pairs, memory["rows"], **hyper)
         return Terms(per_anchor, enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name))
 
-    return make_objective(compute, hyper, init, merge=last_memory, takes_queue=False)
+    return make_objective(compute, hyper, init, merge=itemgetter(-1), takes_queue=False)
 
 
 objective = factory(nnclr_loss, RANGES, _build, support_size=16384)

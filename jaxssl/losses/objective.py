@@ -37,11 +37,6 @@ def mean_memory(memories: Sequence[object]) -> object:
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
 
 
-def last_memory(memories: Sequence[object]) -> object:
-    """Keep the last view pairing's memory, for losses whose memory is a queue of keys."""
-    return memories[-1]
-
-
 class Terms(NamedTuple):
     """Losses [n] of the anchors of one step, the new memory, and metrics."""
 

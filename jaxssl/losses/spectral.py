@@ -4,16 +4,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    count_positives,
-    dot,
-    mean_where,
-    negatives,
-    positives,
-    promote,
-    unit,
-)
+from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote, unit
 
 RANGES = {"mu": "> 0"}
 
@@ -41,9 +32,9 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
     Checked against: jhaochenz96/spectral_contrastive_learning.
     """
     s = dot(_project_to_ball(pairs.anchor, mu), _project_to_ball(pairs.candidate, mu))
-    positive = mean_where(s, positives(pairs))
-    negative = mean_where(s * s, negatives(pairs))
-    return jnp.where(count_positives(pairs) > 0, (negative - 2 * positive) / mu, 0)
+    pos = positives(pairs)
+    loss = (mean_where(s * s, negatives(pairs)) - 2 * mean_where(s, pos)) / mu
+    return jnp.where(jnp.any(pos, axis=1), loss, 0)
 
 
 def _project_to_ball(z: Array, mu: Scalar) -> Array:

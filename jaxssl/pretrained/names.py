@@ -13,8 +13,6 @@ import numpy as np
 
 from jaxssl.components import Settings
 
-Inputs = Settings
-
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "crop": 0.875}
 IMAGENET_BICUBIC = {**IMAGENET, "interpolation": "bicubic"}
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -53,7 +51,7 @@ class Dialect(NamedTuple):
 
     network: str
     mark: str
-    inputs: Inputs
+    inputs: Settings
     settings: Settings = {}
     outside: str = ""
 

@@ -57,10 +57,8 @@ class Group(NamedTuple):
     @property
     def short_name(self) -> str:
         """Return the group's name for a legend, without the middle of a long name."""
-        half = MAX_NAME // 2
-        return (
-            self.name if len(self.name) <= MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
-        )
+        name, half = self.name, MAX_NAME // 2
+        return name if len(name) <= MAX_NAME else f"{name[:half]}…{name[-half:]}"
 
     @property
     def seeds(self) -> str:

@@ -15,11 +15,7 @@ AUGMENTS = {
 }
 TCL = {"SimAugment": {"loss.k2": 1.2}}  # from Appendix A.2.4 of the TCL paper
 CROP = {"augment.name": "policy", "augment.size": 16, "augment.pad": 2, "augment.flip": 0.0}
-SMALL_IMAGES = {
-    "own": {},
-    "crop": CROP,
-    "randaugment": {**CROP, "augment.policy": "randaugment"},
-}
+SMALL_IMAGES = {"own": {}, "crop": CROP, "randaugment": {**CROP, "augment.policy": "randaugment"}}
 
 
 def run(setting: Setting) -> Findings:

@@ -2,7 +2,7 @@
 
 import warnings
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -88,14 +88,7 @@ def evaluate(
 
 
 def accuracy(
-    features: base.Features,
-    *,
-    C: tuple[float, ...],
-    validation: float,
-    tolerance: float,
-    max_iter: int,
-    seed: int,
-    normalised: bool = False,
+    features: base.Features, *, seed: int, normalised: bool = False, **settings: Any
 ) -> dict[str, float]:
     """Compute the accuracy of logistic regression on standardised features.
 
@@ -105,12 +98,10 @@ def accuracy(
 
     Args:
         features: features of a training and a test set.
-        C: inverse L2 strengths to choose from, as in `logistic_regression.regression`.
-        validation: share of the training set to choose on, in (0, 1).
-        tolerance: gradient norm at which the last fit ends, relative to the norm at zero weights.
-        max_iter: maximum number of L-BFGS steps.
         seed: seed of the split.
         normalised: whether to L2-normalise the features first.
+        **settings: "C", "validation", "tolerance" and "max_iter", see
+            `logistic_regression.fit_probe`.
 
     Returns:
         "linear_top1" and "linear_top5" in percent, the chosen "C", and "gradient_norm" of the last
@@ -129,8 +120,7 @@ def accuracy(
         features = features._replace(train=train, test=test)
     classes = np.unique(features.train_labels)
     y = np.searchsorted(classes, features.train_labels)
-    options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
-    probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
+    probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
     scores = base.top1_top5(ranked, features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
