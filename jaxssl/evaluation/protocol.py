@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
 
 
 Presets = Mapping[str, Settings]  # settings of a protocol by the name of a preset
+NETWORKS = ("untrained", "pretrained")  # kinds of features that a network computes
 
 
 class Features(NamedTuple):

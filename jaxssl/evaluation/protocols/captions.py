@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.nearest_neighbours import neighbours
-from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 
-PRESETS: Presets = {"default": {"k": (1, 5, 10)}}
+PRESETS: base.Presets = {"default": {"k": (1, 5, 10)}}
 
 
 def evaluate(
@@ -44,7 +44,7 @@ def evaluate(
     }
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
+def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
     """Evaluate image-text retrieval on the test images and all their distinct captions."""
     embed_images, embed_texts, test = context.embed_images, context.embed_texts, context.test
     if embed_images is None or embed_texts is None or test is None or not test.captioned:
@@ -58,14 +58,9 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
     scores = evaluate(embed_images(), embed_texts(tokens), image_of, **PRESETS[preset])
     counts = {"images": len(texts), "captions": len(tokens)}
-    return make_results(scores, preset=preset, **PRESETS[preset], **counts)
+    return base.make_results(scores, preset=preset, **PRESETS[preset], **counts)
 
 
-protocol = Protocol(
-    run,
-    PRESETS,
-    examples=("image_text",),
-    kinds=("untrained", "pretrained"),
-    layer="projector",
-    needs_labels=False,
+protocol = base.Protocol(
+    run, PRESETS, ("image_text",), base.NETWORKS, layer="projector", needs_labels=False
 )

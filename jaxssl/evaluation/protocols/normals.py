@@ -52,10 +52,5 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
 
 
 protocol = base.Protocol(
-    run,
-    PRESETS,
-    examples=(),
-    kinds=("untrained", "pretrained"),
-    needs_labels=False,
-    needs_features=False,
+    run, PRESETS, examples=(), kinds=base.NETWORKS, needs_labels=False, needs_features=False
 )

@@ -59,10 +59,5 @@ def _normalise(rows: np.ndarray) -> np.ndarray:
 
 
 protocol = base.Protocol(
-    run,
-    PRESETS,
-    examples=("image_text",),
-    kinds=("untrained", "pretrained"),
-    layer="projector",
-    novel_classes=True,
+    run, PRESETS, ("image_text",), base.NETWORKS, layer="projector", novel_classes=True
 )
