@@ -1,11 +1,12 @@
 """Command-line overrides of an evaluation: another data set, or details of a weights file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.pretrained import weights
 from jaxssl.pretrained.load import is_run
 from jaxssl.training.config import read_config, values
 from jaxssl.training.config.overrides import apply_overrides
@@ -16,19 +17,12 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
 
 
-# A weights file does not record these details. Each name has the function that parses its value.
-WEIGHTS_OPTIONS: dict[str, Callable[[str], object]] = {
-    "net.num_heads": int,
-    "net.layers": int,
-    "net.stem": str,
-    "inputs.mean": _parse_numbers,
-    "inputs.std": _parse_numbers,
-    "inputs.crop": float,
-    "inputs.size": int,
-    "inputs.interpolation": str,
-    "net.pool": str,
-    "net.activation": str,
-}
+# The functions that parse options of a weights file. The others are text.
+PARSERS = {"num_heads": int, "layers": int, "size": int, "crop": float}
+PARSERS |= {"mean": _parse_numbers, "std": _parse_numbers}
+# Maps a config key that a weights file does not record to its option.
+WEIGHTS_OPTIONS = {f"net.{name}": name for name in weights.NET_OPTIONS}
+WEIGHTS_OPTIONS |= {f"inputs.{name}": name for name in weights.INPUT_OPTIONS}
 
 
 def split_overrides(
@@ -50,7 +44,8 @@ def split_overrides(
     for key, text in overrides:
         if key in WEIGHTS_OPTIONS:
             try:
-                options[key.partition(".")[2]] = WEIGHTS_OPTIONS[key](text)
+                name = WEIGHTS_OPTIONS[key]
+                options[name] = PARSERS.get(name, str)(text)
             except ValueError as error:
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         elif not key.startswith("data."):

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -57,18 +56,6 @@ VERSION = 2  # Version 1 had no digest of the arrays.
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
 log = logging.getLogger("jaxssl")
-
-
-class Content(NamedTuple):
-    """The arrays and the header of open weights files.
-
-    Attributes:
-        arrays: by their dotted names.
-        header: our metadata as JSON, None in files of other projects.
-    """
-
-    arrays: dict[str, Stored]
-    header: str | None
 
 
 def load(path: str | Path, **options: object) -> PretrainedEncoder:
@@ -131,8 +118,8 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
                 raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
-            arrays = {name: array for one in contents for name, array in one.arrays.items()}
-            return _load(path, Content(arrays, contents[0].header), net, inputs, described)
+            stored = {name: array for arrays, _ in contents for name, array in arrays.items()}
+            return _load(path, stored, contents[0][1], net, inputs, described)
     except UserError:
         raise
     except ValueError as error:
@@ -194,14 +181,19 @@ def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> s
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Content]:
+def _open(path: Path) -> Iterator[tuple[dict[str, Stored], str | None]]:
+    """Open a weights file.
+
+    Yields:
+        The arrays by their dotted names, and our metadata as JSON, None in files of other projects.
+    """
     if path.suffix.lower() == ".safetensors":
         with safetensors.safe_open(path, framework="numpy") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
             metadata = file.metadata() or {}
         load = partial(_load_safetensors, path)
         arrays = {name: Stored(shape, partial(load, name)) for name, shape in shapes.items()}
-        yield Content(arrays, metadata.get(HEADER))
+        yield arrays, metadata.get(HEADER)
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
@@ -210,7 +202,7 @@ def _open(path: Path) -> Iterator[Content]:
         state = getattr(tree, "state", None)
         metadata = state.get("_metadata") if isinstance(state, dict) else None
         header = metadata.get(HEADER) if isinstance(metadata, dict) else None
-        yield Content(architecture.flatten(tree, read), header)
+        yield architecture.flatten(tree, read), header
 
 
 def _load_safetensors(path: Path, name: str) -> np.ndarray:
@@ -221,20 +213,21 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 
 def _load(
     path: Path,
-    content: Content,
+    stored: dict[str, Stored],
+    header: str | None,
     net_options: Settings,
     input_options: Settings,
     described: tuple[Settings, Settings],
 ) -> PretrainedEncoder:
     entries: Settings = {}
-    if content.header is None:
-        arrays = architecture.find_encoder(content.arrays)
+    if header is None:
+        arrays = architecture.find_encoder(stored)
         config, inputs = architecture.infer(arrays, {**described[0], **net_options})
         inputs = inputs._replace(**described[1])
     else:
-        entries, config, inputs = _parse_header(content.header, len(content.arrays))
+        entries, config, inputs = _parse_header(header, len(stored))
         config |= net_options
-        stored = {names.translate(str(config.get("name")), k): v for k, v in content.arrays.items()}
+        stored = {names.translate(str(config.get("name")), k): v for k, v in stored.items()}
         arrays = EncoderArrays(names.combine(stored), "", [], names.DIALECTS["timm's ViT"])
     net = parameter_names.make_net(config)
     inputs = input_settings.override(inputs, net, **input_options)
@@ -242,7 +235,7 @@ def _load(
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
         arrays = position_tables.fit(arrays, net, inputs.size)
     variables = _read_variables(net, inputs, arrays, path)
-    if content.header is None:
+    if header is None:
         _log_choice(path, arrays, config)
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
         raise ValueError("the parameters do not match the digest in the file, which was changed")
