@@ -270,7 +270,7 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
 
 def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.GradientTransformation:
     """Build the optimiser of one step. Learning rate and weight decay may be traced."""
-    return optim.optimiser(
+    optimiser = optim.optimiser(
         training.optimiser,
         lambda _: lr,
         weight_decay=lambda _: decay,
@@ -278,6 +278,8 @@ def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.Gradien
         clip_norm=0.0,
         nesterov=training.nesterov,
     )
+    mask = {"head": True} | ({} if training.frozen else {"net": False})
+    return optax.chain(optimiser, optax.masked(optax.scale(training.head_lr), mask))
 
 
 def summarise(
@@ -327,11 +329,8 @@ def _make_step(
         (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         grads, loss = collectives.mean((grads, loss), axis)
         optimiser = make_optimiser(training, rate, weight_decay)
-        updates: Any
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-        head = jax.tree.map(lambda u: u * training.head_lr, updates["head"])
-        params = optax.apply_updates(state.params, {**updates, "head": head})
-        return _State(params, stats, opt_state), loss
+        return _State(optax.apply_updates(state.params, updates), stats, opt_state), loss
 
     each, split = P(), P(axis)
     return jax.jit(distributed.spmd(step, mesh, (each, each, split, each, each), (each, each)))
