@@ -12,9 +12,8 @@ from jaxssl.losses.memory import log_average, read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import (
     Pairs,
-    by_view,
+    anchor_keys,
     cosine,
-    count_positives,
     distance,
     log_sum_exp,
     mean_where,
@@ -114,7 +113,7 @@ def _loss(
     else:
         log_total = zero_if_empty(log_negative)
     loss = weight * decomposed + (1 - weight) * log_total - log_positive
-    return jnp.where(count_positives(pairs) > 0, loss, 0)
+    return jnp.where(jnp.any(pos, axis=1), loss, 0)
 
 
 def _log_similarity(
@@ -232,14 +231,3 @@ def gaussian(key: Array, pairs: Pairs) -> Array:
     keys = anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
     draw = partial(jax.random.normal, shape=(pairs.candidate.shape[0],), dtype=jnp.float32)
     return jax.vmap(draw)(keys)
-
-
-def anchor_keys(key: Array, pairs: Pairs) -> Array:
-    """Derive one random key for each anchor's example and view, [n]."""
-
-    def fold(index: Array, view: Array) -> Array:
-        return jax.random.fold_in(jax.random.fold_in(key, index), view)
-
-    index = by_view(pairs, pairs.index)
-    view = jnp.broadcast_to(jnp.arange(index.shape[0], dtype=jnp.int32)[:, None], index.shape)
-    return jax.vmap(jax.vmap(fold))(index, view).reshape(-1)

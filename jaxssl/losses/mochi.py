@@ -7,11 +7,10 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.core import min_dim
 
-from jaxssl.losses.decl import anchor_keys
 from jaxssl.losses.objective import Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import (
     Pairs,
-    count_positives,
+    anchor_keys,
     dot,
     log_zero,
     mean_where,
@@ -102,8 +101,8 @@ def mochi_loss(
         jnp.where(used, harder / temperature + log_weight, empty),
     ]
     total = jax.nn.logsumexp(jnp.concatenate(logits, axis=1), axis=1)
-    positive = mean_where(s, positives(pairs)) / temperature
-    return jnp.where(count_positives(pairs) > 0, total - positive, 0)
+    pos = positives(pairs)
+    return jnp.where(jnp.any(pos, axis=1), total - mean_where(s, pos) / temperature, 0)
 
 
 def _draw_and_compute(pairs, params, memory, hyper, key):

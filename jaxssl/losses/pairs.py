@@ -228,6 +228,17 @@ def gather_by_view(pairs: Pairs, x: Array) -> Array:
     return collectives.gather(by_view(pairs, x), pairs.axis_name, axis=1)
 
 
+def anchor_keys(key: Array, pairs: Pairs) -> Array:
+    """Derive one random key for each anchor's example and view, [n]."""
+
+    def fold(index: Array, view: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, index), view)
+
+    index = by_view(pairs, pairs.index)
+    view = jnp.broadcast_to(_arange(index.shape[0])[:, None], index.shape)
+    return jax.vmap(jax.vmap(fold))(index, view).reshape(-1)
+
+
 def not_self(pairs: Pairs) -> Array:
     """Return a bool mask [n, m] of each anchor's positives and negatives, without itself."""
     others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]

@@ -7,8 +7,8 @@ from jax import numpy as jnp
 from loss_cases import embeddings
 from oracles import relations, rows, softmax
 
-from jaxssl.losses.decl import anchor_keys, gaussian, objective
-from jaxssl.losses.pairs import pair_views
+from jaxssl.losses.decl import gaussian, objective
+from jaxssl.losses.pairs import anchor_keys, pair_views
 from jaxssl.losses.tcl import objective as tcl_objective
 from jaxssl.losses.tcl import tcl_gradients
 
