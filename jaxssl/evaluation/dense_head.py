@@ -70,6 +70,11 @@ class _State(NamedTuple):
     stats: Collection
     opt_state: optax.OptState
 
+    @property
+    def params(self) -> Collection:
+        """Return the parameters of both networks."""
+        return {**self.frozen, **self.trained}
+
 
 class PyramidPooling(nn.Module):
     """PSPNet's head: feature maps beside their means over grids of cells, and two convolutions.
@@ -196,13 +201,12 @@ def fit_dense_head(
         grid = map_shape(*images.shape[1:3])[1:3]
         labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
         state = step(state, images, labels, jax.random.fold_in(key, i))
-    params = {**state.frozen, **state.trained}
 
     @partial(jax.jit, static_argnums=2)
     def probabilities(state: _State, image: Array, shape: tuple[int, int]) -> Array:
-        params = {**state.frozen, **state.trained}
-        h = networks.features(encoder, params["net"], state.stats["net"], prepare(image[None]))
-        variables = {"params": params["head"], "batch_stats": state.stats["head"]}
+        net, image = state.params["net"], prepare(image[None])
+        h = networks.features(encoder, net, state.stats["net"], image)
+        variables = {"params": state.params["head"], "batch_stats": state.stats["head"]}
         scores = cast(Array, head.apply(variables, h, train=False))
         scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
         return jax.nn.softmax(scores)
@@ -213,7 +217,7 @@ def fit_dense_head(
         vectors = np.sum(parts, axis=0) @ directions
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
-    return predict, {"params": params["net"], "batch_stats": state.stats["net"]}
+    return predict, {"params": state.params["net"], "batch_stats": state.stats["net"]}
 
 
 def _find_directions(

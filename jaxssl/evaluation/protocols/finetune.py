@@ -19,10 +19,13 @@ def _searched(lr: tuple[float, ...], decays: tuple[float, ...], **training: Any)
     return {**finetuning.preset(lr, decays, **training), "validation": 0.2}
 
 
-# MoCo-v3's transfer runs DeiT's code: learning rate lr * batch / 512, crop and flip, no
-# RandAugment. Differs from the released code: stochastic depth is the pretrained network's (there
-# 0.1, on Pets 0), and a patch projection that pretraining froze stays frozen.
 def _moco_v3(*decays: float, **changes: float) -> Settings:
+    """Return the settings of MoCo-v3's transfer, for some weight decays.
+
+    It runs DeiT's code: learning rate lr * batch / 512, crop and flip, no RandAugment. Differs from
+    the released code: stochastic depth is the pretrained network's (there 0.1, on Pets 0), and a
+    patch projection that pretraining froze stays frozen.
+    """
     settings = {"optimiser": "adamw", "batch_size": 1024, "epochs": 100, "warmup": 3}
     settings |= {"lr_batch": 512, "crop_scale": (0.05, 1.0), "smoothing": 0.1}
     return _searched((3e-4,), decays, **settings, **changes)

@@ -24,8 +24,8 @@ FAST: dict[str, object] = {
     "max_iter": 500,
 }
 DEFAULT = "fast"
-on_crops = partial(finetuning.preset, frozen=True)
-
+# Takes the learning rate, the weight decay, and fields of `Training`.
+_on_crops = partial(finetuning.preset, frozen=True)
 HCL = {"optimiser": "adam", "batch_size": 512, "epochs": 100, "schedule": "constant"}
 SOLO_LEARN = {"batch_size": 256, "epochs": 100, "schedule": "step", "milestones": (60, 80)}
 PRESETS: base.Presets = {
@@ -35,21 +35,21 @@ PRESETS: base.Presets = {
     "video": {**FAST, "normalised": True},
     # These are the settings of MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at
     # batch size 1024.
-    "paper_imagenet": on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
-    "cifar": on_crops(1e-3, 1e-6, **HCL),
-    "cifar_sgd": on_crops(0.1, 0.0, **SOLO_LEARN),
+    "paper_imagenet": _on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
+    "cifar": _on_crops(1e-3, 1e-6, **HCL),
+    "cifar_sgd": _on_crops(0.1, 0.0, **SOLO_LEARN),
     # TCL's appendices A.1 and A.3: the second stage with labels, and the linear layer without. The
     # paper does not state the batch size and the crops. The weight decay is stated with labels.
-    "tcl": on_crops(0.5, 1e-4, batch_size=256, epochs=50, augment="pad"),
-    "tcl_imagenet": on_crops(0.5, 1e-4, batch_size=256, epochs=50),
-    "tcl_views": on_crops(0.5, 0.0, batch_size=256, epochs=100),
+    "tcl": _on_crops(0.5, 1e-4, batch_size=256, epochs=50, augment="pad"),
+    "tcl_imagenet": _on_crops(0.5, 1e-4, batch_size=256, epochs=50),
+    "tcl_views": _on_crops(0.5, 0.0, batch_size=256, epochs=100),
     # These are the settings of MMCL's ImageNet code, with the paper's number of epochs.
-    "mmcl_imagenet": on_crops(1.6, 0.0, batch_size=4096, epochs=100, schedule="linear"),
+    "mmcl_imagenet": _on_crops(1.6, 0.0, batch_size=4096, epochs=100, schedule="linear"),
     # This preset follows the released code of HCL and MMCL, for comparison with its numbers: the
     # frozen backbone's BatchNorm is in training mode, and the best test accuracy of every 5th epoch
     # is reported.
     "hcl_quirks": {
-        **on_crops(1e-3, 1e-6, **HCL, moving_statistics=True, augment="simclr"),
+        **_on_crops(1e-3, 1e-6, **HCL, moving_statistics=True, augment="simclr"),
         "best_of_every": 5,
     },
 }
@@ -148,7 +148,7 @@ class Outcome(NamedTuple):
     best_epoch: float | None = None
 
 
-def evaluateon_crops(
+def evaluate_on_crops(
     images: base.Images,
     *,
     training: Training,
@@ -198,7 +198,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[
     if context.encoder is None:
         return []
     images = base.images_of(context)
-    outcome = evaluateon_crops(images, **settings, seed=seed)
+    outcome = evaluate_on_crops(images, **settings, seed=seed)
     training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
     details = finetuning.summarise(training, lr, decay, len(images.train), images.mesh.size)
     details["train_loss"] = outcome.train_loss
