@@ -177,18 +177,18 @@ def fit_dense_head(
         return _State(optax.apply_updates(state.trained, updates), state.frozen, stats, opt_state)
 
     # ---- The variables before training.
-    params, stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
+    params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
 
     @functools.cache
     def map_shape(h: int, w: int) -> tuple[int, ...]:
         x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
-        return jax.eval_shape(partial(networks.features, encoder), params, stats, x).shape
+        return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
 
     directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
     variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
     trained, frozen = {"head": variables["params"]}, {}
     (frozen if training.frozen else trained)["net"] = params
-    stats = {"net": stats, "head": variables["batch_stats"]}
+    stats = {"net": net_stats, "head": variables["batch_stats"]}
     state = _State(trained, frozen, stats, optimiser.init(trained))
 
     # ---- Training.
