@@ -145,8 +145,13 @@ def fit_dense_head(
     encoder = pretrained.encoder._replace(net=net.clone(maps=True))
     head = PyramidPooling(training.directions, training.width, training.dropout)
     lr = optax.polynomial_schedule(training.lr, 0.0, 0.9, training.steps)
-    hyper = {"weight_decay": training.weight_decay, "momentum": training.momentum, "clip_norm": 0.0}
-    optimiser = optim.optimiser("sgd", lambda step: jnp.asarray(lr(step), jnp.float32), **hyper)
+    optimiser = optim.optimiser(
+        "sgd",
+        lambda step: jnp.asarray(lr(step), jnp.float32),
+        weight_decay=training.weight_decay,
+        momentum=training.momentum,
+        clip_norm=0.0,
+    )
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
 
     def prepare(images: Array) -> Array:
@@ -174,7 +179,8 @@ def fit_dense_head(
 
         grads, stats = jax.grad(loss, has_aux=True)(state.trained)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.trained)
-        return _State(optax.apply_updates(state.trained, updates), state.frozen, stats, opt_state)
+        trained = cast(Collection, optax.apply_updates(state.trained, updates))
+        return _State(trained, state.frozen, stats, opt_state)
 
     # ---- The variables before training.
     params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))

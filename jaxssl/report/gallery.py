@@ -180,15 +180,15 @@ def _anchor_table(
     block, labels, names = (gallery[key] for key in ("block", "block_label", "class_names"))
 
     def negative(q: int, k: int) -> Cell:
-        label = labels[places[q, k]]
-        same = bool(labels[anchors[q]] == label >= 0)
+        label = int(labels[places[q, k]])
+        same = label >= 0 and labels[anchors[q]] == label
         lines = [texts[q][k], (SAME_CLASS if same else "") + class_name(names, label)]
         alt = f"negative {k + 1} of anchor {q + 1}"
         return image_cell(block[places[q, k]], alt, lines, "other" if same else "")
 
     rows = [
         [
-            image_cell(block[i], f"anchor {q + 1}", [class_name(names, labels[i])], "first"),
+            image_cell(block[i], f"anchor {q + 1}", [class_name(names, int(labels[i]))], "first"),
             *(negative(q, k) if place >= 0 else "" for k, place in enumerate(places[q])),
         ]
         for q, i in enumerate(anchors)

@@ -99,11 +99,6 @@ def judge(
     room = inf if top is None else top - fmean(b for _, b in pairs)
     if claim.difference is not None and room < CEILING * claim.difference:
         return Verdict(f"{text}, the probe is at its ceiling: {room:.{digits}f} are left", None)
-    return _judge_interval(text, low, high, claim)
-
-
-def _judge_interval(text: str, low: float, high: float, claim: Claim) -> Verdict:
-    """Judge the interval of a difference that a claim says is above zero."""
     holds = decide(low, high, claim.difference)
     failure = REFUTED if holds is not False else OPPOSITE if high < 0 else SMALLER
     return Verdict(text, holds, failure)

@@ -36,10 +36,10 @@ def recipe(
         fraction of 0.2 and only grows to neighbours of the first node, and isolated nodes are
         dropped.
     """
-    require_fractions(drop=drop, perturb=perturb, mask=mask, keep=keep)
+    fractions = {"drop": drop, "perturb": perturb, "mask": mask, "keep": keep}
+    require_fractions(**fractions)
     for choice in choices:
         if choice not in graph_ops.CHOICES:
             options = ", ".join(graph_ops.CHOICES)
             raise ValueError(f"augment.choices must be any of {options}, got {choice!r}")
-    fractions = {"drop": drop, "perturb": perturb, "mask": mask, "keep": keep}
     return graph_ops.one_of(choices, **fractions, add=add)
