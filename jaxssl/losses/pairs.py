@@ -230,13 +230,10 @@ def gather_by_view(pairs: Pairs, x: Array) -> Array:
 
 def anchor_keys(key: Array, pairs: Pairs) -> Array:
     """Derive one random key for each anchor's example and view, [n]."""
-
-    def fold(index: Array, view: Array) -> Array:
-        return jax.random.fold_in(jax.random.fold_in(key, index), view)
-
     index = by_view(pairs, pairs.index)
     view = jnp.broadcast_to(_arange(index.shape[0])[:, None], index.shape)
-    return jax.vmap(jax.vmap(fold))(index, view).reshape(-1)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index.reshape(-1))
+    return jax.vmap(jax.random.fold_in)(keys, view.reshape(-1))
 
 
 def not_self(pairs: Pairs) -> Array:

@@ -19,8 +19,14 @@ from jaxssl.methods.base import Batch, Method, init_variables
 from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, make_apply, require_valid
-from jaxssl.training import config as config_lib
-from jaxssl.training.config import custom
+from jaxssl.training.config import (
+    complete_stored,
+    conflicts,
+    custom,
+    join_differences,
+    label,
+    read_config,
+)
 from jaxssl.training.config.method import make_method, make_networks, run_length
 from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.config.values import require as require_type
@@ -159,7 +165,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         "source": workdir.resolve().name,
         "step": restored.step,
         "checkpoint": "best" if best else "last" if last else "by step",
-        "loss": config_lib.label("loss", config.loss),
+        "loss": label("loss", config.loss),
         "net": config.net.to_dict(),
         "config": config.to_dict(),
     }
@@ -179,15 +185,15 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
     Files of components are imported only if they are trusted.
     """
     path = workdir / "checkpoints" / str(restored.step)
-    config = config_lib.read_config(workdir)
-    if changed := config_lib.conflicts(config, restored.facts.config):
+    config = read_config(workdir)
+    if changed := conflicts(config, restored.facts.config):
         raise UserError(
             f"{path} was written under another config than {workdir / 'config.json'} "
-            f"({config_lib.join_differences(changed)}); move the checkpoint away"
+            f"({join_differences(changed)}); move the checkpoint away"
         )
     require_trust(custom.names(config.to_dict()).values(), workdir, trust)
     try:
-        return config_lib.complete_stored(config)
+        return complete_stored(config)
     except UserError as error:
         raise UserError(f"{workdir / 'config.json'} is not valid: {error}") from error
 
