@@ -92,7 +92,9 @@ def layout(row: Row) -> Layout:
 
 
 def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
-    """Drop floor(fraction * n) of the n nodes of each graph, the nodes with the smallest u [N].
+    """Drop the floor(fraction * n) nodes with the smallest u of each graph of n nodes.
+
+    u [N] has a uniform random number for each node of the row.
 
     Edges of dropped nodes remain in the row. Networks must ignore them.
     """

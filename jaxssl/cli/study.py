@@ -1,4 +1,4 @@
-"""Reproduce a claim of a paper by a study.
+"""Run a study: training runs or measurements that test claims of a paper.
 
 usage: jaxssl study                                            list all studies
        jaxssl study NAME [--scale tiny|small|medium|paper|paper_simclr] [...]

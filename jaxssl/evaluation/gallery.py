@@ -207,6 +207,6 @@ def _map(features: np.ndarray, seed: int) -> np.ndarray:
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
     )
-    # One thread is enough for such short steps, and the map would depend on the number of threads.
+    # The steps are short, and with more threads the 2-D map would depend on their number.
     with threadpool_limits(1):
         return tsne.fit_transform(features)

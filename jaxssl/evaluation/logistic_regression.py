@@ -45,7 +45,7 @@ class Fit(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Labelled examples on the devices, as the regression reads them.
+    """Labelled examples on the devices, in the layout that the logistic regression reads.
 
     Attributes:
         x: [n, f] float32, standardised.

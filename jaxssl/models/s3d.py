@@ -11,8 +11,8 @@ from jax import numpy as jnp
 from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require
 
 EXAMPLES = "video"
-# Channels of the four branches of an Inception block, as in Inception-v1: (1x1), (1x1, separable
-# 3x3x3), (1x1, separable 3x3x3), (pool and 1x1).
+# Output channels of the convolutions in an Inception block's four branches, Inception-v1's numbers:
+# one of 1x1x1; two of 1x1x1 and separable 3x3x3; the same again; one of 1x1x1 after max pooling.
 Branches = tuple[int, int, int, int, int, int]
 STAGES: tuple[tuple[Branches, ...], ...] = (
     ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),

@@ -171,7 +171,7 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
     """
     make_objective = factory("loss", loss.name)
     values = {
-        # The config has a schedule here.
+        # A schedule is a mapping in the config. The losses take a function of the step.
         name: _constant(1.0) if isinstance(value, Mapping) else value
         for name, value in arguments(loss.to_dict()).items()
     }

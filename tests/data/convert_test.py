@@ -276,7 +276,7 @@ REFUSED = {
     "no format": (
         {"template": "{SPLIT}-{SHARD_INDEX}.data"},
         None,
-        "such as train-00000.data, do not contain the format",
+        "such as train-00000.data, do not contain the word tfrecord",
     ),
     "above": ({}, with_template("../{SPLIT}.{FILEFORMAT}"), "the file name '../train.tfrecord'"),
     "absolute": ({}, with_template("/{SPLIT}.{FILEFORMAT}"), "the file name '/train.tfrecord'"),

@@ -89,7 +89,7 @@ def means_of_auc_cl(batch_size, kind, **hyper):
 )
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("form", ["moments", "matrix"])
-def test_auc_cl_minibatches_are_unbiased(form, kind, batch_size):
+def test_minibatch_gradient_of_auc_cl_is_unbiased(form, kind, batch_size):
     """Theorem 3.3: the means over all batches equal value and gradient of the whole data set."""
     batches = means_of_auc_cl(batch_size, kind, form=form)
     expected = means_of_auc_cl(N, kind, form=form)

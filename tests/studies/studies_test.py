@@ -337,7 +337,7 @@ def test_solver_time_study_interleaves_timings_of_the_losses(monkeypatch):
     assert times == {"a": 1, "b": 1}
 
 
-def test_solver_time_study_times_the_gradient_and_the_step_of_each_loss(monkeypatch, tmp_path):
+def test_solver_time_study_times_gradients_and_training_steps_of_losses(monkeypatch, tmp_path):
     """The parts that train are replaced by functions that return what they are given."""
     module, settings = study("solver_time"), setting(tmp_path)
     losses = {"simclr": ("nt_xent", None), "decl": ("decl", None)}

@@ -126,7 +126,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.fast
-def test_folder_of_compiled_programs_is_the_users_own(folder):
+def test_folder_of_compiled_programs_is_private_to_the_user(folder):
     compile_cache.enable()
     assert compile_cache.describe() == f"kept in {folder}"
     assert folder.stat().st_mode & 0o777 == 0o700 and not list(folder.iterdir())

@@ -50,6 +50,6 @@ def test_command_is_started_again_unless_its_end_is_final(
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-def test_signal_between_two_calls_ends_the_run(monkeypatch):
+def test_signal_between_two_attempts_ends_the_run(monkeypatch):
     monkeypatch.setattr(retry.time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     assert retry.run([sys.executable, "-S", "-c", "raise SystemExit(1)"], 5) == 143

@@ -34,7 +34,7 @@ UNBOUNDED = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
 ARCHIVE_ERRORS = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
     *(EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError),
-    RecursionError,  # thousands of headers of one entry
+    RecursionError,  # tarfile recurses for each of thousands of headers of one file
 )
 
 ReadBytes = Callable[[], bytes]

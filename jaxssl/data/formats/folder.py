@@ -70,7 +70,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     labels = read_labels(data["labels"]) if data["labels"] else None
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels
-    # Sets that were prepared before there were other numbers of channels keep their names.
+    # RGB sets keep the name that they had when RGB was the only choice, so that they are found.
     content = content if channels == CHANNELS else (*content, channels)
 
     def fields() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Read a user's files, and name prepared data sets by their fingerprint.
+"""Read a user's files, and name the data sets prepared from them by a hash of their content.
 
 The name of a prepared set contains a fingerprint of the files and of the settings, so that changed
 files are prepared again. Sets prepared from earlier content stay on disk beside it.

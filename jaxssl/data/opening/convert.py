@@ -55,7 +55,7 @@ def convert(directory: Path) -> int:
     if same := [old for old, new, _ in shards if old == new]:
         raise UserError(
             f"{directory} cannot be converted, because its file names, such as {same[0]}, do not "
-            f"contain the format; prepare the set again as {NEW}"
+            f"contain the word {OLD}; prepare the data set again as {NEW}"
         )
     total = sum(_convert_shard(directory / old, directory / new, n) for old, new, n in shards)
     with explain_write_errors(path):

@@ -114,7 +114,7 @@ def load_splits(
 
 
 def _labelled_part(source: Source) -> Source:
-    """Return the examples of a split that have a label, if there are any."""
+    """Return the labelled examples of a split, or all of them if none has a label."""
     labelled = np.flatnonzero(source.labels != UNLABELLED)
     if len(labelled) in (0, len(source)):
         return source
