@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 import jaxssl
-from jaxssl import api
+from jaxssl import api, cli
 from jaxssl.data import source
-from jaxssl.data.opening import in_memory
 from jaxssl.errors import Stopped, UserError
 from jaxssl.training import config as configs
 
@@ -251,101 +250,25 @@ def test_embed_takes_one_picture_and_names_or_skips_unreadable_ones(run, tmp_pat
         jaxssl.embed(run, folder / "none")
 
 
+def call(*line: str) -> None:
+    """Run a command line of `jaxssl`, which must succeed."""
+    with pytest.raises(SystemExit) as stop:
+        cli.run(line[0], line[1:])
+    assert stop.value.code == 0
+
+
 def test_embed_command_writes_the_same_file(run, tmp_path):
     Image.fromarray(images()[0][3, ..., 0]).save(tmp_path / "one.png")
-    command = [sys.executable, "-m", "jaxssl", "embed", str(run.workdir), str(tmp_path)]
     out = tmp_path / "out" / "features.npy"
-    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+    call("embed", str(run.workdir), str(tmp_path), "--out", str(out))
     expected = jaxssl.embed(run, images()[0][3:4])
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_data_prepare_command_prints_the_splits(tmp_path):
-    command = [sys.executable, "-m", "jaxssl", "data", "prepare", "digits"]
-    out = subprocess.run(
-        [*command, f"--config.data.dir={tmp_path}"], check=True, capture_output=True, text=True
-    )
-    assert "train: 1297 examples\ntest: 500 examples\n" in out.stdout
+def test_data_prepare_command_prints_the_splits(tmp_path, capsys):
+    call("data prepare", "digits", f"--config.data.dir={tmp_path}")
+    assert "train: 1297 examples\ntest: 500 examples\n" in capsys.readouterr().out
     assert (tmp_path / "digits").is_dir()
-
-
-class Items:
-    """A data set that is read by index, as Grain sources and Hugging Face sets are."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-
-PIXELS, LABELS = images(6)
-FLOATS = PIXELS / np.float32(255)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        (PIXELS, LABELS),
-        (PIXELS[..., 0], LABELS.tolist()),
-        (FLOATS, LABELS),
-        {"image": PIXELS, "label": LABELS},
-        Items(list(zip(PIXELS, LABELS, strict=True))),
-        [
-            {"img": Image.fromarray(x[..., 0]), "label": int(y)}
-            for x, y in zip(PIXELS, LABELS, strict=True)
-        ],
-    ],
-    ids=["arrays", "grey and a list", "floats", "a dict", "items", "dicts of Pillow images"],
-)
-def test_all_forms_of_data_give_the_same_splits(data):
-    splits, digest = in_memory.load_splits((data, data))
-    expected, expected_digest = in_memory.load_splits(((PIXELS, LABELS), (PIXELS, LABELS)))
-    assert digest == expected_digest
-    for split in (splits.train, splits.test):
-        np.testing.assert_array_equal(split.images(0), PIXELS)
-        np.testing.assert_array_equal(split.labels, LABELS)
-        assert split.class_names == ("0", "1", "2", "3") and split.shape == (8, 8, 1)
-    assert expected.train.labelled and splits.labelled
-
-
-def test_labelled_data_without_a_test_split_set_examples_aside():
-    pixels, labels = images(50)
-    splits, _ = in_memory.load_splits((pixels, labels), test_fraction=0.2)
-    assert (len(splits.train), len(splits.test)) == (40, 10)
-    both = np.concatenate([splits.train.images(0), splits.test.images(0)])
-    np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(pixels, axis=0))
-    unlabelled, _ = in_memory.load_splits(pixels)
-    assert len(unlabelled.train) == 50 and not unlabelled.labelled
-
-
-def test_pictures_of_different_sizes_are_read():
-    data = [(np.zeros((8, 6, 3), np.uint8), 0), (np.zeros((5, 9, 3), np.uint8), 1)]
-    splits, _ = in_memory.load_splits((data, data))
-    assert splits.train.shape == (None, None, 3)
-    assert splits.train.images(4).shape == (2, 4, 4, 3)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (3, "the training data is a int; expected uint8 images"),
-        (np.zeros((4, 2, 8, 8), np.uint8), "shape .4, 2, 8, 8.; expected images .n, h, w, c."),
-        (np.zeros((4, 8, 8, 1)) + 2, "values in .2, 2.; expected floats in .0, 1."),
-        (np.zeros((4, 8, 8, 1), np.int64), "dtype int64; expected uint8"),
-        ({"picture": 3}, "the training data has the keys picture; expected images under one of"),
-        ([{"picture": 3}], "item 0 of the training data has the keys picture"),
-        ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
-        ((PIXELS, np.zeros(5)), "the training data has 6 images but 5 labels"),
-        (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
-    ],
-)
-def test_data_of_other_types_shapes_and_ranges_are_refused_with_one_line(data, message):
-    with pytest.raises(UserError, match=message):
-        in_memory.load_splits({"train": data, "test": data})
 
 
 def test_names_of_the_package_are_loaded_on_first_use():

@@ -36,18 +36,57 @@ class PandasNA:
         raise TypeError("boolean value of NA is ambiguous")
 
 
-class HuggingFace:
-    """Examples in the form of a Hugging Face data set, whose features name the classes."""
+class Items:
+    """Examples that are read by index, as from Grain."""
 
-    def __init__(self, data, names, key="label"):
-        self.items = [{"image": x, key: int(y)} for x, y in zip(*data, strict=True)]
-        self.features = {"image": None, key: SimpleNamespace(names=names)}
+    def __init__(self, items):
+        self.items = items
 
     def __len__(self):
         return len(self.items)
 
     def __getitem__(self, index):
         return self.items[index]
+
+
+class HuggingFace(Items):
+    """Examples in the form of a Hugging Face data set, whose features name the classes."""
+
+    def __init__(self, data, names, key="label"):
+        super().__init__([{"image": x, key: int(y)} for x, y in zip(*data, strict=True)])
+        self.features = {"image": None, key: SimpleNamespace(names=names)}
+
+
+PIXELS, LABELS = examples([0, 1, 2, 3, 0, 1])
+PAIRS = list(zip(PIXELS, LABELS, strict=True))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (PIXELS[..., 0], LABELS.tolist()),
+        (PIXELS / np.float32(255), LABELS),
+        {"image": PIXELS, "label": LABELS},
+        Items(PAIRS),
+        [{"img": Image.fromarray(x[..., 0]), "label": int(y)} for x, y in PAIRS],
+    ],
+    ids=["grey and a list", "floats", "a dict", "items", "dicts of Pillow images"],
+)
+def test_all_forms_of_data_give_the_splits_of_arrays(data):
+    splits, digest = load_splits((data, data))
+    expected, expected_digest = load_splits(((PIXELS, LABELS), (PIXELS, LABELS)))
+    assert digest == expected_digest and expected.train.labelled and splits.labelled
+    for split in (splits.train, splits.test):
+        np.testing.assert_array_equal(split.images(0), PIXELS)
+        np.testing.assert_array_equal(split.labels, LABELS)
+        assert split.class_names == ("0", "1", "2", "3") and split.shape == (2, 3, 1)
+
+
+def test_pictures_of_different_sizes_are_read():
+    data = [(np.zeros((8, 6, 3), np.uint8), 0), (np.zeros((5, 9, 3), np.uint8), 1)]
+    splits, _ = load_splits((data, data))
+    assert splits.train.shape == (None, None, 3)
+    assert splits.train.images(4).shape == (2, 4, 4, 3)
 
 
 def test_test_examples_depend_on_the_seed_and_the_fraction_only():
@@ -160,6 +199,24 @@ def test_examples_without_a_label_are_not_evaluated(caplog):
 def test_labels_that_are_no_class_indices_are_refused(labels, message):
     with refused(message):
         load_splits((examples([0, 1, 1])[0], labels))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "the training data is a int; expected uint8 images"),
+        (np.zeros((4, 2, 8, 8), np.uint8), "shape [4, 2, 8, 8]; expected images [n, h, w, c]"),
+        (np.zeros((4, 8, 8, 1)) + 2, "values in [2, 2]; expected floats in [0, 1]"),
+        (np.zeros((4, 8, 8, 1), np.int64), "dtype int64; expected uint8"),
+        ({"picture": 3}, "the training data has the keys picture; expected images under one of"),
+        ([{"picture": 3}], "item 0 of the training data has the keys picture"),
+        ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
+        (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
+    ],
+)
+def test_data_of_other_types_shapes_and_ranges_are_refused(data, message):
+    with refused(message):
+        load_splits({"train": data, "test": data})
 
 
 @pytest.mark.parametrize(
