@@ -66,14 +66,15 @@ def test_splits_pictures_and_labels_are_those_of_the_shards(tmp_path, names, cac
         assert values(pickle.loads(pickle.dumps(splits.test)))[0] == PICTURES
 
 
+@pytest.mark.parametrize("names", [("cat", "dog"), ("3000000000", "4000000000")])
 @pytest.mark.parametrize(
     "options", [{"format": tarfile.USTAR_FORMAT}, {"format": tarfile.PAX_FORMAT}]
 )
-def test_labels_may_be_names_or_missing_and_names_may_be_long(tmp_path, options):
+def test_labels_may_be_names_or_missing_and_names_may_be_long(tmp_path, options, names):
     shard = tmp_path / "shards" / "0.tar"
-    write_shard(shard, 0, lambda index: ["cat", "dog", ""][index % 3], **options)
+    write_shard(shard, 0, lambda index: [*names, ""][index % 3], **options)
     splits = load_splits(settings(tmp_path / "shards", cache="none"))
-    assert splits.train.class_names == ("cat", "dog")
+    assert splits.train.class_names == names
     assert set(splits.train.labels.tolist()) == {0, 1, -1}
     assert splits.test.labelled and len(splits.train) + len(splits.test) <= PICTURES
 

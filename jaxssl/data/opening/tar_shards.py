@@ -159,7 +159,8 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     present = index.label[index.label != ""]
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
-        index = index._replace(label=label.astype(np.int32))
+        with contextlib.suppress(OverflowError):  # Numbers so large are names.
+            index = index._replace(label=label.astype(np.int32))
     with contextlib.suppress(OSError):  # The warning about the file says why.
         path.parent.mkdir(parents=True, exist_ok=True)
     arrays.write_cache(path, lambda file: np.savez(file, **index._asdict()))
