@@ -101,6 +101,7 @@ def svm_dual_pgd(
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
     require_positive(num_steps=num_steps, step=step)
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = make_problem(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
     if isinstance(init, str):
@@ -158,6 +159,7 @@ def svm_dual_admm(
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
     require_positive(num_steps=num_steps, check_every=check_every)
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
@@ -200,6 +202,7 @@ def svm_dual_inv(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     matrix = inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)

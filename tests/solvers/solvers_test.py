@@ -349,6 +349,14 @@ def test_solvers_respect_the_step_limit_with_and_without_tolerance(name):
     assert fixed.suboptimality.max() > 1e-9
 
 
+def test_solvers_take_lists():
+    kernel: Any = kernels()["rbf"]
+    lists: Any = [x.tolist() for x in (kernel, POSITIVE, TWO)]
+    for solver in (svm_dual_pgd, svm_dual_admm, svm_dual_inv):
+        expected = solver(kernel, POSITIVE, TWO).alpha
+        np.testing.assert_array_equal(solver(*lists).alpha, expected)
+
+
 def test_solvers_reject_invalid_arguments():
     kernel = jnp.eye(M)
     for call, word in (
