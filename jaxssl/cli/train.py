@@ -120,12 +120,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return None
     if not TOPOLOGY.value:
         cli.start_jax(FLAGS)
+    from jaxssl.evaluation import pretrain
+
     if DRY_RUN.value:
         from jaxssl.training.dry_run import dry_run
 
+        pretrain.check(settings)
         return dry_run(settings, TOPOLOGY.value)
-    from jaxssl.evaluation import pretrain
-
     pretrain.train(settings, workdir, profile=profile, trust=TRUST.value)
 
 

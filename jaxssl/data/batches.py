@@ -27,7 +27,7 @@ from jaxssl.data.decoders import files
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import Example
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError
 
 Batch = dict[str, Any]
 
@@ -36,7 +36,6 @@ READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in hos
 PREFETCH = 2  # number of batches that are sent to the device ahead of time
 POSITION = "next_index"  # key under which a checkpoint stores the position in the stream
 ENDLESS = 2**40  # number of batches that stands for an endless stream
-CACHES = ("auto", "device", "none")
 # cache="auto" keeps a data set on the device if it takes at most 1 GiB, or at most this share of
 # the device memory if that is larger.
 CACHE_BYTES = 2**30
@@ -294,11 +293,8 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
             takes half of the cores if there are more than four, else threads.
 
     Raises:
-        UserError: if ``cache`` is unknown, ``workers`` is out of range, or the split cannot be kept
-            on the device.
+        UserError: if ``workers`` is out of range, or the split cannot be kept on the device.
     """
-    if cache not in CACHES:
-        raise UserError(f"data.cache={cache!r} is unknown{suggest(cache, CACHES)}")
     cores = files.cpu_count()
     if not -1 <= workers <= 8 * cores:
         raise UserError(

@@ -22,7 +22,7 @@ from jaxssl.training import loop, online_probe
 from jaxssl.training.build import Setup
 from jaxssl.training.config import custom
 from jaxssl.training.held_out import make_held_out_loss
-from jaxssl.training.output import console
+from jaxssl.training.output import console, loggers
 from jaxssl.training.output.logs import log
 from jaxssl.training.state import TrainState
 
@@ -52,6 +52,12 @@ def train(
     with custom.unchanged(config.to_dict()):
         evaluation = EVALUATION._replace(start=partial(start, trust=trust))
         loop.train(config, workdir, evaluation, splits, profile)
+
+
+def check(config: ConfigDict) -> None:
+    """Raise UserError for an unknown logger, protocol or k-NN preset."""
+    loggers.check(config.log)
+    _check(config.eval)
 
 
 def _finish(workdir: Path, splits: Splits) -> None:

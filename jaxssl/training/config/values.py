@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
 from jaxssl.configs import base
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, suggest
 from jaxssl.models.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
@@ -44,6 +44,7 @@ LIMITS = {
     "<= 1": "optim.layer_decay",
     "<= 64": "views crops.number",
 }
+CHOICES = {"data.cache": ("auto", "device", "none")}
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # in any other size of a network
@@ -89,6 +90,9 @@ def check_common_keys(config: ConfigDict) -> None:
         if key not in values:
             raise UserError(f"config key {key!r} is missing")
         require(key, values[key], kind)
+    for key, valid in CHOICES.items():
+        if values[key] not in valid:
+            raise UserError(f"{key}={values[key]!r} is unknown{suggest(values[key], valid)}")
     for limit, keys in LIMITS.items():
         symbol, bound = limit.split()
         for key in keys.split():
