@@ -45,11 +45,12 @@ def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
 
 def test_collapse_is_logged_when_it_begins(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 0, ()), 0, 0)
+    writer = MetricsWriter(tmp_path, 0, ())
+    reporter = MetricsReporter(SETUP, writer, 0, 0)
     for step, spread in enumerate((0.5, 0.1, 0.1, 0.5, 0.1), 1):
         metrics: Any = {**METRICS, "feature_std": spread}
         reporter.report(step, metrics, [])
-    reporter.close()
+    writer.close()
     lines = [record.getMessage() for record in caplog.records]
     assert [line[:17] for line in lines if "collapsed" in line] == [
         "step 2: collapsed",
