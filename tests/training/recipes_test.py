@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from settings_test import flat
 
 from jaxssl import components, distributed
 from jaxssl.data import kind
@@ -182,14 +183,14 @@ def settings() -> dict[str, tuple[str, dict]]:
     actual = {}
     for name in RECIPES:
         config = load(name)
-        first = config_lib.arguments(config.augment)
+        first, c = config_lib.arguments(config.augment), channels(config)
         crops = {k: v for k, v in config.crops.items() if k != "number"}
         for changes in ({}, config.second_view.to_dict(), crops if config.crops.number else {}):
             hyper = {**first, **changes}
             on = [k for k in PROBABILITIES if hyper.get(k)]
             words = [v for v in hyper.values() if isinstance(v, str)]
-            key = " ".join([config.augment.name, *words, *on, str(channels(config))])
-            actual.setdefault(key, (config.augment.name, hyper, channels(config)))
+            key = " ".join([config.augment.name, *words, *on, str(c)])
+            actual.setdefault(key, (config.augment.name, hyper, c))
     return actual
 
 
@@ -215,16 +216,9 @@ def choices(config) -> set[str]:
     kept["net"].pop("size", None)
     kept |= {"channels": channels(config), "crops": config.crops.number}
     method = config.method.name
-    return {f"{method} {key}={value}" for key, value in _leaves(kept) if "preset" not in key}
-
-
-def _leaves(tree, prefix=""):
-    """Yield the dotted keys of nested dicts with their values."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", bool(value) if isinstance(value, float) else value
+    leaves = {key: value for key, value in flat(kept).items() if "preset" not in key}
+    zero = {key: not value for key, value in leaves.items() if isinstance(value, float)}
+    return {f"{method} {key}={value}" for key, value in {**leaves, **zero}.items()}
 
 
 def programs() -> list:
