@@ -170,7 +170,9 @@ def test_loss_is_the_mean_of_an_epoch_and_the_seed_orders_the_batches(train, mes
     seeds, batches = [], SimpleNamespace(next=dict, close=lambda: None)
     state = finetuning._State({"head": {}}, {}, ())
     monkeypatch.setattr(finetuning, "_init", lambda *_: state)
-    monkeypatch.setattr(finetuning, "_make_step", lambda *_: lambda state, *rest: (state, rest[3]))
+    monkeypatch.setattr(
+        finetuning, "_make_step", lambda *_: lambda state, *rest: (state, rest[3][0])
+    )
     monkeypatch.setattr(
         finetuning, "make_batches", lambda *_, seed, **__: seeds.append(seed) or batches
     )
