@@ -222,7 +222,7 @@ FORGED = {
     "seed": ({"config.seed": 2**40}, "'seed' expects int"),
     "protocols": ({"config.eval.protocols": [1]}, "'eval.protocols' expects tuple of str"),
     "views": ({"config.second_view": {"zz": 1}}, "second_view.zz is not an argument"),
-    "missing key": ({"config.optim": {"name": "sgd"}}, "'optim.lr' is missing"),
+    "missing key": ({"config.optim": {"name": "sgd"}}, "'optim.clip_norm' is missing"),
     "precision": ({"config.precision": "f8"}, "precision='f8' is unknown"),
     "graphs": ({"config.augment": {"name": "graph"}}, "does not fit its config: the ConvNet"),
     "videos": ({"config.augment": {"name": "video"}}, "net.name='convnet' takes images"),
