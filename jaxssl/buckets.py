@@ -64,6 +64,17 @@ def as_path(path: str | PathLike[str]) -> Path:
     return cast(Path, BucketPath(fspath(path)))
 
 
+def local_path(flag: str, path: str) -> Path:
+    """Return the path that a flag names.
+
+    Raises:
+        UserError: for a path in a bucket.
+    """
+    if "://" in path:
+        raise UserError(f"--{flag}={path} must be a local path; only runs may be in buckets")
+    return Path(path)
+
+
 def check(path: str | PathLike[str]) -> None:
     """Raise BucketError for a path in a bucket that cannot be read."""
     if not is_bucket(path):

@@ -30,6 +30,8 @@ class UserError(Exception):
     middle is left out.
     """
 
+    status = 2  # exit status of the command
+
     def __init__(self, message: str) -> None:
         super().__init__(shorten(message))
 
@@ -41,6 +43,12 @@ class Stopped(KeyboardInterrupt):
     """The user stopped a run, which has written a checkpoint. Notebooks show one line."""
 
     _render_traceback_ = UserError._render_traceback_
+
+
+class LostProcess(UserError):
+    """Another process of the run is missing. `--retry` starts the run again."""
+
+    status = 1
 
 
 class WriteError(UserError):

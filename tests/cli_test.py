@@ -224,6 +224,9 @@ def test_process_ends_after_an_error_although_a_thread_waits():
         (("train", "--dry_run", "--config.log=wand"), "unknown logger 'wand'; did you mean"),
         (("train", "--dry_run", "--config.data.cache=disk"), "data.cache='disk' is unknown"),
         (("train", "--dry_run", "--config.eval.knn=near"), "eval.knn='near' is unknown"),
+        (("train", "--grid=seed=1", "--workdir=gs://b/x"), "--workdir=gs://b/x must be a local"),
+        (("study", "claims", "--out=gs://b/x"), "--out=gs://b/x must be a local path; only runs"),
+        (("study", "gradient_bias", "--out=s3://b/x"), "--out=s3://b/x must be a local path"),
         (("eval",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
         (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],
@@ -235,6 +238,39 @@ def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monke
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.startswith("error: ") and message in error
     assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "does_nothing"),
+    [
+        (["--process_id=1", "--num_processes=2", "--coordinator=host0:1"], {}, True),
+        (["--process_id=0", "--num_processes=2", "--coordinator=host0:1"], {}, False),
+        (["--process_id=0"], {"JAX_PROCESS_ID": "1"}, False),
+        ([], {"JAX_PROCESS_ID": "1"}, True),
+        ([], {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, True),
+        ([], {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False),
+        ([], {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ([], {"OMPI_COMM_WORLD_RANK": "1"}, True),
+        ([], {"TPU_WORKER_ID": "1"}, True),
+    ],
+)
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_one_process_exports_and_reports(
+    command, flags, environment, does_nothing, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name in (*cli.INDICES, "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as stop:
+        cli.run(command, ["nowhere", *(["--to=safetensors"] * (command == "export")), *flags])
+    output = capsys.readouterr()
+    if does_nothing:
+        line = "process 1 has nothing to do: process 0 writes the files\n"
+        assert (stop.value.code, output.out, output.err) == (0, line, "")
+    else:
+        assert stop.value.code == 2 and "error: " in output.err and "nowhere" in output.err
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from absl import flags
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, closest_key, shorten, suggest
-from jaxssl.training.output.console import outlive_terminal, show_error
+from jaxssl.training.output.console import outlive_terminal, show, show_error
 
 if TYPE_CHECKING:  # It imports JAX.
     from jaxssl.training.processes import Peers
@@ -70,6 +70,9 @@ COMMANDS = {
     "completion": Command("Look up", "bash"),
 }
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
+
+# Variables with the index of a process, which its launcher sets.
+INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TPU_WORKER_ID")
 
 _peers: "Peers | None" = None  # the other processes of the run
 
@@ -236,6 +239,16 @@ def _tell_peers(error: Exception, status: int = 1) -> None:
         _peers.tell_error(error, status)
 
 
+@atexit.register
+def _close_peers() -> None:
+    """Stop watching the other processes.
+
+    JAX's function for the end, which waits for them, is registered later and so called earlier.
+    """
+    if _peers:
+        _peers.close()
+
+
 def _unknown_flag(command: str, name: str, defined: Iterable[str]) -> str:
     """Return the message about an unknown flag, which may be a config key without its prefix."""
     from jaxssl.cli.completion import config_keys
@@ -262,6 +275,20 @@ def define_processes(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "process_id", None, "Index of this process, from 0.", lower_bound=0, flag_values=values
     )
+
+
+def leave_to_first_process(values: flags.FlagValues) -> None:
+    """End this process with status 0 unless it is the first, for commands of one process.
+
+    The environment tells the index of a process without JAX, which would connect them.
+    """
+    alone = "1" in (os.environ.get(name) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    names = [name for name in INDICES if not (alone and name.startswith("SLURM"))]
+    indices = [values.process_id, *map(os.environ.get, names)]
+    index = next((x for x in indices if x is not None), 0)
+    if str(index) != "0":
+        show(f"process {index} has nothing to do: process 0 writes the files")
+        raise SystemExit(0)
 
 
 def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
@@ -366,6 +393,7 @@ def parse_step(text: str | None) -> int | str | None:
 
 
 def _fail(error: Exception) -> int:
-    _tell_peers(error, 2)
+    status = error.status if isinstance(error, UserError) else 2
+    _tell_peers(error, status)
     show_error(f"error: {shorten(' '.join(str(error).split()))}")
-    return 2
+    return status

@@ -27,6 +27,7 @@ PUSH = flags.DEFINE_string(
     "push", None, "Upload the files to a model repository too: hf://OWNER/NAME.", FLAGS
 )
 TRUST = cli.define_trust(FLAGS)
+cli.define_processes(FLAGS)
 
 
 def main() -> None:
@@ -37,6 +38,7 @@ def main() -> None:
     from jaxssl.training import processes
     from jaxssl.training.output.console import show
 
+    cli.leave_to_first_process(FLAGS)
     if WORKDIR.value is None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
     processes.check_platform()

@@ -8,12 +8,15 @@ a page compares the runs.
 
 from absl import flags
 
+from jaxssl import cli
+
 FLAGS = flags.FlagValues()
 POSITIONAL = "workdir"
 WORKDIR = flags.DEFINE_multi_string("workdir", [], "Same as DIR.", FLAGS)
 OUT = flags.DEFINE_string(
     "out", None, "Page to write; default: DIR/report.html, or compare.html for several.", FLAGS
 )
+cli.define_processes(FLAGS)
 
 
 def main() -> None:
@@ -23,6 +26,7 @@ def main() -> None:
     from jaxssl.report.comparison import write_page
     from jaxssl.training.output.console import show
 
+    cli.leave_to_first_process(FLAGS)
     workdirs = [as_path(name) for name in WORKDIR.value]
     path = write_page(workdirs, as_path(OUT.value) if OUT.value else None)
     show(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")

@@ -70,10 +70,12 @@ def main(overrides: list[tuple[str, str]]) -> None:
             show(f"{study:18} {components.summary(components.file('study', study))}")
         return
     if name == "claims":
+        from jaxssl.buckets import local_path
         from jaxssl.studies.claims import write_claims
 
-        folder = Path(OUT.value or "runs/studies")
-        show(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
+        folder = local_path("out", OUT.value or "runs/studies")
+        page = local_path("page", PAGE.value or str(folder / "claims.md"))
+        show(f"claims: {write_claims(folder, page)}")
         return
     if name not in names:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
@@ -83,6 +85,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _run(name: str, overrides: list[tuple[str, str]]) -> None:
+    from jaxssl.buckets import local_path
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, published_tables, scale_config
     from jaxssl.training import processes
@@ -91,20 +94,21 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     compile_cache.enable()
     processes.check_platform()
     study = components.module("study", name)
-    default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
+    default = f"runs/studies/{'-'.join(filter(None, [SCALE.value, DATASET.value]))}"
+    page = local_path("page", PAGE.value) if PAGE.value else None
     setting = Setting(
         scale=SCALE.value,
         config=scale_config(SCALE.value, getattr(study, "PAPER", "")),
         dataset=DATASET.value or "",
         seeds=SEEDS.value,
-        out=Path(OUT.value or default),
+        out=local_path("out", OUT.value or default),
         overrides=tuple(overrides),
         methods=tuple(METHODS.value),
         batch_sizes=tuple(map(int, BATCHES.value)),
-        workdir=Path(WORKDIR.value) if WORKDIR.value else None,
+        workdir=local_path("workdir", WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
         finished=FINISHED.value,
-        earlier=Path(EARLIER.value) if EARLIER.value else None,
+        earlier=local_path("earlier", EARLIER.value) if EARLIER.value else None,
     )
     for flag in ("methods", "batch_sizes", "workdir", "equal_steps", "finished", "earlier"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
@@ -120,8 +124,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     path = documents.write_study(
         _stem(name, setting), title, setting, study.CLAIMS, findings, about
     )
-    if PAGE.value:
-        documents.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
+    if page:
+        documents.write_markdown(page, path.with_suffix(".json"))
     documents.print_findings(study.CLAIMS, findings)
     show(f"page: {path}")
 

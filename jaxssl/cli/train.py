@@ -11,7 +11,6 @@ same command again resumes an interrupted run.
 
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 
@@ -131,12 +130,14 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
+    from jaxssl.buckets import local_path
     from jaxssl.studies import parameter_grid
     from jaxssl.training import config
 
     grid = parameter_grid.parse(GRID.value)
+    default = f"runs/{config.run_name(CONFIG.value)}-grid"
+    folder = local_path("workdir", WORKDIR.value or default)
     cli.start_jax(FLAGS)
-    folder = Path(WORKDIR.value or Path("runs") / f"{config.run_name(CONFIG.value)}-grid")
     given = [FLAGS[flag].serialize() for flag in ("config", "grid") if FLAGS[flag].present]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
     words = [word for text in given for word in text.splitlines()]

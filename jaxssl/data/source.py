@@ -44,10 +44,10 @@ def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
 
     Files in a bucket are copied to the disk. `prepare` does that with "dir".
     """
-    paths = [key for key in ("path", "labels", "classes") if buckets.is_bucket(data[key])]
+    paths = [key for key in ("path", "labels", "classes") if "://" in data[key]]
     if paths:
-        copies = {key: str(buckets.fetch(data[key])) for key in paths}
-        data = ConfigDict({**data.to_dict(), **copies})
+        copies = {key: str(buckets.fetch(buckets.as_path(data[key]))) for key in paths}
+        data = ConfigDict({**data, **copies})
     if components.is_custom(data["name"]):
         return in_memory.make_opener(in_memory.call, data, examples)
     if data["name"] == tar_shards.NAME:

@@ -21,6 +21,7 @@ from jax._src.clusters import ClusterEnv, K8sCluster
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
+from jaxssl.training import rendezvous
 from jaxssl.training.output.console import show_error
 
 # Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
@@ -65,6 +66,8 @@ def initialize(
             )
         return
     listen = None if coordinator is None else _listen_address(coordinator, process)
+    if coordinator and processes and process is not None and process < processes:
+        rendezvous.meet(coordinator, listen, processes, process)
     _one_program_at_a_time()
     # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
     # that all processes stop at the same step.
@@ -156,8 +159,17 @@ class Peers:
         # was suspended itself.
         self._silent = dict.fromkeys(range(1, processes) if process == 0 else [0], 0)
         self._ending = threading.Event()  # This process ends, with a message of its own.
-        for target in (self._listen, self._judge):
-            threading.Thread(target=target, name=f"peer {process}", daemon=True).start()
+        targets = self._listen, self._judge
+        name = f"peer {process}"
+        self._threads = [threading.Thread(target=x, name=name, daemon=True) for x in targets]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop watching. Python would abort if it ended while a thread is in JAX's code."""
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(GRACE)
 
     def tell_error(self, error: Exception, status: int = 1) -> None:
         """Tell the other processes that this one ends with an error, for them to end likewise."""
@@ -243,10 +255,7 @@ def _listen_address(coordinator: str, process: int | None) -> str | None:
         return None
     address = _address_of_this_machine(host.strip("[]"))
     try:
-        dual = address is None and socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual or ":" in (address or "") else socket.AF_INET
-        place = address or "", int(port)
-        socket.create_server(place, family=family, dualstack_ipv6=dual).close()
+        rendezvous.listen_on(address or "", int(port)).close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else one_line(error)
         raise UserError(

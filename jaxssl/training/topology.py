@@ -45,7 +45,9 @@ def describe(name: str) -> Mesh:
     match = re.fullmatch(r"(\w+)([-:])(\d+(?:x\d+)*)", name)
     kind, joint, size = match.groups() if match else ("", "", "0")
     sides = [int(side) for side in size.split("x")]
-    if 0 in sides or kind not in (*TPUS, *GPUS, "cpu"):
+    cores = TPUS[kind][1] if kind in TPUS and joint == "-" else 1
+    is_shape = joint == ":" or (len(sides) == 1 and sides[0] % cores == 0)
+    if 0 in sides or not is_shape or kind not in (*TPUS, *GPUS, "cpu"):
         raise UserError(
             f"--topology={name}: expected a pod such as v5e-256, v6e:8x8, v5p-512, h100-64, "
             "h200:2x4 (hosts x GPUs) or cpu:8"
@@ -55,8 +57,7 @@ def describe(name: str) -> Mesh:
         if kind == "cpu":
             devices = _cpu_devices(math.prod(sides))
         elif kind in TPUS:
-            dimensions, cores = TPUS[kind]
-            sides = torus(sides[0] // cores, dimensions) if joint == "-" else sides
+            sides = torus(sides[0] // cores, TPUS[kind][0]) if joint == "-" else sides
             for variable, value in DESCRIBED.items():
                 os.environ.setdefault(variable, value)
             shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"

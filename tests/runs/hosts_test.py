@@ -17,6 +17,7 @@ from tiny import DIGITS, SAVED, SETTINGS
 from workdir_cases import acting, metric_lines
 from xla_flags import DEVICES, QUICK_FLAGS
 
+import jaxssl
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
@@ -107,13 +108,21 @@ def test_two_hosts_together_read_the_same_batch_as_one():
 
 
 @pytest.mark.long
-def test_processes_with_different_seeds_stop_with_the_difference(data_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "difference"),
+    [
+        ("seed", "(config.seed: 0 -> 1); start all"),
+        ("data", "-> 'other data'); start all"),
+        ("version", "-> '9.9'); start all"),
+    ],
+)
+def test_processes_that_differ_stop_with_the_difference(data_dir, tmp_path, what, difference):
     workdir = tmp_path / "run"
-    hosts = start("train", str(data_dir), str(workdir), "0", "0", "seed")
+    hosts = start("train", str(data_dir), str(workdir), "0", "0", what)
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [1, 1], outputs
     for output in outputs:
-        assert "process 1 differs from process 0 (config.seed: 0 -> 1); start all" in output
+        assert "process 1 differs from process 0 (" in output and difference in output
     assert not workdir.exists()
 
 
@@ -228,7 +237,7 @@ def cannot_read(workdir: Path, step: int) -> None:
 
 
 def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
-    """Train. The second process gets a signal at a batch, cannot read, or has another seed."""
+    """Train. The second process gets a signal at a batch, cannot read, or differs."""
     saved = Path(workdir) / "checkpoints" / str(SAVED)
 
     def act() -> None:
@@ -240,6 +249,10 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     loop.make_batches = acting(loop.make_batches, at, act)
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
+    if eyes == "data" and jax.process_index() == 1:
+        loop.fingerprint = lambda source: "other data"
+    if eyes == "version" and jax.process_index() == 1:
+        jaxssl.__version__ = "9.9"
     seed = str(jax.process_index()) if eyes == "seed" else "0"
     pretrain.train(settings(data_dir, seed=seed, **{"optim.sharding": "all"}), Path(workdir))
 

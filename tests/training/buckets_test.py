@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec.config
+import numpy as np
 import pytest
+from file_cases import LABELLED, files_of, nothing_is_prepared, pack, refused, unpack
 from tiny import SAVED, SETTINGS, STEPS
 from workdir_cases import assert_same_arrays, metric_lines
 
@@ -294,6 +296,53 @@ def test_data_are_read_from_a_bucket(workdir, data_dir):
     splits = source.load_splits(config.load("digits", overrides).data)
     local = source.load_splits(config.load("digits", [("data.dir", str(data_dir))]).data)
     assert fingerprint(splits.train) == fingerprint(local.train)
+
+
+@pytest.mark.parametrize("archive", ["", "pictures.zip", "pictures.tar.gz"])
+def test_pictures_are_read_from_a_bucket(workdir, tmp_path, load, monkeypatch, archive):
+    if archive:
+        file = pack(tmp_path / archive, LABELLED)
+        (workdir / archive).write_bytes(file.read_bytes())
+    else:
+        file = unpack(tmp_path / "pictures", LABELLED)
+        for name, content in LABELLED.items():
+            (workdir / "pictures" / name).write_bytes(content)
+    expected = load(file)
+    actual = load(workdir / file.name)
+    assert actual.name == expected.name == file.name
+    assert fingerprint(actual) == fingerprint(expected)
+    assert files_of(actual) == files_of(expected)
+    np.testing.assert_array_equal(actual.images(30), expected.images(30))
+    nothing_is_prepared(monkeypatch)
+    assert fingerprint(load(workdir / file.name)) == fingerprint(expected)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gs://bucket/nothing", "does not exist"),
+        ("gs://missing/pictures", "the bucket 'missing' does not exist"),
+        ("gs://forbidden/pictures", "cannot read gs://forbidden/pictures: Forbidden"),
+        ("s3://bucket/pictures", "s3://bucket/pictures must be a local path or gs://BUCKET/PATH"),
+    ],
+)
+def test_pictures_that_cannot_be_read_from_a_bucket_are_named(load, path, message):
+    for changes in ({"path": path}, {"name": "digits", "path": "", "dir": path}):
+        with refused(message):
+            load(**changes)
+
+
+@pytest.mark.long
+def test_run_on_pictures_of_a_bucket_trains_and_resumes(tiny, workdir, tmp_path, prepared):
+    for name, content in LABELLED.items():
+        (workdir / "pictures" / name).write_bytes(content)
+    changes = {"data.name": "folder", "data.path": f"{workdir}/pictures"}
+    changes |= {"data.dir": str(prepared), "data.test_split": "train", "eval.protocols": "('knn',)"}
+    for steps in ("1", "2"):
+        pretrain.train(tiny(**changes, total_steps=steps), tmp_path / steps)
+    pretrain.train(tiny(**changes, total_steps="2"), tmp_path / "2")
+    assert {row["dataset"] for row in results.read_results(tmp_path / "2")} == {"folder"}
 
 
 # Trains, and kills itself when it is about to write an object whose name has a text, or to write

@@ -29,7 +29,7 @@ class Store(dict):
 def run(monkeypatch, capsys):
     """Return a run of three processes, and a function that returns the lines and exits of all."""
     exits = []
-    for name, value in (("INTERVAL", 0.02), ("LIMIT", 0.4), ("GRACE", 0)):
+    for name, value in (("INTERVAL", 0.02), ("LIMIT", 0.4), ("GRACE", 0.5)):
         monkeypatch.setattr(connection, name, value)
     monkeypatch.setattr(os, "_exit", exits.append)
     store = Store()
@@ -43,10 +43,7 @@ def run(monkeypatch, capsys):
 
     yield processes, result
     for process in processes:
-        process._ending.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("peer"):
-            thread.join()
+        process.close()
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -74,3 +71,12 @@ def test_processes_that_find_an_error_at_once_report_it_themselves(run):
         process.tell_error(OSError("no space left"))
     time.sleep(0.1)
     assert result(0) == ([], [])
+
+
+def test_threads_have_ended_when_the_process_ends(run, monkeypatch):
+    monkeypatch.setattr(connection, "GRACE", 20)
+    assert sum(thread.name.startswith("peer") for thread in threading.enumerate()) == 6
+    for process in run[0]:
+        process.close()
+    assert not any(thread.name.startswith("peer") for thread in threading.enumerate())
+    assert run[1](0) == ([], [])

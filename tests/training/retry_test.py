@@ -44,7 +44,7 @@ def test_command_is_started_again_unless_its_end_is_final(
     assert statuses[number - 1] == expected
     lines = [line for line in capfd.readouterr().err.splitlines() if "retry" in line]
     assert lines == [
-        f"the run ended with status {status}; retry {i} of {retries}"
+        f"the run ended with status {status}{retry.REASONS.get(status, '')}; retry {i} of {retries}"
         for i, status in enumerate(statuses[: number - 1], 1)
     ]
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

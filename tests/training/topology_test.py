@@ -44,7 +44,10 @@ def test_name_of_a_pod_gives_its_shape(monkeypatch, name, shape):
 
 
 @fast
-@pytest.mark.parametrize("name", ["", "v5e", "v9-8", "v5e:2x", "v5e-0", "h100:8 x 8", "cpu:-1"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "v5e", "v9-8", "V5E-8", "v5e:2x", "v5e-0", "v5e-4x4", "v5p-3", "h100:8 x 8", "cpu:-1"],
+)
 def test_unknown_pod_is_refused_with_examples(name):
     with pytest.raises(UserError, match="expected a pod such as v5e-256"):
         topology.describe(name)

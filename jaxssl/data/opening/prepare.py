@@ -45,7 +45,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
     name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
-    data_dir = str(Path(data["dir"]).expanduser()) if data["dir"] else None
+    data_dir = str(buckets.as_path(data["dir"]).expanduser()) if data["dir"] else None
     if data_dir and buckets.is_bucket(data["dir"]):
         if needs_path(name):
             raise UserError(f"data.dir={data['dir']}: files of data.path are prepared on disk only")
