@@ -377,7 +377,6 @@ def test_undecodable_image_raises_an_error_with_its_index(make):
             ["batch_size=46", "divisible by the 8 devices", "try 40"],
         ),
         ({"batch_size": 3, "devices": 8}, ["batch_size=3", "divisible by the 8 devices", "try 8"]),
-        ({"cache": "devise"}, ["data.cache='devise'", "did you mean 'device'"]),
         ({"workers": -2}, ["data.workers must be -1 (automatic) or between 0", "got -2"]),
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
