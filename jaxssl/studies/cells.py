@@ -1,6 +1,7 @@
 """The configs of the runs of a grid, and their folder names."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ from jaxssl.training import config
 
 MAX_NAME = 120  # longest folder name of a run, in characters
 Cell = Settings  # values of the config keys that one run changes
+
+
+def combinations(values: Mapping[str, Sequence[object]]) -> list[Cell]:
+    """Return a cell for every combination of values of config keys. The last key varies first."""
+    return [
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    ]
 
 
 def cell_config(setting: Setting, cell: Cell) -> ConfigDict:

@@ -1,6 +1,5 @@
 """Train all combinations of some config values: `jaxssl train --grid KEY=A,B,C`."""
 
-import itertools
 import json
 import math
 import re
@@ -19,7 +18,7 @@ from jaxssl.evaluation import run
 from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies import documents
-from jaxssl.studies.cells import cell_config
+from jaxssl.studies.cells import cell_config, combinations
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell
 from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Setting, Table
@@ -94,7 +93,7 @@ def train(
     named = base.eval.protocols if "eval.protocols" in dict(overrides) else None
     others = tuple(item for item in overrides if item[0] != "eval.protocols")
     setting = Setting(name, name, "", 1, folder, others)
-    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    cells = combinations(grid)
     configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
     protocols = _check_runs(cells, configs, named)
     console.show(f"{runs} runs, in {folder}")

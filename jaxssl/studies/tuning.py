@@ -6,7 +6,7 @@ docs/methods.md has the constants that were chosen.
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.cells import Cell
+from jaxssl.studies.cells import Cell, combinations
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Results
 from jaxssl.studies.study import Findings, Setting, Table, read_claims, scale_value, select_methods
@@ -24,94 +24,75 @@ SPLITS = {
 CLAIMS = read_claims("tuning")
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
-MOMENTA = (0.9, 0.99, 0.996)
+HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # for methods with a second constant
+GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+QUEUES = (1024, 4096)
 # Twelve candidates for each method: the settings that its paper tunes or leaves open, around the
 # published values.
 CANDIDATES: dict[str, list[Cell]] = {
-    "simclr": [{"loss.temperature": t} for t in TEMPERATURES],
+    "simclr": combinations({"loss.temperature": TEMPERATURES}),
     "auc_cl": [
-        *(
-            {"loss.a": a, "loss.negative_weight": weight, "loss.alpha": 0.5}
-            for a in (3.0, 10.0, 30.0)
-            for weight in (16.0, 64.0, 256.0)
+        *combinations(
+            {
+                "loss.a": (3.0, 10.0, 30.0),
+                "loss.negative_weight": (16.0, 64.0, 256.0),
+                "loss.alpha": (0.5,),
+            }
         ),
-        *(
-            {"loss.a": 10.0, "loss.negative_weight": 64.0, "loss.alpha": alpha}
-            for alpha in (0.1, 1.0, 2.0)
+        *combinations(
+            {"loss.a": (10.0,), "loss.negative_weight": (64.0,), "loss.alpha": (0.1, 1.0, 2.0)}
         ),
     ],
-    "auc_cl_sum": [
-        {"loss.a": a, "loss.alpha": alpha}
-        for a in (1.0, 3.0, 10.0, 30.0)
-        for alpha in (0.1, 0.5, 1.0)
-    ],
-    "mmcl": [
-        {"loss.gamma": gamma, "loss.C": c}
-        for gamma in (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-        for c in (1.0, 100.0)
-    ],
-    "mmcl_inv": [
-        {"loss.gamma": gamma, "loss.regularization": beta}
-        for gamma in (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-        for beta in (0.1, 1.0)
-    ],
+    "auc_cl_sum": combinations({"loss.a": (1.0, 3.0, 10.0, 30.0), "loss.alpha": (0.1, 0.5, 1.0)}),
+    "mmcl": combinations({"loss.gamma": GAMMAS, "loss.C": (1.0, 100.0)}),
+    "mmcl_inv": combinations({"loss.gamma": GAMMAS, "loss.regularization": (0.1, 1.0)}),
     "decl": [
-        *({"loss.temperature": t} for t in (0.1, 0.2, 0.3, 0.5, 0.7)),
-        *({"loss.temperature": t, "loss.weight": 1.0} for t in (0.2, 0.5)),
-        *({"loss.temperature": t, "loss.weight": 1.0, "loss.u": "mean"} for t in (0.2, 0.5)),
+        *combinations({"loss.temperature": (0.1, 0.2, 0.3, 0.5, 0.7)}),
+        *combinations({"loss.temperature": (0.2, 0.5), "loss.weight": (1.0,)}),
+        *combinations({"loss.temperature": (0.2, 0.5), "loss.weight": (1.0,), "loss.u": ("mean",)}),
         {"loss.temperature": 0.2, "loss.weight": 0.5, "loss.u": "mean"},
         {"loss.temperature": 0.2, "loss.u": "mean"},
         {"loss.temperature": 0.2, "loss.momentum": 0.5},
     ],
     "tcl": [
-        *(
-            {"loss.temperature": t, "loss.k1": 1.0, "loss.k2": k2}
-            for t in (0.1, 0.2, 0.3, 0.5, 0.7)
-            for k2 in (1.0, 1.5)
+        *combinations(
+            {
+                "loss.temperature": (0.1, 0.2, 0.3, 0.5, 0.7),
+                "loss.k1": (1.0,),
+                "loss.k2": (1.0, 1.5),
+            }
         ),
         {"loss.temperature": 0.2, "loss.k1": 1.0, "loss.k2": 3.0},
         {"loss.temperature": 0.2, "loss.k1": 100.0, "loss.k2": 1.5},
     ],
-    "dcl": [{"loss.temperature": t} for t in TEMPERATURES],
-    "sogclr": [
-        {"loss.temperature": t, "loss.gamma": gamma}
-        for t in (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-        for gamma in (0.5, 0.9)
-    ],
-    "xbm": [
-        {"loss.temperature": t, "method.queue_size": size}
-        for t in (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-        for size in (1024, 4096)
-    ],
-    "moco_v3": [
-        {"loss.temperature": t, "method.momentum": m}
-        for t in (0.05, 0.1, 0.2, 0.5)
-        for m in MOMENTA
-    ],
-    "nnclr": [
-        {"loss.temperature": t, "loss.support_size": size}
-        for t in (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-        for size in (1024, 4096)
-    ],
-    "byol": [
-        {"method.momentum": m, "predictor.pred_hidden_dim": width}
-        for m in (0.8, 0.9, 0.95, 0.99, 0.996, 0.999)
-        for width in (256, 1024)
-    ],
-    "barlow_twins": [
-        {"loss.off_diagonal_weight": weight, "loss.scale": scale}
-        for weight in (0.0005, 0.002, 0.005, 0.02, 0.05, 0.2)
-        for scale in (0.025, 1.0)
-    ],
-    "vicreg": [
-        {"loss.invariance_weight": invariance, "loss.covariance_weight": covariance}
-        for invariance in (5.0, 10.0, 25.0, 50.0)
-        for covariance in (0.1, 1.0, 5.0)
-    ],
-    "lejepa": [
-        {"loss.weight": weight}
-        for weight in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-    ],
+    "dcl": combinations({"loss.temperature": TEMPERATURES}),
+    "sogclr": combinations({"loss.temperature": HALF, "loss.gamma": (0.5, 0.9)}),
+    "xbm": combinations({"loss.temperature": HALF, "method.queue_size": QUEUES}),
+    "moco_v3": combinations(
+        {"loss.temperature": (0.05, 0.1, 0.2, 0.5), "method.momentum": (0.9, 0.99, 0.996)}
+    ),
+    "nnclr": combinations({"loss.temperature": HALF, "loss.support_size": QUEUES}),
+    "byol": combinations(
+        {
+            "method.momentum": (0.8, 0.9, 0.95, 0.99, 0.996, 0.999),
+            "predictor.pred_hidden_dim": (256, 1024),
+        }
+    ),
+    "barlow_twins": combinations(
+        {
+            "loss.off_diagonal_weight": (0.0005, 0.002, 0.005, 0.02, 0.05, 0.2),
+            "loss.scale": (0.025, 1.0),
+        }
+    ),
+    "vicreg": combinations(
+        {
+            "loss.invariance_weight": (5.0, 10.0, 25.0, 50.0),
+            "loss.covariance_weight": (0.1, 1.0, 5.0),
+        }
+    ),
+    "lejepa": combinations(
+        {"loss.weight": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)}
+    ),
 }
 
 
