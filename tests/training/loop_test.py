@@ -278,6 +278,7 @@ def test_another_config_in_the_workdir_is_rejected(tiny, whole):
         ({"batch_size": "1298"}, "batch_size must be between 1 and the 1297"),
         ({"batch_size": "12"}, "batch_size=12 .* must be divisible by the 8 devices; try 8"),
         ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
+        ({"data.cache": "devise"}, "data.cache='devise' is unknown; did you mean 'device'"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
