@@ -44,8 +44,11 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     if "all" not in names:
         return selected
     others = [_select(name) for name in components.names("protocol") if name not in names]
-    by_kinds = [(one, one.protocol.examples) for one in others]
-    return [one for one, kinds in by_kinds if kinds is None or examples in kinds] + selected
+    # A protocol that names no kinds of examples takes all of them.
+    fitting = [
+        one for one in others if (kinds := one.protocol.examples) is None or examples in kinds
+    ]
+    return fitting + selected
 
 
 def _select(text: str) -> Selected:
