@@ -16,8 +16,9 @@ bytes over the bandwidth, inside of a host or a slice and then between them. Gat
 with the batch, the others do not. "Hidden" assumes that the gradient is sent during the backward
 pass, which is two thirds of the computation.
 
-The last measures steps of a small network in 1 to 8 processes, with one thread each, and predicts
-them from the steps of one process and all-reduces of several sizes.
+The last measures steps of a small network in 1 to 8 processes, with one thread each. It predicts
+them from the steps of as many processes that do not communicate, and from all-reduces of several
+sizes.
 
 Sources:
     TPU: https://jax-ml.github.io/scaling-book/tpus (peak, links, network of a chip) and /sharding
@@ -340,17 +341,20 @@ def measure() -> None:
 
 
 def in_processes(number: int, batch: int, port: int) -> dict[str, Any]:
-    """Return what `measure` prints in the first of some processes with a thread each."""
+    """Return what `measure` prints in the first of some processes with a thread each.
+
+    Port 0 means that each of them trains for itself.
+    """
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     environment = {**os.environ, "XLA_FLAGS": flags, "POD_MODEL_BATCH": str(batch)}
     environment |= {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
-    if number > 1:
+    if port:
         environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
         environment |= {"JAX_NUM_PROCESSES": str(number)}
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, "--measure"],
-            env={**environment, **({"JAX_PROCESS_ID": str(i)} if number > 1 else {})},
+            env={**environment, **({"JAX_PROCESS_ID": str(i)} if port else {})},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -365,9 +369,9 @@ def print_processes(numbers: list[int], batch: int) -> None:
     cores = len(os.sched_getaffinity(0))
     rows = []
     for number in numbers:
-        alone = in_processes(1, batch // number, 0)["step"]
-        compute = float(np.median(alone)) * max(1, number / cores)
-        together = in_processes(number, batch, 12000 + number)
+        # Cores slow each other down, so as many processes compute at once as in the whole step.
+        compute = float(np.median(in_processes(number, batch // number, 0)["step"]))
+        together = in_processes(number, batch, 12000 + number if number > 1 else 0)
         communication = 0.0
         if number > 1:
             sizes = sorted(map(int, together["sums"]))
