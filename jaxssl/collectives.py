@@ -47,8 +47,8 @@ def sum(tree: T, axis_name: str | None, *, groups: list[list[int]] | None = None
 
 
 def max(x: Array, axis_name: str | None) -> Array:
-    """Return the largest entry of an array over all devices, without gradient."""
-    x = lax.stop_gradient(jnp.max(x))
+    """Return the largest entry of an array over all devices, -inf without entries; no gradient."""
+    x = lax.stop_gradient(jnp.max(x, initial=-jnp.inf))
     return x if axis_name is None else lax.pmax(x, axis_name)
 
 

@@ -250,6 +250,7 @@ def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monke
         ([], {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, True),
         ([], {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False),
         ([], {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ([], {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "1"}, True),
         ([], {"OMPI_COMM_WORLD_RANK": "1"}, True),
         ([], {"TPU_WORKER_ID": "1"}, True),
     ],

@@ -3,6 +3,8 @@
 import os
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +124,42 @@ for task in "${{tasks[@]}}"; do wait "$task" || exit; done"""
     done = slurm(tmp_path, tasks, "--config=digits", *changes)
     assert done.returncode == 0, done.stderr
     assert "on each of 16 devices" in done.stdout + done.stderr  # 8 CPU devices of each process
+
+
+LOST = (
+    "error: process 0 of this run has ended, or cannot be reached; start all processes again, and "
+    "they resume at the last checkpoint"
+)
+WATCHED = """
+import os, signal, sys, time
+from jaxssl.training import processes
+process, abort = int(sys.argv[2]), sys.argv[3] == "abort"
+processes.start(f"127.0.0.1:{sys.argv[1]}", 2, process)
+if process == abort:
+    os.abort() if abort else os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60 if abort else 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [("kill", 1), ("abort", -signal.SIGABRT)],  # Process 0 is killed, or process 1 aborts itself.
+)
+def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", WATCHED, str(port), str(i), action],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    errors = hosts[1].communicate(timeout=120)[1]
+    hosts[0].kill()
+    hosts[0].communicate()
+    messages = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert (hosts[1].returncode, messages) == (status, [LOST] * (status == 1))

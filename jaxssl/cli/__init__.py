@@ -27,6 +27,7 @@ from absl import flags
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, closest_key, shorten, suggest
+from jaxssl.training import rendezvous
 from jaxssl.training.output.console import outlive_terminal, show, show_error
 
 if TYPE_CHECKING:  # It imports JAX.
@@ -282,7 +283,7 @@ def leave_to_first_process(values: flags.FlagValues) -> None:
 
     The environment tells the index of a process without JAX, which would connect them.
     """
-    alone = "1" in (os.environ.get(name) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    alone = rendezvous.is_only_task_of_slurm()
     names = [name for name in INDICES if not (alone and name.startswith("SLURM"))]
     indices = [values.process_id, *map(os.environ.get, names)]
     index = next((x for x in indices if x is not None), 0)

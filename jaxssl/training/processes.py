@@ -5,9 +5,11 @@ its C++ code. JAX's key-value store, which the first process of the run serves, 
 each process, which the process raises while it is alive, and the errors of processes that end.
 """
 
+import ctypes
 import ipaddress
 import itertools
 import os
+import signal
 import socket
 import threading
 import time
@@ -136,8 +138,10 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
     check_devices()
     if distributed.process_count() == 1:
         return None
-    store = jax_distributed.global_state.client  # not public; Orbax uses it in the same way
-    return Peers(store, distributed.process_index(), distributed.process_count())
+    connection = jax_distributed.global_state  # not public; Orbax uses it in the same way
+    if distributed.process_index():
+        _explain_abort(str(connection.coordinator_address))
+    return Peers(connection.client, distributed.process_index(), distributed.process_count())
 
 
 class Peers:
@@ -236,6 +240,30 @@ class Peers:
         os._exit(status)  # A normal exit would wait for the other processes.
 
 
+def _explain_abort(coordinator: str) -> None:
+    """Report the end of process 0 when JAX aborts this process because of it.
+
+    JAX aborts in a thread of its own, in C++. Handlers of Python's module `signal` do not run then.
+    """
+    if os.name != "posix":
+        return
+    host, _, port = coordinator.rpartition(":")
+
+    def on_abort(number: int) -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=GRACE).close()
+        except OSError:
+            show_error(
+                "error: process 0 of this run has ended, or cannot be reached; start all processes "
+                "again, and they resume at the last checkpoint"
+            )
+            os._exit(1)
+
+    global _on_abort  # Python would free it otherwise.
+    _on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)
+    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
+
+
 def _listen_address(coordinator: str, process: int | None) -> str | None:
     """Return the address on which the first process listens, or None for JAX's choice.
 
@@ -298,8 +326,7 @@ def _number(name: str) -> int | None:
 
 def _is_cluster() -> bool:
     """Return whether JAX detects a launcher that has started several processes."""
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("SLURM_NTASKS"))
-    if "1" in (tasks, os.environ.get("OMPI_COMM_WORLD_SIZE")):
+    if rendezvous.is_only_task_of_slurm() or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         return False  # JAX would use one GPU, and wait for the other tasks of an interactive job.
     launchers = [x for x in ClusterEnv._cluster_types if not x.opt_in_only_method]
     if "JOB_COMPLETION_INDEX" not in os.environ:

@@ -23,6 +23,12 @@ AGAIN = "start all processes again"
 ENDED = f"process {{}} of this run has ended before all had joined; {AGAIN}"
 
 
+def is_only_task_of_slurm() -> bool:
+    """Return whether Slurm has started this process without others, in its job or its step."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("SLURM_NTASKS"))
+    return tasks == "1"
+
+
 def listen_on(address: str, port: int) -> socket.socket:
     """Listen on an IP address of this machine, or on all of them if it is empty."""
     dual = not address and socket.has_dualstack_ipv6()

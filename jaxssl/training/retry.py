@@ -12,8 +12,6 @@ FINAL = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 # Seconds before the next start. By then the other processes have noticed that this one is gone
 # (`jaxssl.training.processes`) and have ended too.
 PAUSE = 30.0
-# what a status of an aborted process means
-REASONS = {128 + signal.SIGABRT: " (as when JAX ends a process because process 0 is lost)"}
 
 
 def run(command: Sequence[str], retries: int) -> int:
@@ -39,10 +37,7 @@ def run(command: Sequence[str], retries: int) -> int:
     try:
         for attempt in range(retries + 1):
             if attempt:
-                reason = REASONS.get(status, "")
-                show_error(
-                    f"the run ended with status {status}{reason}; retry {attempt} of {retries}"
-                )
+                show_error(f"the run ended with status {status}; retry {attempt} of {retries}")
                 time.sleep(PAUSE)
             if stopped:
                 return 128 + stopped[0]

@@ -348,7 +348,9 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
         jax.eval_shape(call, jnp.asarray(embeddings()))
 
 
-@pytest.mark.parametrize("name", ["auc_cl", "mmcl", "tcl", "lejepa"])
+@pytest.mark.parametrize(
+    "name", ["auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb"]
+)
 def test_loss_of_an_empty_batch_is_zero(name):
     value, gradient = jax.value_and_grad(getattr(losses, name))(*jnp.zeros((2, 0, 3)))
     assert value == 0 and gradient.shape == (0, 3)

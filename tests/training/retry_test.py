@@ -27,7 +27,7 @@ os.kill(os.getpid(), status - 128) if status > 128 else sys.exit(status)
     [
         ((0,), 3, 0),
         ((2, 0), 3, 2),  # a wrong config stays wrong
-        ((1, 134, 137, 0), 3, 0),  # a lost peer, a lost coordinator, SIGKILL
+        ((1, 134, 137, 0), 3, 0),  # another process is lost, SIGABRT, SIGKILL
         ((1, 1, 1), 1, 1),
         ((1, 143, 0), 3, 143),  # SIGTERM is passed on
     ],
@@ -44,7 +44,7 @@ def test_command_is_started_again_unless_its_end_is_final(
     assert statuses[number - 1] == expected
     lines = [line for line in capfd.readouterr().err.splitlines() if "retry" in line]
     assert lines == [
-        f"the run ended with status {status}{retry.REASONS.get(status, '')}; retry {i} of {retries}"
+        f"the run ended with status {status}; retry {i} of {retries}"
         for i, status in enumerate(statuses[: number - 1], 1)
     ]
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -1,8 +1,9 @@
 """Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -88,7 +89,14 @@ def evaluate(
 
 
 def accuracy(
-    features: base.Features, *, seed: int, normalised: bool = False, **settings: Any
+    features: base.Features,
+    *,
+    C: Sequence[float],
+    validation: float,
+    tolerance: float,
+    max_iter: int,
+    seed: int,
+    normalised: bool = False,
 ) -> dict[str, float]:
     """Compute the accuracy of logistic regression on standardised features.
 
@@ -98,10 +106,12 @@ def accuracy(
 
     Args:
         features: features of a training and a test set.
-        seed: seed of the split.
+        C: argument of `logistic_regression.fit_probe`, as the next four.
+        validation: likewise.
+        tolerance: likewise.
+        max_iter: likewise.
+        seed: likewise.
         normalised: whether to L2-normalise the features first.
-        **settings: "C", "validation", "tolerance" and "max_iter", see
-            `logistic_regression.fit_probe`.
 
     Returns:
         "linear_top1" and "linear_top5" in percent, the chosen "C", and "gradient_norm" of the last
@@ -120,7 +130,15 @@ def accuracy(
         features = features._replace(train=train, test=test)
     classes = np.unique(features.train_labels)
     y = np.searchsorted(classes, features.train_labels)
-    probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
+    probe = logistic_regression.fit_probe(
+        features.train,
+        y,
+        C=C,
+        validation=validation,
+        tolerance=tolerance,
+        max_iter=max_iter,
+        seed=seed,
+    )
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
     scores = base.top1_top5(ranked, features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
