@@ -279,7 +279,7 @@ def test_encoder_trained_on_scenes_is_above_the_untrained_one():
     examples = [(Image.fromarray(x), n.astype(np.float32)) for x, _, n in scenes]
     encoder = make_encoder(resnet.net(depth=18, width=8))
     training = Training(
-        sides=(32,), steps=80, batch_size=8, lr=0.05, width=32, directions=20, frozen=False
+        sides=(32,), steps=60, batch_size=4, lr=0.05, width=32, directions=20, frozen=False
     )
 
     def median(encoder):
@@ -291,6 +291,6 @@ def test_encoder_trained_on_scenes_is_above_the_untrained_one():
         return np.median(np.concatenate(angles))
 
     others = lambda indices: [examples[60 + i] for i in indices]  # noqa: E731
-    _, trained = fit_dense_head(encoder, training._replace(steps=150), others, 140, 1)
+    _, trained = fit_dense_head(encoder, training._replace(steps=100), others, 140, 1)
     better = median(encoder._replace(variables={"net": trained}))
     assert better < median(encoder) - 3
