@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # Without bytecode every process of the tests would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-fast test-matrix lint mutants record release site clean
+.PHONY: demo test test-all test-fast test-matrix lint mutants record release docs clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
@@ -44,7 +44,7 @@ record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (d
 	$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $@
 
-site: .venv/ready .cache/mathjax/tex-svg-full.js  ## the documentation as site/index.html, with the reference of all functions
+docs: .venv/ready .cache/mathjax/tex-svg-full.js  ## the documentation as site/index.html, with the reference of all functions
 	$(PY) -m pip install --quiet --editable ".[docs]"
 	$(PY) -m sphinx --quiet -W --keep-going docs site
 

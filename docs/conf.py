@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the site of the documentation: `make site` writes site/index.html."""
+"""Settings of Sphinx for the site of the documentation: `make docs` writes site/index.html."""
 
 import importlib
 import re
@@ -39,7 +39,7 @@ html_theme = "sphinx_book_theme"
 html_title = f"jaxssl {release}"
 html_theme_options = {"show_toc_level": 2}
 
-# `make site` fetches MathJax, so that formulas need no network. Without it they need one.
+# `make docs` fetches MathJax, so that formulas need no network. Without it they need one.
 _MATHJAX = Path(__file__).parents[1] / ".cache" / "mathjax" / "tex-svg-full.js"
 if _MATHJAX.exists():
     html_static_path = [str(_MATHJAX.parent)]
