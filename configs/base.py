@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.accumulate_steps = 1  # chunks in which a batch is encoded, with all its negatives
     config.batch_norm_group = 0  # devices that share BatchNorm's statistics (0: all)
     config.init = ""  # run or weights file to start the backbone from ("": random weights)
-    config.init_projector = False  # start the projector from the same run
+    config.init_projector = False  # also start the projector from the run `init`
     config.log_every = 20  # steps between two lines of metrics.jsonl
     config.log = ("tensorboard",)  # loggers beside metrics.jsonl: a name or several
     config.max_skipped = 10  # The run stops after so many consecutive steps that are not finite.
@@ -69,7 +69,7 @@ def get_config() -> ConfigDict:
     config.optim.momentum = 0.9  # momentum of sgd, lars and larc
     config.optim.nesterov = False  # Nesterov momentum in sgd, lars and larc
     config.optim.trust_coefficient = 1e-3  # trust coefficient of lars and larc
-    config.optim.lars_clip = False  # larc caps the trust ratio at 1
+    config.optim.lars_clip = False  # cap the trust ratio of larc at 1
     config.optim.sharding = "none"  # split over devices: "none", "optimizer" (its state) or "all"
     config.optim.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
     config.optim.backbone_lr = 1.0  # learning rate of the backbone, relative to lr
@@ -98,7 +98,7 @@ def get_config() -> ConfigDict:
     config.eval.held_out_loss = False  # log the training loss on the test split too
     config.eval.online_linear = False  # train a linear probe beside the encoder, and log it
     config.eval.knn = "cifar_simclr"  # k-NN preset during training: k=200, T=0.5
-    config.eval.protocols = ("knn", "linear", "fewshot")  # after training, NAME or NAME:PRESET
+    config.eval.protocols = ("knn", "linear", "fewshot")  # run after training: NAME or NAME:PRESET
 
     config.checkpoint = ConfigDict()
     config.checkpoint.every = 10.0  # epochs between checkpoints, also fractions

@@ -84,7 +84,7 @@ VARIANTS = {
         "loss": {"name": "barlow_twins"},
         "optim": {"lr": 0.2},
     },
-    "arb": {  # the released code
+    "arb": {  # settings of ARB's released code
         **BYOL_VIEWS,
         "about": "68.2 % linear (AUC-CL, Table 1; 73.1 at 1000 epochs, the authors' README)",
         "batch_size": 512,
@@ -111,7 +111,7 @@ VARIANTS = {
         "method": {"name": "momentum", "preset": "nnclr"},
         "loss": {"name": "nnclr", "temperature": 0.1, "support_size": 98304},
     },
-    "ressl": {  # strong views against weak ones
+    "ressl": {  # The student sees strong views, the teacher weak ones.
         "about": "69.9 % linear, 200 epochs. Zheng et al., ReSSL, 2021",
         "batch_size": 256,
         "epochs": 200,

@@ -23,7 +23,7 @@ SMALL = {
 }
 # Splits of the data sets that --dataset names, where a scale takes the whole training set.
 SPLITS = {"stl10": {"data.train_split": "train+unlabelled", "data.bank_split": "train"}}
-LOSS = {"loss": {"name": "nt_xent"}}  # The studies set the loss.
+LOSS = {"loss": {"name": "nt_xent"}}  # a placeholder, because each study sets its losses
 TABLE_9 = {
     **auc_cl.SHARED,
     **auc_cl.VARIANTS["cifar10_table_9"],
@@ -59,7 +59,7 @@ VARIANTS = {
         "eval": {"every": 10.0},
     },
     "paper_alpha": {**TABLE_9, "about": "auc_cl:cifar10_table_9, 250 epochs", "epochs": 250},
-    "paper_convergence": {  # A.3.3 is the section of Table 9.
+    "paper_convergence": {  # Appendix A.3.3, which also holds Table 9
         **TABLE_9,
         "about": "auc_cl:cifar10_table_9, ResNet-18",
         "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
@@ -72,10 +72,10 @@ VARIANTS = {
         "epochs": 200,
         "eval": {"every": 10.0},
     },
-    # With --dataset cifar100, gamma has its schedule.
+    # With --dataset cifar100, the studies of MMCL use the paper's schedule of gamma.
     "paper_mmcl": {**mmcl.VARIANTS["stl10_pgd"], **LOSS, "about": "mmcl:stl10_pgd"},
     "paper_mmcl_knn": {**mmcl.VARIANTS["stl10_table_6"], **LOSS, "about": "mmcl:stl10_table_6"},
-    "paper_tcl": {  # Section 5.2 and Appendix A.2: 128 views in a batch, rate 0.1, k1 = 5000
+    "paper_tcl": {  # TCL's Section 5.2, Appendix A.2: 128 views a batch, lr = 0.1, k1 = 5000
         **tcl_supervised.SHARED,
         **tcl_supervised.CIFAR100,
         **LOSS,
@@ -83,7 +83,7 @@ VARIANTS = {
         "batch_size": 64,
         "optim": {**tcl_supervised.SHARED["optim"], "lr": 0.1},
     },
-    "paper_tcl_views": {  # Section 5.3 and Appendix A.3
+    "paper_tcl_views": {  # settings of Section 5.3 and Appendix A.3 of the TCL paper
         **tcl.SHARED,
         **tcl.VARIANTS["cifar10"],
         **LOSS,

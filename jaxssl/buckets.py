@@ -122,7 +122,7 @@ def _file_system(copying: bool = False) -> Any:
         import gcsfs  # noqa: F401
     except ImportError as error:
         raise UserError("gs:// needs gcsfs: pip install 'jaxssl[gcs]'") from error
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # It logs tracebacks of what it raises.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # gcsfs logs each error it raises.
     # Others write to a run's folder. Orbax's file system gets the same settings.
     settings = fsspec.config.conf.setdefault("gcs", {})
     for name, value in {"use_listings_cache": False, "requests_timeout": SECONDS}.items():
@@ -143,7 +143,7 @@ def _explain(path: str | PathLike[str], verb: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, "it does not exist", fspath(path)) from error
     except (UserError, FileExistsError):
         raise
-    except Exception as error:  # of gcsfs, aiohttp and google.auth
+    except Exception as error:  # of any type of gcsfs, aiohttp or google.auth
         slow = isinstance(error, TimeoutError)
         reason = f"no answer within {SECONDS:g} s" if slow else one_line(error, 200)
         if slow or type(error).__module__.startswith(("aiohttp", "requests")):

@@ -72,7 +72,7 @@ IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
 DIGITS = 16  # hexadecimal digits of a digest
-MOST_BYTES = 2**24  # in the file of a user's component
+MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
 _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned` is active
 

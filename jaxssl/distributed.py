@@ -81,7 +81,7 @@ def on_first_process(action: Callable[[], T]) -> T | None:
     return raise_together(action if is_first_process() else lambda: None)
 
 
-# The mesh and its shardings
+# The device mesh and its shardings
 
 
 def make_mesh(devices: Sequence[object] | None = None) -> Mesh:
@@ -123,7 +123,7 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
-# Arrays on the mesh
+# Arrays on the device mesh
 
 
 def replicate(tree: T, mesh: Mesh) -> T:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 # Reading a JSON document that somebody else has written may raise any of these.
 JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError)
-JSON_ERRORS += (KeyError, TypeError, AttributeError)  # of another structure
+JSON_ERRORS += (KeyError, TypeError, AttributeError)  # for an unexpected structure
 MANY = 40  # number of valid words up to which a message lists all of them
-MAX_NAMED = 3  # number of items that a message names
-LONGEST = 2000  # characters of a message
+MAX_NAMED = 3  # largest number of items that a message names
+LONGEST = 2000  # largest number of characters of a message
 # Config keys by the names that they have in other libraries.
 OTHER_NAMES = {
     "learning_rate": "lr",

@@ -186,8 +186,8 @@ def train(
         changed.init = os.fspath(init)
     overrides, splits = list(settings.items()), None
     if data is not None:
-        with logs.quiet():  # The config is completed again, with the data.
-            changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
+        with logs.quiet():  # The config is completed, and logged, again below.
+            changed.data = configs.complete(changed, overrides).data  # needed to split `data`
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
     return _train(complete, as_path(workdir), splits, trust)
@@ -350,7 +350,7 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
             config.data.name = data
             return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
-        path = f"sha256:{digest[:16]}"  # refuses to resume with other data
+        path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
         names = {"train_split": "train", "bank_split": "", "test_split": "test"}
         config.data.update({"name": IN_MEMORY, "path": path, "classes": "", "labels": "", **names})
         config.data.workers = 0  # worker processes would copy the examples

@@ -262,7 +262,7 @@ def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
     h, w, _ = image.shape
     side, scale = min(h, w), _scale(image)
     strength = scale * side * _select(severity, [0, 0.05, 0.08, 0.1, 0.1])
-    # At severity 1 sigma has no effect.
+    # At severity 1 the strength is 0, so that sigma has no effect.
     sigma = side * _select(severity, [0.05, 0.2, 0.06, 0.04, 0.03])
     bend = side * _select(severity, [0.08, 0.07, 0.06, 0.05, 0.03])
     taps = 2 * min(math.ceil(3 * 0.2 * side), side - 1) + 1

@@ -30,7 +30,7 @@ from jaxssl.errors import UserError, closest_key, shorten, suggest
 from jaxssl.training import rendezvous
 from jaxssl.training.output.console import outlive_terminal, show, show_error
 
-if TYPE_CHECKING:  # It imports JAX.
+if TYPE_CHECKING:  # The module imports JAX, which is slow.
     from jaxssl.training.processes import Peers
 
 PREFIX = "--config."
@@ -55,7 +55,7 @@ class Command(NamedTuple):
     keys: str | None = None
 
 
-# The file of "data show" is data_show.py.
+# Subcommands by name. The function of "data show" is `main` of jaxssl/cli/data_show.py.
 COMMANDS = {
     "train": Command("Pretrain", "--config auc_cl:cifar10 --config.batch_size=64", ""),
     "eval": Command("Evaluate", "--workdir runs/digits --protocols knn,linear", "data."),
@@ -118,7 +118,7 @@ def _file(command: str) -> str:
 
 def _run_without_command(words: Sequence[str]) -> int:
     """Print the version, completions or the list of commands, and return the exit status."""
-    if words[:1] == ["--complete"]:  # called by the scripts of `jaxssl completion`
+    if words[:1] == ["--complete"]:  # The scripts of `jaxssl completion` call this.
         from jaxssl.cli.completion import complete
 
         print(*complete(words[-1]), sep="\n")
@@ -173,7 +173,7 @@ def _run(command: str, arguments: list[str]) -> int:
     """Run a subcommand and return the exit status. Errors of the user are printed as one line."""
     # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # every repeated request is a warning
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # It warns of every retry.
     module = load(command)
     if {"-h", "--help"} & set(arguments):
         print(f"{module.__doc__}\nFlags:")

@@ -116,7 +116,7 @@ def _arguments(command: str, words: Sequence[str], current: str) -> Iterable[str
         return [f"{name}=" if name in with_value else name for name in names]
     elif not current.startswith("-"):
         flag, start, value = f"--{getattr(module, 'POSITIONAL', '')}", "", current
-    start += value[: value.rfind(",") + 1]  # the earlier values of a list
+    start += value[: value.rfind(",") + 1]  # keep the earlier values of a comma-separated list
     return [start + name for name in _values(command, flag[2:], words)]
 
 
@@ -204,7 +204,7 @@ def _arguments_of(group: str, name: str) -> dict[str, Any]:
         else:
             further = FURTHER[made_by] | ast.literal_eval(given.get("extra", NOTHING))
         factory = definitions[ast.unparse(factory.args[0])]
-        for decorator in factory.decorator_list:  # @wraps(foo_loss)
+        for decorator in factory.decorator_list:  # a factory with the decorator @wraps(foo_loss)
             factory = definitions[ast.unparse(decorator.args[0])]
         positional = [a.arg for a in factory.args.args[1:] if "Array" not in ast.unparse(a)]
         further = dict.fromkeys(positional) | further

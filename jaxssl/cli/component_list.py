@@ -17,7 +17,7 @@ from jaxssl.errors import UserError, suggest
 FLAGS = flags.FlagValues()
 POSITIONAL = "names"
 NAMES = flags.DEFINE_list("names", [], "Same as TOPIC,NAME; default: all topics.", FLAGS)
-FILES = {"configs": "config", "suites": "suite"}  # packaged files by topic
+FILES = {"configs": "config", "suites": "suite"}  # kind of packaged file by topic of `jaxssl list`
 # Topics of components, and the names of their groups in `jaxssl.components`.
 KINDS = {
     "losses": "loss",

@@ -10,7 +10,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from jaxssl.components import Settings
 from jaxssl.errors import JSON_ERRORS, UserError, one_line
 
-INFO, FEATURES = "dataset_info.json", "features.json"  # the metadata of a set
+INFO, FEATURES = "dataset_info.json", "features.json"  # metadata files of a prepared data set
 # TFDS imports any module that the metadata name for a feature, so only modules of TFDS are allowed.
 TFDS_FEATURES = "tensorflow_datasets.core.features."
 MAX_CLASSES = 10**6  # limit on classes, because TFDS generates a name for each
@@ -48,7 +48,7 @@ def check_files(folder: Path) -> None:
 
 def check_num_records(folder: Path, split: str, expected: int) -> None:
     """Raise UserError if the files of a split do not hold the expected number of records."""
-    # TFDS names files like this by default.
+    # TFDS names its files by this pattern unless told otherwise.
     paths = sorted(folder.glob(f"*-{split}.array_record-*"))
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:
@@ -84,7 +84,7 @@ def _check_features(folder: Path, tree: Settings) -> None:
     for name, feature in tree.get("featuresDict", {}).get("features", {}).items():
         path = folder / f"{name}.labels.txt"
         if "classLabel" in feature and path.exists():
-            lines = path.read_text(encoding="utf-8").split("\n")  # A name must be one line.
+            lines = path.read_text(encoding="utf-8").split("\n")  # one class name per line
             number, expected = sum(map(bool, map(str.strip, lines))), feature["classLabel"]
             if number != int(expected.get("numClasses", 0)):
                 raise ValueError(f"{path.name} has {number} names, features.json {expected}")

@@ -45,7 +45,7 @@ class CaptionReader(NamedTuple):
     def __call__(self, record: Record) -> np.ndarray:
         """Tokenize a record's captions to int32 [`CAPTIONS_PER_IMAGE`, context]."""
         captions = record[self.feature]
-        if isinstance(captions, Mapping):  # COCO's captions also have an id.
+        if isinstance(captions, Mapping):  # In COCO each caption is stored with an id.
             captions = captions["text"]
         if isinstance(captions, str | bytes):
             captions = [captions]

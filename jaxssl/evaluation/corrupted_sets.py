@@ -131,7 +131,7 @@ def _find_prepared(
         changes = {"name": f"{root.name}/{config}", "path": "", "labels": "", "classes": ""}
         opened = source.load(ConfigDict({**data, **changes}), split)
         labels = opened.labels
-        if root.name != "cifar10_corrupted":  # TFDS gives it no class names.
+        if root.name != "cifar10_corrupted":  # TFDS has no class names of CIFAR-10-C.
             _check_classes(opened.class_names, class_names, root / config)
             labels = np.array([class_names.index(name) for name in opened.class_names])[labels]
         return opened.lazy_images(size), labels

@@ -25,12 +25,12 @@ from jaxssl.models.resnet import ResNet
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import optim
 
-MULTIPLE = 8  # Sides of resized images are multiples of it.
+MULTIPLE = 8  # The sides of resized images are multiples of this number.
 MOST_IMAGES, PER_IMAGE = 200, 200  # images, and normals of each, in which directions are found
 
-# Reads pictures with their normals [h, w, 3].
+# Function from indices to pictures with their surface normals [h, w, 3].
 Read = Callable[[np.ndarray], Sequence[tuple[Picture, np.ndarray]]]
-# ``(picture, (h, w)) -> normals`` [h, w, 3]
+# Function from a picture and a size (h, w) to its predicted surface normals [h, w, 3].
 Predict = Callable[[Picture, tuple[int, int]], np.ndarray]
 
 

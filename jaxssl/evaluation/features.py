@@ -16,7 +16,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 
-BLOCK = 256  # most images of a block on a device
+BLOCK = 256  # maximum number of images per device in a block
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 

@@ -125,7 +125,7 @@ class Tuner(NamedTuple):
 
 
 class _State(NamedTuple):
-    params: Any  # "head", and "net" unless the backbone is frozen
+    params: Any  # parameters of "head", and of "net" unless the backbone is frozen
     stats: Collection
     opt_state: optax.OptState
 
@@ -356,7 +356,7 @@ def _init(
     kernel = training.head_std * jax.random.normal(key, (h.shape[1], num_classes), jnp.float32)
     head = {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}
     params = {"head": head} | ({} if training.frozen else {"net": net["params"]})
-    zero = jnp.zeros(())  # The rates do not change the initial state.
+    zero = jnp.zeros(())  # Learning rates do not affect the optimiser's initial state.
     return _State(params, stats, make_optimiser(training, zero, zero).init(params))
 
 

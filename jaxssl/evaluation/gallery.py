@@ -28,7 +28,7 @@ from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.output import compile_cache, file_io
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
-MATCHED = 10_000  # largest number of test images for `nearest_classes`
+MATCHED = 10_000  # maximum number of test images that `nearest_classes` classifies
 
 
 def write(
@@ -67,7 +67,7 @@ def write(
     ours = kind.get(encoder.inputs.kind)
     if ours.is_drawn(encoder.inputs):
         originals, views = example_views(config, splits.train, PAIRS)
-        query = loss_inspection.one_of_each(data.test_labels, QUERIES)  # of different classes
+        query = loss_inspection.one_of_each(data.test_labels, QUERIES)  # images of distinct classes
         neighbour = neighbours(features.train, features.test[query], NEIGHBOURS)[1]
         arrays |= {
             "pairs": views["views"],

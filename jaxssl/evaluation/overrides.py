@@ -90,7 +90,7 @@ def data_config(
         require_data({k: v for k, v in inherited.items() if k not in named}, path, trust)
         data = run if dataset is None else data
         data.dir = run.dir
-        data.context = run.get("context", data.context)  # The text network fixes the text length.
+        data.context = run.get("context", data.context)  # The text network fixes this length.
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

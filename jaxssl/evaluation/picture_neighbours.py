@@ -17,7 +17,8 @@ from jaxssl.training.output import file_io
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
 
-Neighbours = dict[int, list[tuple[int, float]]]  # picture: other pictures and their cosines
+# Maps the index of a picture to the indices and cosines of other pictures.
+Neighbours = dict[int, list[tuple[int, float]]]
 
 
 def write(

@@ -12,7 +12,7 @@ from jaxssl.report.results import Row
 from jaxssl.report.workdir import is_finite
 from jaxssl.training.output.metrics_writer import Row as Metrics
 
-# metric of metrics.jsonl to its unit in results.json
+# Maps a metric of metrics.jsonl to its unit in results.json.
 ONLINE_METRICS = {"knn_top1": "%", "online_linear_top1": "%", "held_out_loss": ""}
 
 

@@ -172,7 +172,7 @@ def _resolve(
         out = out or hub.results_folder(encoder_or_path)
         path = hub.local(encoder_or_path)
         if is_run(path):
-            read_config(path)  # raises an error for a damaged workdir
+            read_config(path)  # raises an error if the config is missing or damaged
         out = out or (path if is_run(path) else as_path(encoder_or_path).with_suffix(".eval"))
         encoder = load_pretrained(path, step, trust=trust, **weights_options)
     config = encoder.metadata.get("config")

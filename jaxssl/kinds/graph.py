@@ -28,7 +28,7 @@ from jaxssl.errors import UserError
 # Rows of packed graphs have room for the batches of this many epochs. A larger batch later would
 # compile a second program.
 EPOCHS = 100
-MAX_DEGREE = 32  # Larger node degrees are counted as this one.
+MAX_DEGREE = 32  # Larger node degrees are clipped to this one.
 ROUND = 8  # Padded numbers of nodes and edges are multiples of this.
 
 Packed = dict[str, np.ndarray]
@@ -63,7 +63,7 @@ class GraphInputs(NamedTuple):
     num_tags: int
 
     kind = "graph"
-    axes = ""  # not one array
+    axes = ""  # A graph is not a single array.
     copies = 1
 
     def prepare(self, graphs: Row) -> Row:

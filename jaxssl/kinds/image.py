@@ -32,8 +32,8 @@ from jaxssl.errors import UserError
 from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
-MEASURED = 1024  # number of images, evenly spaced in the split, whose statistics are measured
-SMALLEST_STD = 1 / 255  # of a channel with one value
+MEASURED = 1024  # images, evenly spaced in the split, whose channel means and stds are measured
+SMALLEST_STD = 1 / 255  # lower limit of a channel's standard deviation
 
 
 class ReadImages(NamedTuple):

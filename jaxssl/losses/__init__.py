@@ -36,7 +36,7 @@ from jaxssl.losses.tcl import tcl_gradients as tcl_gradients
 
 # In the two-array forms of these losses, the rows of both arrays are anchors.
 VIEWS = (
-    *("auc_cl", "mmcl", "decl", "tcl"),  # for small batches
+    *("auc_cl", "mmcl", "decl", "tcl"),  # made for small batches
     *("nt_xent", "sup_con"),
     *("dcl", "dclw", "debiased", "hcl", "sogclr"),
     "swav",

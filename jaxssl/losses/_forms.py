@@ -13,7 +13,7 @@ from jaxssl.errors import suggest
 from jaxssl.losses.objective import Ranges, check, mean_over_anchors
 from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
 
-MODULE = "jaxssl.losses"  # where `pickle` finds the functions
+MODULE = "jaxssl.losses"  # module under which `pickle` finds the public functions
 
 
 def bind(

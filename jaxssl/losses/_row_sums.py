@@ -245,7 +245,7 @@ def _backward(config: Config, saved: tuple, cotangents: Sums) -> tuple[Rows, Row
     start = (jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0]))
     moving = (candidates, jnp.zeros_like(candidates.z))
     (du, dinverse), (_, dv) = _around_ring(config, meet, start, moving)
-    no_gradient: Any = None  # integer ids and positions have no gradient
+    no_gradient: Any = None  # for integer ids and positions
     return Rows(du, no_gradient, no_gradient), Rows(dv, no_gradient, no_gradient), dinverse
 
 

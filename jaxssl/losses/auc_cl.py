@@ -174,7 +174,7 @@ def _by_moments(
     has_views = pairs.num_views > 0
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
-    if pairs.queue_only:  # The positives are added if they count.
+    if pairs.queue_only:  # The positives, not in the queue, are added if they count.
         count, total, square = queue
         sign, cosines = 1, to_partners if count_positive else to_partners[:0]
     else:  # The anchor itself is taken out, and the positives are if they do not count.

@@ -9,7 +9,7 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, centre, dot, promote, stack_views
 
-# The authors' code has 0.0051, the paper 0.005.
+# The authors' code has lambda = 0.0051, the paper 0.005.
 PRESETS = {
     "released": {"off_diagonal_weight": 0.0051},
     "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},

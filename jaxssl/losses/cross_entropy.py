@@ -46,7 +46,8 @@ def cross_entropy_loss(
         )
     num_classes = weights.shape[0]
     log_p = jax.nn.log_softmax(dot(promote(pairs.anchor), weights) + bias[None, :], axis=1)
-    label = jnp.where(pairs.anchor_id < 0, num_classes, pairs.anchor_id)  # -1 is not the last class
+    # Label -1 (none) would select the last class, an index out of range selects no class.
+    label = jnp.where(pairs.anchor_id < 0, num_classes, pairs.anchor_id)
     chosen = jnp.take_along_axis(log_p, label[:, None], axis=1, mode="fill")[:, 0]
     return -(1 - label_smoothing) * chosen - label_smoothing * jnp.sum(log_p, axis=1) / num_classes
 

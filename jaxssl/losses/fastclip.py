@@ -14,8 +14,8 @@ RANGES = {
     **{"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"},
     **{"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"},
 }
-MAX_GRADIENT = 5.0  # of a temperature; larger gradients are clipped
-EPSILON = 1e-8  # of Adam
+MAX_GRADIENT = 5.0  # Larger gradients of a temperature are clipped to this one.
+EPSILON = 1e-8  # epsilon of Adam
 
 
 def fastclip_loss(

@@ -18,7 +18,7 @@ Schedule = Callable[[Array], Array]  # maps the step number to a value
 Number = Scalar | Schedule
 Metrics = dict[str, Array]
 Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
-# hyper-parameter name to its valid values, see `check`
+# Maps the name of a hyper-parameter to its valid values, see `check`.
 Ranges = Mapping[str, str | tuple[str, ...]]
 
 PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -32,7 +32,7 @@ PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def mean_memory(memories: Sequence[object]) -> object:
     """Average the loss memories of several view pairings, leaf by leaf."""
-    if len(memories) == 1:  # Averaging would turn integer leaves into floats.
+    if len(memories) == 1:  # The division would turn integers into floats.
         return memories[0]
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
 

@@ -10,7 +10,7 @@ from jaxssl.losses.memory import log_average, read_examples, write_examples
 from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
-# The defaults of LibAUC.
+# LibAUC's settings of SogCLR and iSogCLR.
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
 RANGES = {
     "temperature": "> 0",

@@ -9,7 +9,7 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
-# solo-learn does not halve the variance term.
+# solo-learn's variance term lacks the factor 1/2 of the authors' code.
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
 RANGES = {
     "invariance_weight": ">= 0",

@@ -17,7 +17,7 @@ from jaxssl.methods import base
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
-# "schedule" names a function of `jaxssl.training.config.schedules`.
+# A value with the key "schedule" is a schedule, see `jaxssl.training.config.schedules`.
 PRESETS = {
     "moco_v3": {"momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0}},
     "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},
@@ -143,7 +143,7 @@ def method(
         )
         queue = enqueue(queue, keys, axis_name) if queue_size else ()
         carried = base.Carried(stats, target, {"objective": memory, "queue": queue})
-        one_view = has_target and not symmetric  # the network has embedded the first view only
+        one_view = has_target and not symmetric  # The trained network embeds the first view only.
         z = jnp.concatenate([z[:1], keys]) if one_view else z[: base.count_views(batch["views"])]
         return value, (carried, metrics, z)
 

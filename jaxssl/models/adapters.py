@@ -156,7 +156,7 @@ class NnxNetwork:
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Build the module with this key."""
-        _ = self._parts  # checks the kinds of variables
+        _ = self._parts  # raises an error for unsupported variables
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 

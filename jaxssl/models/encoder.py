@@ -126,7 +126,7 @@ def embed(
         if keys is None:
             return None
         numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-        each = jax.vmap(jax.random.fold_in, (0, None))  # one key for each example of a row
+        each = jax.vmap(jax.random.fold_in, (0, None))  # one key for each example
         fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
         return fold(keys, numbers).reshape(-1)
 

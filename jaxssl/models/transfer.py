@@ -145,7 +145,7 @@ class FixedNorms(NamedTuple):
                 for name in module.path:
                     tree = tree.get(name, {})
                 if (leaves := jax.tree.leaves(tree)) and all(leaves):
-                    # The module was made for this call only.
+                    # Flax has made this module for a single call, so it may be changed.
                     object.__setattr__(module, "use_running_average", True)
             return call(*args, **kwargs)
 

@@ -118,7 +118,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
     """
     if array.dtype.kind == "c":
         raise ValueError("the arrays must be real, got complex numbers")
-    with np.errstate(all="ignore"):  # Values that are not finite are checked later.
+    with np.errstate(all="ignore"):  # NaN and infinity are refused later.
         return np.array(array, np.float32, order="C")
 
 

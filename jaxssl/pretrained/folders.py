@@ -18,7 +18,7 @@ FILES = (
 )
 CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-# Pillow's numbers of interpolations.
+# Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
@@ -128,7 +128,7 @@ def _processor_inputs(settings: Settings) -> Settings:
         window = window["height"] if isinstance(window, Mapping) else window
         return inputs | {"size": window, "crop": min(1.0, window / size)}
     if settings.get("crop_pct"):
-        # ConvNeXt's large images are resized without a crop.
+        # transformers' ConvNeXt resizes to sides of 384 or more without a crop.
         return inputs | {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
     return inputs | {"size": size, "crop": 1.0 if short else 0.0}
 

@@ -76,7 +76,7 @@ def push(folder: Path, names: Sequence[str], target: str) -> None:
             allow_patterns=list(names),
             commit_message="Upload an encoder trained with jaxssl",
         )
-    except Exception as error:  # As in `local`.
+    except Exception as error:  # The client raises errors of several HTTP libraries.
         raise UserError(f"--push {target}: {one_line(error)}; the files are in {folder}") from error
 
 
@@ -93,6 +93,6 @@ def _client(user: str | PathLike[str]) -> ModuleType:
         import huggingface_hub
     except ImportError as error:
         raise UserError(f"{user} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
-    # Every repeated request is a warning.
+    # huggingface_hub logs a warning for every repeated request.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return huggingface_hub

@@ -156,7 +156,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         method = make_method(config, length)
         init = _make_init(config, method, ours.view_shapes(config, inputs))
         _require_shapes(variables, jax.eval_shape(init, jax.random.key(0)))
-    except Exception as error:  # Networks raise many exception types for other arrays.
+    except Exception as error:  # Networks raise many exception types for wrong arrays.
         path = workdir / "checkpoints" / str(restored.step)
         raise UserError(f"checkpoint {path} does not fit its config: {one_line(error)}") from error
     require_valid(variables["net"], workdir)

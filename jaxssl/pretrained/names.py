@@ -159,7 +159,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "torchvision's ConvNeXt": Dialect("convnext", "features.1.0.block.0.weight", IMAGENET),
 }
-# Arrays that the features do not depend on.
+# Names of arrays that do not affect the features of the backbone, such as those of heads.
 IGNORED = re.compile(
     r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer|pooler|"
@@ -209,7 +209,7 @@ def combine(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
     """
     result = dict(arrays)
     for name in [name for name in result if name.endswith("attn.q.bias")]:
-        zeros = result[name].shape  # The keys of DINOv3 have no bias.
+        zeros = result[name].shape  # DINOv3's attention keys have no bias.
         result.setdefault(
             name.replace("attn.q.", "attn.k."), Stored(zeros, partial(np.zeros, zeros, np.float32))
         )

@@ -18,9 +18,9 @@ from flax import traverse_util
 from jaxssl import components
 from jaxssl.models import clip_resnet, convnet, convnext, resnet, vit
 
-# Arrays whose absence, in all blocks, means zeros.
+# Names of arrays that count as zeros if they are absent from all blocks.
 OPTIONAL = re.compile(r"(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.bias")
-# Public names of a module's arrays.
+# Maps our name of a module's array to its name in public files.
 ARRAYS = {
     "kernel": "weight",
     "scale": "weight",
@@ -150,7 +150,7 @@ def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:
         name = names.get("/".join(path[1:])) or f"{names['/'.join(module)]}.{ARRAYS[leaf]}"
         view = (1,) * LEADING_AXES.get(name, 0) + array.shape
         if isinstance(net, vit.ViT) and name == "patch_embed.proj.weight":
-            # A convolution in PyTorch, a matrix here.
+            # The embedding of patches is a convolution in PyTorch, and a matrix here.
             view = (net.patch_size, net.patch_size, array.shape[0] // net.patch_size**2, net.dim)
         axes = tuple(range(len(view)))
         if leaf == "kernel" and name.endswith(".weight"):
@@ -240,7 +240,7 @@ def _blocks(places: Iterable[str], block: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# Functions that build the networks with public names.
+# Functions that build the networks whose parameters have public names.
 NETS: Mapping[str, Callable[..., nn.Module]] = {
     "clip_resnet": clip_resnet.net,
     "convnet": convnet.net,

@@ -122,7 +122,7 @@ def load(file: IO[bytes] | mmap.mmap) -> tuple[Any, dict[str, np.dtype]]:
         Exception: of any type, if the pickle is damaged.
     """
     unpickler = _Unpickler(file)
-    # The warnings are about invalid escapes in strings.
+    # Python warns of invalid escapes in strings of the pickle.
     with warnings.catch_warnings(action="ignore"):
         return unpickler.load(), unpickler.storages
 
@@ -135,7 +135,7 @@ class _Unpickler(_PythonUnpickler):
     """The unpickler in Python, whose instructions can be replaced and whose memo is a dict."""
 
     def __init__(self, file: IO[bytes] | mmap.mmap) -> None:
-        super().__init__(file, encoding="latin-1")  # reads the strings of Python 2
+        super().__init__(file, encoding="latin-1")  # decodes strings that Python 2 pickled
         self.storages: dict[str, np.dtype] = {}
 
     def find_class(self, module: str, name: str) -> object:

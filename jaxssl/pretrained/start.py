@@ -26,7 +26,7 @@ from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import digests
 
 POSITIONS = "net/params/positions"
-PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's first layer
+PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # in names of a ViT's first layer
 
 
 def start(
@@ -72,7 +72,7 @@ def start(
     fitted, faults, reshaped = {}, [], []
     for name, leaf in _by_name(ours).items():
         shape = [*leaf.shape]
-        # Adapters keep their values.
+        # Adapters keep their initial values, because no weights file has values for them.
         array = leaf if f"/{ADAPTER}" in name else theirs.get(name)
         if array is None:
             faults.append(f"{name} {shape} is missing")

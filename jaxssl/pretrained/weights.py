@@ -50,9 +50,10 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 NET_OPTIONS = ("num_heads", "layers", "stem", "pool", "activation")
 INPUT_OPTIONS = ("mean", "std", "crop", "size", "interpolation")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
-LFS_POINTER = b"version https://git-lfs"  # first bytes of a pointer of Git LFS
-MAX_LFS_POINTER = 1024  # bytes
-VERSION = 2  # Version 1 had no digest of the arrays.
+# first bytes of the small file that Git LFS leaves in place of a large one
+LFS_POINTER = b"version https://git-lfs"
+MAX_LFS_POINTER = 1024  # largest pointer file in bytes
+VERSION = 2  # version of the file format; files of version 1 have no digest of the arrays
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
 log = logging.getLogger("jaxssl")

@@ -74,9 +74,9 @@ COMPARISON_CURVES = (
 RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
 # This is the palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
-MAX_MARKERS = 10  # markers on a line of a comparison
+MAX_MARKERS = 10  # maximum number of markers on a curve
 NARROW = 16  # legend names up to this many characters fit side by side
-# The online k-NN accuracy depends on these settings.
+# Settings that the online k-NN accuracy depends on.
 KNN_SETTINGS = (
     "eval.knn",
     *(f"data.{key}" for key in ("name", "path", "classes")),
@@ -130,7 +130,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
                 missing.append(run.name)
                 continue
             plot(x, y, markevery=max(1, len(x) // MAX_MARKERS), label=label)
-            label = None  # one legend entry for all seeds
+            label = None  # The seeds of a config share one legend entry.
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:
         return None

@@ -14,7 +14,7 @@ from jaxssl.report.page import Cell, Table
 MAX_LEGEND = 20  # most classes in the legend of the embedding plot, so that it fits there
 MAX_MATRIX = 20  # Above this number of classes, only the most confused pairs are listed.
 NUM_PAIRS = 20
-NUM_WORST = 3  # classes that are named
+NUM_WORST = 3  # number of the least accurate classes that the report names
 SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class
 
 Gallery = Mapping[str, np.ndarray]

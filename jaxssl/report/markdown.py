@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 100  # characters of a line in docs/
+WIDTH = 100  # maximum number of characters of a line in docs/
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

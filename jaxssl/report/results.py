@@ -14,7 +14,7 @@ from jaxssl.training.output.console import show, show_table
 
 # kinds of features: two baselines, then the evaluated network
 KINDS = ("raw", "untrained", "pretrained")
-MOST_BYTES = 2**28  # of results.json, where confusion matrices are large
+MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
 KEY = (

@@ -35,10 +35,10 @@ MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion m
 # The card shows one accuracy of each of the first protocols of this list that were evaluated.
 ON_CARD = ("knn", "linear", "fewshot", "svm", "zeroshot", "captions", "retrieval", "finetune")
 NUM_FIGURES = 3
-COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which needs JAX
+COLLAPSED_STD = 0.2  # equals that of `jaxssl.training.collapse`, which would import JAX
 
 
-Kinds = dict[str, results.Row]  # result rows by kind of features
+Kinds = dict[str, results.Row]  # results of one metric by kind of features, such as "pretrained"
 
 
 class KeyFigure(NamedTuple):
@@ -220,7 +220,7 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
     source = results.describe_source(
         max(rows, key=lambda row: results.KINDS.index(row["features"]))
     )
-    order = sorted(groups, key=lambda key: key[0] == "online")  # the final evaluation first
+    order = sorted(groups, key=lambda key: key[0] == "online")  # online results last
     return {**source, "protocols": [_protocol(*key, groups[key]) for key in order]}
 
 

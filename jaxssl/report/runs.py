@@ -14,7 +14,7 @@ from jaxssl.report.workdir import explain_damage, flatten, read_config, read_met
 from jaxssl.training.output.file_io import read_lines
 from jaxssl.training.output.metrics_writer import Row as Metrics
 
-MAX_NAME = 40  # characters of a name in a legend
+MAX_NAME = 40  # maximum number of characters of a run's name in a legend
 
 
 class Run(NamedTuple):

@@ -15,10 +15,10 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.training.output import file_io, metrics_writer
 from jaxssl.training.output.logs import log
 
-FEWEST_ROWS = 1000  # of one kind in a long metrics.jsonl
-MOST_KINDS = 100  # numbers of metrics that are told apart
-BATCH = 64  # lines that are looked at together
-MOST_GALLERY = 2**28  # bytes of the arrays of gallery.npz
+FEWEST_ROWS = 1000  # rows of each kind that are kept at least from a long metrics.jsonl
+MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are told apart
+BATCH = 64  # lines of metrics.jsonl that are classified together
+MOST_GALLERY = 2**28  # limit on the bytes of all arrays in gallery.npz
 
 
 @contextmanager

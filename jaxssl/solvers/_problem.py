@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
     matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
     row: Array  # [n, m] centred kernel rows k' of the positives
-    offset: Array  # [n, 1] offset t of each problem
+    offset: Array  # [n, 1] offset t of each anchor's SVM dual
     upper: Array  # [n, m] upper bound of alpha: C, or 0 on excluded rows
     positive: Array  # [n, 1] index of each anchor's positive
     beta: Array  # [] ridge term (regularization)

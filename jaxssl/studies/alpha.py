@@ -17,7 +17,7 @@ from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
-ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # with the ends of their claims' names
+ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # loss to the suffix of its claims' names
 NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
 CHANCE = 12.0  # A lower accuracy in percent counts as chance, with ten classes.
 ARRIVED = 0.9  # From this mean b on, a run that has not collapsed will not collapse.

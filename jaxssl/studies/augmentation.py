@@ -13,7 +13,7 @@ AUGMENTS = {
     "SimAugment": {"augment.name": "simclr", "augment.crop_scale": (0.2, 1.0), **SIZE},
     "AutoAugment": {"augment.name": "policy", "augment.policy": "autoaugment_cifar", **SIZE},
 }
-TCL = {"SimAugment": {"loss.k2": 1.2}}  # from Appendix A.2.4 of the TCL paper
+TCL = {"SimAugment": {"loss.k2": 1.2}}  # TCL's settings by augmentation, from Appendix A.2.4
 CROP = {"augment.name": "policy", "augment.size": 16, "augment.pad": 2, "augment.flip": 0.0}
 SMALL_IMAGES = {"own": {}, "crop": CROP, "randaugment": {**CROP, "augment.policy": "randaugment"}}
 

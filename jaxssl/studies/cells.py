@@ -47,7 +47,7 @@ def run_name(setting: Setting, cell: Cell) -> str:
     """
     values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
     values = dict(sorted(values.items()))
-    bare = setting._replace(overrides=())  # The overrides are already among the values.
+    bare = setting._replace(overrides=())  # `values` already holds the overrides.
     target = cell_config(bare, values).to_dict()
     for key in list(values):
         rest = {other: text for other, text in values.items() if other != key}

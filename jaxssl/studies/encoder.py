@@ -13,7 +13,7 @@ CONVNETS = {
 RESNETS: dict[str, dict[str, object]] = {
     f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)
 }
-RESNETS["ResNet-101"]["optim.lr"] = 0.09  # from Appendix A.2.1 of the TCL paper
+RESNETS["ResNet-101"]["optim.lr"] = 0.09  # learning rate from Appendix A.2.1 of the TCL paper
 
 
 def run(setting: Setting) -> Findings:

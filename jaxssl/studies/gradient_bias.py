@@ -58,7 +58,7 @@ from jaxssl.training.output.console import show
 EXAMPLES, CLASSES, DIM = 512, 10, 16
 WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, and of views of an example
 IMAGES = 256  # number of training images of a run that are used
-SMALL = 0.1  # A smaller bias counts as none.
+SMALL = 0.1  # A smaller relative bias counts as no bias.
 # at most N / 8, because the bias of batches without replacement vanishes at N
 BATCHES = (8, 16, 32, 64)
 VISITS = (0, 1, 3, 10, 30)
@@ -156,7 +156,7 @@ def _losses(
         exact = objective("decl", weight=1.0, rate="batch", u="mean")
         return objective("decl", weight=1.0, **mean), exact
     is_trained = name in ARMS and name in METHODS
-    # Any other loss has its default settings.
+    # A loss that is not an arm of the study gets its default settings.
     return objective(name) if is_trained else factory("loss", name)(), None
 
 

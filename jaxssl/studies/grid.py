@@ -36,7 +36,7 @@ METRIC_NAMES = {
     LINEAR: "linear top-1 (fast)",
     SVM: "SVM top-1 (ten folds)",
 }
-PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to its metric
+PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to the metric that is compared
 
 T = TypeVar("T")
 # maps a cell, usually (method, x), to the results of all seeds
@@ -321,7 +321,7 @@ def _read_earlier(
     refused = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
         raise UserError(f"{refused}: its scale is {scale!r}, not {setting.scale!r}")
-    digests: dict[str, str] = {}  # fingerprints by data config
+    digests: dict[str, str] = {}  # fingerprint of the data by the text of the data config
     runs = {}
     for name, result in recorded:
         if name not in cells or result.seed >= setting.seeds:
@@ -374,7 +374,7 @@ def _train(
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys(protocols.values())  # Diverged training is a result too.
+        return dict.fromkeys(protocols.values())  # A diverged run is a result without values.
     if not protocols:
         return {}
     rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)

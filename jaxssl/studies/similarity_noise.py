@@ -14,7 +14,8 @@ from jaxssl.studies.verdicts import judge, spread
 
 STDDEVS = (0.0, 0.3, 1.0, 2.0)
 LOSSES = {"simclr": {**NT_XENT, "loss.temperature": 0.5}, "decl": METHODS["decl"]}
-READINGS = {"decl_robust": "similarity", "decl_robust_score": "score"}  # by claim
+# Maps a claim to the place where it adds noise.
+READINGS = {"decl_robust": "similarity", "decl_robust_score": "score"}
 ARMS = {
     f"{name}, noise on the {place}": {**cell, "loss.noise_on": place}
     for name, cell in LOSSES.items()

@@ -13,7 +13,7 @@ from jaxssl.studies.verdicts import judge, spread
 PAPER = "mmcl"
 MARGIN = 0.5  # a gain above this many percentage points of accuracy counts as a gain
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
-SHARES = {"support vectors": "support", "at C": "at_bound"}  # metrics.jsonl has them
+SHARES = {"support vectors": "support", "at C": "at_bound"}  # key in metrics.jsonl by row
 CLAIMS = read_claims("slack")
 
 

@@ -24,7 +24,7 @@ SPLITS = {
 CLAIMS = read_claims("tuning")
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
-HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # for methods with a second constant
+HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # temperatures for methods with a second constant
 GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 QUEUES = (1024, 4096)
 # Twelve candidates for each method: the settings that its paper tunes or leaves open, around the

@@ -181,7 +181,7 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
             try:
                 make_objective(**{**values, name: _constant(value)})
-            except ValueError:  # A learned hyper-parameter's value initialises a parameter.
+            except ValueError:  # A learned hyper-parameter must start from a number.
                 continue
             numbers[f"loss.{name}"] = value
     return numbers

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jaxssl.losses.pairs import unit
 
 # Features with a standard deviation below this have collapsed. Evenly spread features have 1.
-COLLAPSED_STD = 0.2  # corresponds to a mean cosine of about 0.96
+COLLAPSED_STD = 0.2  # A lower std means collapse; 0.2 is a mean cosine of about 0.96.
 # Features have also collapsed if their rank is below this share of the largest possible rank, or
 # below this number.
 COLLAPSED_RANK_SHARE, COLLAPSED_RANK = 0.1, 1.5

@@ -50,12 +50,12 @@ COMMON = {
     "digits": Common((8, 8, 1), 1297, 10),
     "cifar10": Common((32, 32, 3), 50_000, 10),
     "cifar100": Common((32, 32, 3), 50_000, 100),
-    "stl10": Common((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images
+    "stl10": Common((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images together
     "fashion_mnist": Common((28, 28, 1), 60_000, 10),
     "imagenet100": Common((None, None, 3), 126_689, 100),
     "imagenet2012": Common((None, None, 3), 1_281_167, 1000),
 }
-SIDE = 256  # of random images in place of photographs
+SIDE = 256  # side of the random images that replace photographs
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
     """Return how many collective operations of each kind a step has, and their bytes."""
     try:
         sent = collectives(compiled, devices)
-    except (ValueError, JaxRuntimeError) as error:  # a loop of unknown length; another libtpu
+    except (ValueError, JaxRuntimeError) as error:  # unknown loop length, other libtpu
         return f"not counted: {one_line(error, 80)}"
     counts, sizes = Counter[str](), Counter[str]()
     for (operation, arrays), times in sent.items():
@@ -210,7 +210,7 @@ def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int
     options = compile_cache.fast_compile_options(0) if platform == "cpu" else {}
     compiled = lowered.compile(topology.UNTIMED if pod and platform == "gpu" else options)
     sizes = compiled.memory_analysis()
-    if sizes is None:  # The platform does not tell.
+    if sizes is None:  # The platform does not report sizes.
         return compiled, 0, 0
     return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
 

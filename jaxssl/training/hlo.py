@@ -69,7 +69,7 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
 
 def sizes(shape: str) -> list[int]:
     """Return the bytes of each array of a shape or a tuple, such as "(f32[8,4], u8[])"."""
-    bits = re.compile(r"^\D+|\D.*")  # of f32, bf16, f8e4m3fn, u8
+    bits = re.compile(r"^\D+|\D.*")  # matches all but the bits of f32, bf16, f8e4m3fn, u8
     return [
         int(bits.sub("", dtype.replace("pred", "u8")))
         * math.prod(int(side) for side in dims.split(",") if side)

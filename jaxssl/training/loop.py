@@ -233,7 +233,7 @@ def _set_up(
     opening.check_same_config(config, workdir)
     evaluation.check(config.eval)
     examples = kind.of(config)
-    examples.check()  # Preparing the data first could take hours.
+    examples.check()  # before preparing the data, which could take hours
     mesh = distributed.make_mesh()
     splits = distributed.raise_together(
         lambda: splits or source.load_splits(config.data, examples.data)
@@ -352,7 +352,7 @@ def _stop_requests() -> Iterator[list[int]]:
     """Yield a list to which the first SIGINT or SIGTERM is added. A second one exits at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread may handle signals
+        yield received  # Only the main thread may handle signals.
         return
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 
 WINDOW = 256  # number of earlier losses that a loss is compared with
-MIN_LOSSES = 32  # number of losses before the first comparison
+MIN_LOSSES = 32  # number of earlier losses below which no loss is compared
 SPIKE = 10.0  # number of median absolute deviations above the median that make a spike
 
 
@@ -108,7 +108,7 @@ class MetricsReporter:
         skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
         self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
         if in_a_row >= self._setup.max_skipped:
-            return values  # The run stops now.
+            return values  # The run stops after this report.
         # Skipped steps do not advance the learning-rate schedule.
         scheduled = step - 1 - skipped + (in_a_row > 0)
         values |= {

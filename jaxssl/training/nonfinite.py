@@ -11,7 +11,7 @@ from jaxssl.components import Settings
 FILE_NAME = "fault.json"  # name of the diagnosis file in the workdir
 # These are the quantities of a training step, in the order of their computation.
 ORDER = ("parameters", "statistics", "views", "embeddings", "loss", "gradient")
-# See `jaxssl.training.state.make_diagnosis`.
+# The return value of the function that `jaxssl.training.state.make_diagnosis` makes.
 Measures = Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]
 
 

@@ -96,7 +96,7 @@ def check_platform() -> None:
     platforms = os.environ.get("JAX_PLATFORMS")
     try:
         jax.devices()
-    except Exception as error:  # also AssertionError
+    except Exception as error:  # JAX also raises AssertionError.
         if not platforms:
             raise
         jax.config.update("jax_platforms", None)
@@ -330,5 +330,5 @@ def _is_cluster() -> bool:
         return False  # JAX would use one GPU, and wait for the other tasks of an interactive job.
     launchers = [x for x in ClusterEnv._cluster_types if not x.opt_in_only_method]
     if "JOB_COMPLETION_INDEX" not in os.environ:
-        launchers.remove(K8sCluster)  # It needs an indexed job, and warns elsewhere.
+        launchers.remove(K8sCluster)  # K8sCluster needs an indexed job, and warns elsewhere.
     return any(launcher.is_env_present() for launcher in launchers)

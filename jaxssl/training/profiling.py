@@ -14,7 +14,7 @@ from jaxssl.errors import UserError, write_error
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import checkpoint
 
-FOLDER = "profile"  # in the workdir
+FOLDER = "profile"  # folder of the traces in the workdir
 
 
 def parse(text: str) -> range:

@@ -18,7 +18,7 @@ JOIN = 300.0
 GRACE = 10.0
 PAUSE = 0.5  # seconds between two attempts to reach the first process
 INTRODUCTION = 5.0  # seconds in which a process that has connected says who it is
-GREETING = b"jaxssl"  # Another program may use the port.
+GREETING = b"jaxssl"  # begins each message, because another program may use the port
 AGAIN = "start all processes again"
 ENDED = f"process {{}} of this run has ended before all had joined; {AGAIN}"
 
@@ -72,7 +72,7 @@ def _await_others(server: socket.socket, processes: int) -> None:
             raise
         finally:
             for _, connection in joined:
-                with suppress(OSError):  # It has ended.
+                with suppress(OSError):  # The process of this connection has ended.
                     connection.sendall(GREETING + answer.encode())
 
 
@@ -105,7 +105,7 @@ def _collect(
             connection.settimeout(INTRODUCTION)
             words = connection.recv(64).removeprefix(GREETING).split()
             process, expected = map(int, words)
-        except (OSError, ValueError):  # another program
+        except (OSError, ValueError):  # Another program has connected.
             connection.close()
             continue
         joined.append((process, connection))

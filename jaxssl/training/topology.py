@@ -63,7 +63,7 @@ def describe(name: str) -> Mesh:
             shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
             devices = topologies.get_topology_desc(shape, "tpu").devices
         else:
-            if joint == "-":  # hosts of up to eight GPUs
+            if joint == "-":  # The name gives only the number of GPUs, up to eight to a host.
                 sides = [sides[0] // math.gcd(8, sides[0]), math.gcd(8, sides[0])]
             devices = topologies.get_topology_desc(
                 platform="cuda",
@@ -86,7 +86,7 @@ def memory(name: str) -> int:
 
 
 def _cpu_devices(number: int) -> Sequence[object]:
-    with suppress(RuntimeError):  # JAX has looked for devices before.
+    with suppress(RuntimeError):  # JAX raises an error if it has already started.
         jax.config.update("jax_num_cpu_devices", number)
     devices = jax.devices("cpu")
     if len(devices) < number:

@@ -89,7 +89,7 @@ def load_or_compute(
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
         pass  # The cache file is missing or unreadable.
-    if len(shape) > 1:  # Labels take no time.
+    if len(shape) > 1:  # Reading labels takes too little time to announce.
         log.info("data       decoding the images of %s once, to %s", path.parent, path.name)
     array = compute()
 

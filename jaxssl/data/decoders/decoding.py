@@ -144,7 +144,7 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
     channels = channels or (1 if picture.mode == "L" else 3)
     if channels not in MODES:
         raise OSError(f"has {len(picture.getbands())} channels, expected {channels} in a .npy file")
-    # `convert` always copies, even to the same mode.
+    # Pillow's `convert` copies the picture even if it already has the mode.
     picture = picture if picture.mode == MODES[channels] else picture.convert(MODES[channels])
     return picture if channels in (1, 3) else Planes(picture.split())
 

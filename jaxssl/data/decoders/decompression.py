@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Protocol
 
 from jaxssl.errors import UserError
 
-FREE = 96 * 2**20  # bytes that any archive may expand to
-RATIO = 200  # further bytes for each byte of the archive
-CHUNK = 2**18  # bytes that are read at once
+FREE = 96 * 2**20  # bytes to which even the smallest archive may expand
+RATIO = 200  # bytes beyond `FREE` that an archive may expand to, for each of its own bytes
+CHUNK = 2**18  # bytes of one read
 MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes
 
@@ -121,7 +121,7 @@ class _Streams:
         while True:
             stream, data = self._stream, b""
             if stream.eof:
-                data = (stream.unused_data or self._file.read(CHUNK)).lstrip(b"\0")  # padding
+                data = (stream.unused_data or self._file.read(CHUNK)).lstrip(b"\0")  # skip padding
                 if not data:
                     return b""
                 self._stream = stream = self._start()
@@ -131,7 +131,7 @@ class _Streams:
                     raise EOFError("it was cut short")
             try:
                 out = stream.decompress(data, size)
-            except OSError as error:  # of bz2
+            except OSError as error:  # raised by bz2 for damaged data
                 raise tarfile.ReadError(str(error)) from error
             if out:
                 return out

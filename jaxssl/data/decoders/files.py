@@ -20,7 +20,7 @@ from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
-BLOCK = 2**16  # bytes of a block of `fingerprint`
+BLOCK = 2**16  # bytes of each block of a file that `fingerprint` hashes
 MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
 MAX_LONG_HEADER = 2**18  # bytes of a header with a long name or attributes
 LONG_HEADERS = (
@@ -193,7 +193,7 @@ def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
                 yield member.name, partial(_read_tar_entry, archive, member, max_bytes)
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
         while content is not file and content.read(decompression.CHUNK):
-            pass  # to the end, where checksums are compared
+            pass  # Read to the end, where the decompressor compares checksums.
 
 
 def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
@@ -275,7 +275,7 @@ def _read_zip_entry(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: decompression.Budget, max_bytes: int
 ) -> bytes:
     _check_size(member.file_size, max_bytes)
-    budget.spend(member.file_size)  # zipfile reads no more than this
+    budget.spend(member.file_size)  # zipfile reads no more than this size.
     try:
         with archive.open(member) as file:
             return decompression.read_all(file)

@@ -62,7 +62,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     Raises:
         UserError: if the path does not exist, holds no pictures, or has an unknown layout.
     """
-    channels = data.get("channels") or CHANNELS  # Runs of earlier versions lack it.
+    channels = data.get("channels") or CHANNELS  # Configs of earlier versions lack this key.
     if not 0 < channels <= decoding.MAX_CHANNELS:
         raise UserError(f"data.channels must be in [0, {decoding.MAX_CHANNELS}], got {channels}")
     suffixes = decoding.suffixes(channels)

@@ -25,7 +25,7 @@ from jaxssl.errors import UserError, one_line
 builders: Any = tfds.image_classification
 stl10: Any = stl10_dataset_builder
 GZIP_MAGIC = b"\x1f\x8b\x08"
-CONNECT_SECONDS = 5  # for each address of the host
+CONNECT_SECONDS = 5  # time limit for a connection to each address of a host
 MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
 
 # images [n, h, w, c], and labels [n] by feature name

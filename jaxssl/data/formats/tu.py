@@ -105,7 +105,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
     for name, read in files.read_files(root, inside, max_bytes=MAX_FILE):
         path = PurePosixPath(name)
         if path.suffix != ".txt" or "idx" in path.stem or "README" in path.stem:
-            continue  # cross-validation folds and descriptions
+            continue  # skip cross-validation folds and descriptions
         try:
             texts[path.with_suffix("").as_posix()] = read()
         except OSError as error:

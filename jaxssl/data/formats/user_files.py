@@ -236,7 +236,7 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     rows = list(reader)
     for number, row in enumerate(rows, 1):
-        if reader.restkey in row:  # the further columns
+        if reader.restkey in row:  # The row has more columns than the header.
             raise UserError(
                 f"{where} has more columns in row {number} than in its header; quote names that "
                 "contain a comma"

@@ -214,7 +214,7 @@ def _join(
 ) -> np.ndarray | str:
     """Join the frames of a clip in order, or return the reason why that fails."""
     parts = [frames[name] for name in names]
-    if parts[0].ndim == 4:  # The part is a whole video.
+    if parts[0].ndim == 4:  # The only part is a video file, not a frame.
         return parts[0]
     sides = sorted({len(part) for part in parts})
     if len(sides) > 1:

@@ -19,7 +19,7 @@ from jaxssl.data.integrity import INFO, MAX_SHARDS
 from jaxssl.errors import JSON_ERRORS, UserError, explain_write_errors, one_line
 
 OLD, NEW = "tfrecord", "array_record"
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS names files like this by default.
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS's default file names
 
 
 def convert(directory: Path) -> int:

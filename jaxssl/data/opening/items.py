@@ -150,7 +150,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
         return image, label
     if isinstance(image, Image.Image):
         try:
-            # In place, the user's picture would change.
+            # `convert` may change the picture in place, so it gets a copy of the user's.
             image = np.asarray(decoding.convert(image.copy(), None, upright=True))
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(f"{name} {one_line(error)}") from error
@@ -279,7 +279,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
             "class indices, or strings, the class names"
         )
     for label in (present.min(initial=0).item(), present.max(initial=0).item()):
-        if not UNLABELLED <= label < MAX_CLASSES:  # before the cast, which would wrap around
+        if not UNLABELLED <= label < MAX_CLASSES:  # The cast to int32 would wrap around.
             raise UserError(
                 f"{name} has the label {label}; expected 0, 1, ... below {MAX_CLASSES}, or -1 for "
                 "none"

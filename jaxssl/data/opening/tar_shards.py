@@ -32,7 +32,7 @@ NAME = "tar_shards"
 # A split is a word in the path of its shards, such as train/000.tar or imagenet-val-000.tar.
 SPLIT = re.compile(r"(?<![a-z])(train|test|val|validation)(?![a-z])")
 LABEL = ".cls"
-MAX_LABEL = 2**10  # bytes of a label
+MAX_LABEL = 2**10  # size limit of a label's text in bytes
 OPEN_FILES = 256
 SCANS = 16  # shards whose headers are read at the same time
 
@@ -123,7 +123,7 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
             f"{', some of them no split' if '' in words else ''}; expected 'train' and at most one "
             "of 'test', 'val' and 'validation' in the path of each shard, or none"
         )
-    _open.cache_clear()  # Files of these names may have been replaced.
+    _open.cache_clear()  # Open files may have been replaced under the same names.
     index = _find_index(root, paths, Path(data["dir"] or constants.DATA_DIR).expanduser())
     out, in_test = {}, np.array([split not in ("", "train") for split in splits])[index.shard]
     for name, chosen in (("train", ~in_test), ("test", in_test)):
@@ -159,9 +159,9 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     present = index.label[index.label != ""]
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
-        with contextlib.suppress(OverflowError):  # Numbers so large are names.
+        with contextlib.suppress(OverflowError):  # Labels beyond int32 are class names.
             index = index._replace(label=label.astype(np.int32))
-    with contextlib.suppress(OSError):  # The warning about the file says why.
+    with contextlib.suppress(OSError):  # `write_cache` warns with the reason.
         path.parent.mkdir(parents=True, exist_ok=True)
     arrays.write_cache(path, lambda file: np.savez(file, **index._asdict()))
     return index

@@ -54,7 +54,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> lis
     texts = test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
-    unique = np.unique(of_all, axis=0)  # Images with fewer captions repeat them.
+    unique = np.unique(of_all, axis=0)  # Images with fewer captions than others repeat theirs.
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
     scores = evaluate(embed_images(), embed_texts(tokens), image_of, **PRESETS[preset])
     counts = {"images": len(texts), "captions": len(tokens)}

@@ -205,7 +205,7 @@ def elevater(
         warmup = warmup_epochs * steps // epochs
         rate = learning_rate("cosine", 1.0, warmup_steps=warmup, total_steps=steps)
         rates = np.asarray(jax.vmap(rate)(np.arange(steps, dtype=np.int32)))
-        # as PyTorch initialises a linear layer
+        # Initial weights and biases have the distribution of PyTorch's linear layers.
         start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
         count = partial(num_correct, start=start, momentum=momentum)
         constant = np.ones(len(search_batches), np.float32)

@@ -8,9 +8,9 @@ from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours
 
 PRESETS: base.Presets = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
-    # This is MMCL's and CoCLR's protocol for videos.
+    # Settings of MMCL and CoCLR for videos.
     "mmcl_video": {"k": (1, 5, 10, 20, 50), "centred": True, "within": False},
-    # Within the test set, as in metric learning.
+    # Queries and candidates are both from the test set, as in metric learning.
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 

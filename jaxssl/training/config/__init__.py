@@ -25,7 +25,7 @@ from jaxssl.training.output.console import show
 
 # Set from the training images when a run starts, unlike all other keys.
 MEASURED_KEYS = ("data.mean", "data.std")
-LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to
+LENGTH_KEYS = ("epochs", "total_steps", "extended")  # keys that --extend_to changes
 
 
 def load(
@@ -195,7 +195,7 @@ def _from_json(document: Any) -> ConfigDict:
     """
     try:
         config = ConfigDict(document)
-    except (TypeError, AttributeError, KeyError) as error:  # for example, a key "items"
+    except (TypeError, AttributeError, KeyError) as error:  # for example, for a key "items"
         raise ValueError(one_line(error)) from error
     for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
         if not isinstance(config.get(group), ConfigDict):

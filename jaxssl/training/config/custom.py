@@ -64,7 +64,7 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
             )
     if group == "augment":
         if len(given) == 2:
-            value = functools.partial(functools.partial, value)  # (**hyper) -> view function
+            value = functools.partial(functools.partial, value)  # now (**hyper) -> view function
         if "size" not in signature.parameters:
             raise UserError(
                 f"augment.name={name!r} must have the argument size, the side of a view in pixels, "

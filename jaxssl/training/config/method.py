@@ -183,7 +183,7 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
     """Return why the training scheme cannot train the loss, or None if it can."""
     method, labels = config.method.name, config.method.get("labels", False)
     if components.is_custom(method):
-        return None  # Only its author knows which pairs it makes.
+        return None  # The pairs of a user's training scheme are unknown here.
     if method != "momentum" and objective.needs_other_keys:
         return OTHER_KEYS
     if method == "siamese" and objective.needs_two_towers:

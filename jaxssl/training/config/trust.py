@@ -74,7 +74,7 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
     for path, digest in (*_files(names), *_data(data or {}).values()):
         try:
             marker = _marker(path, digest)
-            # Other users must not add files.
+            # Other users must not be able to add markers, so the folder has mode 0700.
             marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             marker.write_bytes(f"{digest}  ".encode() + os.fsencode(path) + b"\n")
         except OSError as error:
@@ -108,6 +108,6 @@ def _marker(path: Path, digest: str) -> Path:
         try:
             home = Path("~/.local/state").expanduser()
         except RuntimeError:  # The user has no home folder.
-            home = Path(os.devnull)  # It holds no files and takes none.
+            home = Path(os.devnull)  # /dev/null can hold no markers.
     key = hashlib.sha256(digest.encode() + os.fsencode(path)).hexdigest()
     return home / "jaxssl" / "trained_with" / key

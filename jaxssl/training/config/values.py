@@ -28,7 +28,7 @@ LATER: dict[str, object] = {
     **{f"optim.{key}": value for key, value in Transfer._field_defaults.items()},
     "log": ("tensorboard",),
 }
-# In these groups integers are sizes, not hyper-parameters.
+# Groups of the config in which integers are sizes of networks, not hyper-parameters.
 NETWORKS = ("net", "text", "head", "predictor")
 # Limits of the keys that every run reads. Losses and training schemes compile operations for each
 # pair of views, which takes hours for hundreds of views.
@@ -47,7 +47,7 @@ LIMITS = {
 CHOICES = {"data.cache": ("auto", "device", "none")}
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
-MOST_WIDTH = 2**20  # in any other size of a network
+MOST_WIDTH = 2**20  # limit on every other integer of a network's config
 # in the side of a view, because JAX counts the pixels of an image in 32 bits
 MOST_PIXELS = 2**15
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxssl.buckets import BucketError
 
 FLUSH_SECONDS = 10.0  # between two writes of the part that text is appended to
-PART_BYTES = 2**20  # at which a new part begins
+PART_BYTES = 2**20  # size of a part from which text is appended to a new part
 HEARTBEAT = 10.0  # seconds between two renewals of a lease
 LEASE = 100.0  # seconds after its last renewal at which a lease has expired
 
@@ -153,7 +153,7 @@ class Lease:
     def release(self) -> None:
         """Mark the lease as free, unless another process has taken it over."""
         self._stop.set()
-        self._thread.join()  # It could write the lease once more.
+        self._thread.join()  # The thread could write the lease once more after its release.
         if self.owner() == self.me:
             self._write(self.me._replace(released=True))
 

@@ -28,7 +28,7 @@ class _PlainConsole(Console):
 
 
 _is_terminal = sys.stdout is not None and sys.stdout.isatty()
-# A pipe or a file has no width.
+# Text for a pipe or a file, which has no width, is wrapped at 160 characters.
 screen = _PlainConsole(
     width=None if _is_terminal else 160,
     markup=False,
@@ -89,7 +89,7 @@ def outlive_terminal() -> None:
         )
         setattr(sys, name, text)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also for the processes that read data
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Reader processes inherit this.
 
 
 def _discard(descriptor: int) -> None:

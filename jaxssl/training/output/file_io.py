@@ -20,9 +20,9 @@ from jaxssl.errors import explain_write_errors
 from jaxssl.training.output import bucket_files
 from jaxssl.training.output.logs import log
 
-MOST_BYTES = 2**24  # in a JSON document
-MOST_LOG_BYTES = 2**32  # in a file of lines, which is read line by line
-MOST_LINE = 2**16  # bytes of a line
+MOST_BYTES = 2**24  # size limit of a JSON document
+MOST_LOG_BYTES = 2**32  # size limit of a file that is read line by line
+MOST_LINE = 2**16  # limit on the bytes of a line
 NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
@@ -162,7 +162,7 @@ def locked(path: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in NO_FLOCK:
                 raise
-            lock = SoftFileLock(name)  # this file system has no locks
+            lock = SoftFileLock(name)  # for file systems without locks
             _acquire(lock, path)
     try:
         yield

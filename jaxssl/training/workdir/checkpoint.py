@@ -235,7 +235,7 @@ def read_all_facts(workdir: Path) -> dict[int, Facts]:
     """Return the metadata of all checkpoints by step, without the damaged ones."""
     facts = {}
     for step in steps(workdir):
-        with suppress(Exception):  # see `_explain_damage`
+        with suppress(Exception):  # Damage is reported by `_explain_damage`.
             facts[step] = _read_facts(workdir, step)
     return facts
 
@@ -269,7 +269,7 @@ def _read(
 
     errors: dict[int, UserError] = {}
     folder = (workdir / "checkpoints").absolute()
-    options = ocp.CheckpointManagerOptions(create=False)  # The run may still be writing.
+    options = ocp.CheckpointManagerOptions(create=False)  # because the run may still write
     with _stragglers_ignored(), ocp.CheckpointManager(folder, options=options) as checkpoints:
         while (tried := _next_step(workdir, step, existing, errors)) is not None:
             try:

@@ -46,7 +46,7 @@ def check_shared(workdir: Path) -> None:
     if distributed.is_first_process():
         path.unlink(missing_ok=True)
         if is_new:
-            with suppress(OSError):  # Another process has written to it meanwhile.
+            with suppress(OSError):  # Another process has meanwhile written to the workdir.
                 workdir.rmdir()
     if not seen.all():
         raise UserError(

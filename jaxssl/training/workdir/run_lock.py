@@ -163,7 +163,8 @@ def _is_zombie(owner: OwnerRecord) -> bool:
         stat = Path(f"/proc/{owner.pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[:1] == ["Z"]  # the name in parentheses may have spaces
+    # The state follows the program's name in parentheses, which may contain spaces.
+    return stat.rpartition(")")[2].split()[:1] == ["Z"]
 
 
 def _modified(path: Path) -> int:
