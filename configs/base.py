@@ -129,7 +129,7 @@ def _merged(old: Any, new: Any) -> Any:
 def make_get_config(
     variants: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any] | None = None
 ) -> Callable[[str], ConfigDict]:
-    """Return the get_config(variant) of a file of variants, such as "auc_cl:cifar10".
+    """Return get_config(variant) for a config file with variants, such as "auc_cl:cifar10".
 
     Args:
         variants: by name, the changes of `base` and "about", a line of text.

@@ -1,4 +1,4 @@
-"""Baselines on ImageNet with a ResNet-50. MoCo-v3 and DINO have files of their own.
+"""Baselines on ImageNet with a ResNet-50. MoCo-v3 and DINO have separate config files.
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies.

@@ -1,4 +1,4 @@
-"""Settings of the studies by scale. The studies set the loss, and other methods' settings.
+"""Settings of the studies by scale, without loss and method, which each study sets.
 
 Command: jaxssl study NAME --scale SCALE
 For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.

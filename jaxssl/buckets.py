@@ -65,7 +65,7 @@ def as_path(path: str | PathLike[str]) -> Path:
 
 
 def local_path(flag: str, path: str) -> Path:
-    """Return the path that a flag names.
+    """Return the value of a flag as a path, which must not be in a bucket.
 
     Raises:
         UserError: for a path in a bucket.
@@ -190,14 +190,14 @@ class BucketPath(PosixGPath):
         return self
 
     def stat(self) -> os.stat_result:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the size of an object, in ``st_size``. Other fields are 0."""
+        """Return a stat result with the object's size in ``st_size``. All other fields are 0."""
         return os.stat_result((0,) * 6 + (self._call("size"), 0, 0, 0))
 
     def mkdir(self, *_: Any, **__: Any) -> None:
         """Do nothing, because folders are only parts of the names of objects."""
 
     def rmdir(self) -> None:
-        """Do nothing, as `mkdir`."""
+        """Do nothing, because buckets have no folders."""
 
     def iterdir(self) -> "Iterator[BucketPath]":
         names = self._call("ls", detail=False) if self.is_dir() else []
@@ -221,7 +221,7 @@ class BucketPath(PosixGPath):
         return len(data)
 
     def create(self, data: bytes) -> None:
-        """Write a new object.
+        """Write an object to the bucket, if none of this name exists.
 
         Raises:
             FileExistsError: if it exists.
@@ -243,7 +243,7 @@ class BucketPath(PosixGPath):
         return BucketPath(fspath(target))
 
     def modified(self) -> float:
-        """Return the time of the last write by the clock of the bucket, in seconds."""
+        """Return the time of an object's last write by the clock of the bucket, in seconds."""
         return self._call("modified").timestamp()
 
     def count_bytes(self) -> int:

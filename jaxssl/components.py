@@ -29,7 +29,7 @@ Settings = Mapping[str, Any]  # values by name, as in a group of a config
 
 
 class Group(NamedTuple):
-    """A kind of component: the package that holds its files, and the function that each defines.
+    """A kind of component, such as losses: the package of its files, and the name each defines.
 
     Attributes:
         package: folder of the components, as a dotted name.
@@ -79,7 +79,7 @@ _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned
 
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
-    """Return the sorted names of all components of a group (such as "loss") without imports."""
+    """Return the sorted names of a group's components (such as "loss") without importing them."""
     name = GROUPS[group].factory
     factory = re.compile(rf"^((def|class) {name}\(|{name}(: .*)? = )", re.MULTILINE)
     public = sorted(file(group, "").parent.glob("[!_]*.py"))
@@ -87,7 +87,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def file(group: str, name: str) -> Path:
-    """Return the path of a component's file."""
+    """Return the path of a component's Python file."""
     return PACKAGE.joinpath(*GROUPS[group].package.split(".")[1:], f"{name}.py")
 
 
@@ -98,7 +98,7 @@ def summary(path: Path) -> str:
 
 
 def packaged(noun: str = "config") -> dict[str, Path]:
-    """Return the files of a noun, "config" or "suite", by name, such as "graphs/necklaces"."""
+    """Return the files of all packaged configs or suites by name, such as "graphs/necklaces"."""
     if noun == "suite":
         return {path.stem: path for path in sorted((CONFIGS / "suites").glob("*.py"))}
     files = {p.relative_to(CONFIGS).with_suffix(""): p for p in sorted(CONFIGS.glob("**/*.py"))}
@@ -106,13 +106,13 @@ def packaged(noun: str = "config") -> dict[str, Path]:
 
 
 def variants(path: Path) -> dict[str, str]:
-    """Return a line about each variant of a packaged config file, if it has variants."""
+    """Return the variants of a packaged config file with a line about each, or {} without any."""
     rows = getattr(load_file(path, "config file"), "VARIANTS", {})
     return {name: row["about"] for name, row in rows.items()}
 
 
 def recipes() -> list[str]:
-    """Return the names of all packaged configs, such as "digits" and "auc_cl:cifar10"."""
+    """Return the names of all packaged configs and variants: "digits", "auc_cl:cifar10", ..."""
     files = {name: variants(path) for name, path in packaged().items()}
     return [f"{n}:{v}" if v else n for n, lines in files.items() for v in lines or [""]]
 
@@ -169,7 +169,7 @@ def is_custom(name: str) -> bool:
 
 
 def absolute(name: str) -> str:
-    """Make the path of a user's component absolute, so that it is found from any folder."""
+    """Make the path of a user's component absolute, so that it holds in any working directory."""
     if name.startswith(FROM_PYTHON) or not is_custom(name):
         return name
     path, _, attribute = name.rpartition(":")
@@ -182,7 +182,7 @@ def short_name(name: str) -> str:
 
 
 def digest(group: str, name: str) -> str:
-    """Return the start of the SHA-256 of a user's component: of its file, or of its source code.
+    """Return the start of the SHA-256 of a user component's file, or of a Python object's code.
 
     Raises:
         UserError: if the file does not exist, or nothing is registered under the name.
@@ -230,7 +230,7 @@ def pinned() -> Iterator[dict[Path, bytes]]:
 
 
 def read_file(name: str) -> tuple[Path, bytes]:
-    """Return the file of a user's component "path/to/file.py:NAME", and its content.
+    """Return path and content of the file of a user's component "path/to/file.py:NAME".
 
     Raises:
         UserError: if it is no regular file, is larger than `MOST_BYTES`, or cannot be read.

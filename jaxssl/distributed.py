@@ -53,7 +53,7 @@ def gather_process_texts(text: bytes) -> list[bytes]:
 
 
 def any_process(flag: bool) -> bool:
-    """Return True if the flag is set in any process of the run. All processes must call this."""
+    """Return True if ``flag`` is True in any process of the run. All processes must call this."""
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.asarray(flag)).any())
 
 

@@ -23,7 +23,7 @@ OTHER_NAMES = {
 
 
 class UserError(Exception):
-    """Invalid input from the user. The one-line message says how to mend it.
+    """Invalid input from the user. The one-line message says how to correct the input.
 
     The command line prints the message and exits with status 2, and a notebook shows the message
     alone. Any other exception is a bug. Of a message with more than `LONGEST` characters, the
@@ -73,7 +73,7 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
 
 
 def write_error(path: Path, error: Exception) -> WriteError:
-    """Return the WriteError for a path and the exception of a library that writes it."""
+    """Return a WriteError for a path that a library could not write, with the library's reason."""
     # TensorStore gives the code of the operating system only in the text of its message.
     code = re.search(r"os_error_code='(\d+)'", str(error))
     reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
@@ -82,7 +82,7 @@ def write_error(path: Path, error: Exception) -> WriteError:
 
 
 def shorten(text: str) -> str:
-    """Return a text, or its beginning and end if it has more than `LONGEST` characters."""
+    """Return a text, shortened to beginning and end if it has more than `LONGEST` characters."""
     half = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"
 
@@ -139,7 +139,7 @@ def suggest(word: str, valid: Iterable[str]) -> str:
 
 
 def closest_key(name: str, keys: Iterable[str]) -> str | None:
-    """Return the dotted key whose last part is closest to that of a name.
+    """Return the dotted config key whose last word is most similar to the last word of a name.
 
     Names that other libraries use are known too. Return None if no key is close, or if several
     keys have the closest last part, such as "name".

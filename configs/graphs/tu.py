@@ -1,4 +1,4 @@
-"""GraphCL on a set of the TU collection, and the same with other losses.
+"""GraphCL on a data set of the TU collection, and variants with another loss.
 
 Papers: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, Table 3; Shah et
 al., Max-Margin Contrastive Learning, AAAI 2022, Table 4. AUC-CL, DeCL and SimCLR have no graphs.

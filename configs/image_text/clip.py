@@ -1,4 +1,4 @@
-"""CLIP, and DeCL in its setting, on images with captions.
+"""CLIP, and DeCL in the setting of CLIP, on images with captions.
 
 Papers: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.

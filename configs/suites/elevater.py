@@ -1,4 +1,4 @@
-"""ELEVATER's linear probe with five labels a class, on the data sets of its 20 that TFDS has.
+"""ELEVATER's linear probe with five labels a class, on those of its 20 data sets that TFDS has.
 
 Papers: Li et al., ELEVATER, NeurIPS 2022; AUC-CL, Table 4, and DeCL, Table 4, report it.
 Command: jaxssl eval --suite elevater --workdir runs/A,runs/B

@@ -1,4 +1,4 @@
-"""Zero-shot classification of image-text networks: ImageNet, as DeCL's Table 5 has it, and CIFAR.
+"""Zero-shot classification with image-text networks: ImageNet, as in DeCL's Table 5, and CIFAR.
 
 Papers: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.

@@ -1,4 +1,4 @@
-"""Train, evaluate and embed from Python.
+"""Train and evaluate encoders and embed images with them, from Python.
 
 These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`:
 
@@ -41,7 +41,7 @@ Component = str | Settings | Any
 
 @dataclass(frozen=True)
 class Report:
-    """A report page, which notebooks show inline.
+    """The HTML report of a run, which notebooks show inline.
 
     Attributes:
         path: the HTML file.
@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def config(self) -> ConfigDict:
-        """All settings of the run."""
+        """The config of the run."""
         return configs.read_config(self.workdir)
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The report page of the run."""
+        """The HTML report of the run."""
         path = self.workdir / "report.html"
         if not path.exists():
             raise UserError(
@@ -201,7 +201,7 @@ def resume(
     trust: bool = False,
     **settings: object,
 ) -> Run:
-    """Go on with a run by its own config, or extend it to more epochs.
+    """Resume a run with the config in its workdir, or extend it to more epochs.
 
         run = jaxssl.resume("runs/digits", extend_to=200)
 
@@ -310,7 +310,7 @@ def embed(
 
 
 def _encoder_or_path(encoder: object) -> PretrainedEncoder | Path:
-    """Return an encoder as it is, and a run or a path as a path."""
+    """Return a `PretrainedEncoder` unchanged, and a run, workdir or weights file as its path."""
     if isinstance(encoder, PretrainedEncoder):
         return encoder
     if not isinstance(encoder, str | os.PathLike):
@@ -337,7 +337,7 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
 
 
 def _use_data(config: ConfigDict, data: object) -> Splits | None:
-    """Set `config.data` to a data set. Return its splits, or None for a name, folder or archive."""
+    """Set `config.data` to a data set. Return the splits of Python objects, otherwise None."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None
         if path and path.exists() and not (isinstance(data, str) and data in prepare.known_names()):

@@ -38,7 +38,7 @@ class ApplyNetwork(Protocol):
 
 
 class Loss(Protocol):
-    """A loss of pairs of embeddings."""
+    """Type of a loss function, which takes pairs of embeddings."""
 
     def __call__(self, pairs: Pairs) -> Array:
         """Return the loss [n] of each anchor."""
@@ -54,7 +54,7 @@ class View(Protocol):
 
 
 class Method(Protocol):
-    """A training scheme."""
+    """Type of a function that builds a training scheme."""
 
     def __call__(self, encoder: Encoder, objective: Objective, /) -> TrainingMethod:
         """Return the pure functions that initialise and train the networks."""
@@ -62,7 +62,7 @@ class Method(Protocol):
 
 
 class Images(Protocol):
-    """A sequence of examples, as a data set may give it instead of an array."""
+    """Type of a sequence of examples, which a data set may return instead of an array."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -74,7 +74,7 @@ class Images(Protocol):
 
 
 class Data(Protocol):
-    """A data set. The function may take ``path``, which is ``data.path``."""
+    """Type of a function that returns a data set. It may take ``path``, which is ``data.path``."""
 
     def __call__(self) -> Any:
         """Return images, (images, labels), or (train, test)."""
@@ -82,7 +82,7 @@ class Data(Protocol):
 
 
 class Probe(Protocol):
-    """An evaluation protocol without presets."""
+    """Type of a function that is an evaluation protocol without presets."""
 
     def __call__(self, context: EvalContext, /, *, seed: int) -> list[Result]:
         """Return the numbers that the protocol measures."""
@@ -90,7 +90,7 @@ class Probe(Protocol):
 
 
 class MakeLogger(Protocol):
-    """A logger of training metrics. It is called in the first process only."""
+    """Type of a function that makes a logger of training metrics, in the first process only."""
 
     def __call__(self, workdir: Path, step: int, config: Mapping[str, object], /) -> Logger:
         """Open the log of a run that starts or resumes at a step."""

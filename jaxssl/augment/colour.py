@@ -37,7 +37,7 @@ def mean(image: Array) -> Array:
 
 
 def blend(image: Array, other: Array, factor: ArrayLike) -> Array:
-    """Interpolate from ``other`` (factor 0) to ``image`` (factor 1) or beyond, within [0, 1]."""
+    """Interpolate from one image (factor 0) to another (factor 1) or beyond, and clip to [0, 1]."""
     # This form returns the image exactly if the factor is 1.
     return jnp.clip(factor * image + (1 - factor) * other, 0, 1)
 
@@ -269,7 +269,7 @@ def _resample(rows: Array, image: Array, columns: Array) -> Array:
 
 
 def _neighbours(n: int) -> Array:
-    """Return a matrix [n, n] with 1 where two indices differ by at most one, else 0."""
+    """Return a matrix [n, n] with 1 where row and column index differ by at most one, else 0."""
     return (jnp.abs(jnp.arange(n)[:, None] - jnp.arange(n)[None, :]) <= 1).astype(jnp.float32)
 
 

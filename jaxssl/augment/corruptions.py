@@ -130,7 +130,7 @@ def shot_noise(u: Array, image: Array, severity: Array) -> Array:
 
 
 def impulse_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Set a random fraction of an image's values to 0 or 1 (salt and pepper)."""
+    """Replace a random fraction of an image's values by 0 or 1 (salt and pepper noise)."""
     fraction = _select(severity, [0.01, 0.02, 0.03, 0.05, 0.07])
     u = _take(u, image.shape)
     return jnp.where(u < fraction / 2, 0, jnp.where(u > 1 - fraction / 2, 1, image))

@@ -244,7 +244,7 @@ def _below(u: Array, bound: Array) -> Array:
 
 
 def _fold_keys(keys: Array, graph: Array, index: Array) -> Array:
-    """Derive one random key per node or edge from its graph's key and its index."""
+    """Derive a random key for each node or edge from the graph's key and the index of node or edge."""
     graph_keys = keys[jnp.minimum(graph, len(keys) - 1)]
     return jax.vmap(jax.random.fold_in)(graph_keys, index)
 

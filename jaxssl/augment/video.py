@@ -91,7 +91,7 @@ def random_flip(u: Array, video: Array, probability: float = 0.5) -> Array:
 
 
 def ten_crops(video: Array, size: int) -> Array:
-    """Crop a video at its corners and its centre, and mirror each: ten crops.
+    """Return ten crops of a video: at the four corners and the centre, each also mirrored.
 
     Each crop is a square of 7/8 of the short side, like 224 of 256 pixels. This equals resizing the
     short side to 8/7 ``size`` and cropping, without rounding to whole pixels.

@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
 
     @property
     def resizing(self) -> tuple[int, float, str]:
-        """Return the arguments of `jaxssl.data.splits.Source.images`."""
+        """Return size, crop and interpolation for `jaxssl.data.splits.Source.images`."""
         return self.size, self.crop, self.interpolation
 
     def prepare(self, images: Array) -> Array:
@@ -137,7 +137,7 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
 
 
 def match_channels(images: Array, channels: int) -> Array:
-    """Repeat grey images [n, h, w, 1] over ``channels``. Other images must have that many.
+    """Repeat grey images [n, h, w, 1] over ``channels``. Refuse other numbers of channels.
 
     Raises:
         ValueError: if they have another number.
@@ -178,5 +178,5 @@ def to_uint8(views: Array, scale: Scale | None = None) -> Array:
 
 
 def measured_scale(data: ConfigDict) -> Scale | None:
-    """Return the statistics that a run has recorded in its group `data`, None for [-1, 1]."""
+    """Return the channel means and stds in the config group `data`, None for scaling to [-1, 1]."""
     return Scale(tuple(data["mean"]), tuple(data["std"])) if "mean" in data else None

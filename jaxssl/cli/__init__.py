@@ -42,7 +42,7 @@ OUT_OF_MEMORY = (
 
 
 class Command(NamedTuple):
-    """A subcommand, as the list of commands shows it with the first line of its docstring.
+    """A subcommand as it appears in the list of commands, next to its docstring's first line.
 
     Attributes:
         heading: of the commands among which it is listed.
@@ -145,7 +145,7 @@ def _run_without_command(words: Sequence[str]) -> int:
 
 
 def _leave(status: int) -> None:
-    """End the process soon after an error, although threads and other processes keep it waiting.
+    """End this process within seconds after an error, without waiting for threads or processes.
 
     Orbax waits a minute for a checkpoint that could not be written, and JAX for the other processes
     of a run.
@@ -158,7 +158,7 @@ def _leave(status: int) -> None:
 
 
 def run(command: str, arguments: Sequence[str]) -> None:
-    """Run a subcommand such as `jaxssl train` and exit with its status.
+    """Run a subcommand such as `jaxssl train` and exit with the subcommand's exit status.
 
     The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
 
@@ -242,7 +242,7 @@ def _tell_peers(error: Exception, status: int = 1) -> None:
 
 @atexit.register
 def _close_peers() -> None:
-    """Stop watching the other processes.
+    """Stop watching the other processes of the run.
 
     JAX's function for the end, which waits for them, is registered later and so called earlier.
     """
@@ -251,7 +251,7 @@ def _close_peers() -> None:
 
 
 def _unknown_flag(command: str, name: str, defined: Iterable[str]) -> str:
-    """Return the message about an unknown flag, which may be a config key without its prefix."""
+    """Return the message for an unknown flag, which may be a config key without "--config."."""
     from jaxssl.cli.completion import config_keys
 
     start = COMMANDS[command].keys
@@ -279,7 +279,7 @@ def define_processes(values: flags.FlagValues) -> None:
 
 
 def leave_to_first_process(values: flags.FlagValues) -> None:
-    """End this process with status 0 unless it is the first, for commands of one process.
+    """End all processes but the first with status 0, for a command that one process runs.
 
     The environment tells the index of a process without JAX, which would connect them.
     """
@@ -344,7 +344,7 @@ def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, s
 
 
 def start_jax(values: flags.FlagValues) -> None:
-    """Enable the cache of compiled programs, join the other processes, and find the devices."""
+    """Enable JAX's compilation cache, connect to the run's other processes, and find devices."""
     global _peers
     from jaxssl.training import processes
     from jaxssl.training.output import compile_cache

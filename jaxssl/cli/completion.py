@@ -75,7 +75,7 @@ SHELL = flags.DEFINE_enum("shell", None, list(SCRIPTS), "Same as bash, zsh or fi
 
 
 def main() -> None:
-    """Print the script of a shell."""
+    """Print the script that completes `jaxssl` commands in a shell."""
     if SHELL.value is None:
         raise UserError(f"name the shell: jaxssl completion {'|'.join(SCRIPTS)}")
     print(SCRIPTS[SHELL.value], end="")
@@ -187,14 +187,14 @@ def config_keys(words: Sequence[str] = ()) -> dict[str, Iterable[str]]:
 
 
 def _choices(value: object, comment: str) -> Sequence[str]:
-    """Return the values of a key: True and False, or the words that its comment quotes."""
+    """Return valid values of a config key: True and False, or words quoted in the key's comment."""
     if isinstance(value, bool):
         return ("True", "False")
     return re.findall(r'"(\w+)"', comment) if isinstance(value, str) else ()
 
 
 def _arguments_of(group: str, name: str) -> dict[str, Any]:
-    """Return the arguments of a component with their defaults, read from its source."""
+    """Return the arguments of a component with their defaults, parsed from the component's file."""
     definitions = _definitions(group, name)
     factory, further = definitions[components.GROUPS[group].factory], {}
     if isinstance(factory, ast.Call):  # made from a loss: objective = stateless(foo_loss, ...)
@@ -213,7 +213,7 @@ def _arguments_of(group: str, name: str) -> dict[str, Any]:
 
 
 def _presets(group: str, name: str) -> list[object]:
-    """Return the names of a component's presets, read from its source."""
+    """Return the names of a component's presets, parsed from the component's file."""
     keys = getattr(_definitions(group, name).get("PRESETS"), "keys", ())
     return [key.value for key in keys if isinstance(key, ast.Constant)]
 

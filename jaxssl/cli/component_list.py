@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _settings(group: str, name: str) -> list[str]:
-    """Return the settings of a component, and its presets, as lines."""
+    """Return lines of text with the settings and the presets of a component."""
     from jaxssl.training import config
     from jaxssl.training.config import help as config_help
 
@@ -65,7 +65,7 @@ def _settings(group: str, name: str) -> list[str]:
 
 
 def _entries(kind: str) -> dict[str, str]:
-    """Return the first line of the docstring for each name of a kind."""
+    """Return the names of one topic, such as "losses", with the first line of each docstring."""
     if kind in KINDS:
         group = KINDS[kind]
         names = components.names(group)

@@ -1,4 +1,4 @@
-"""Convert TFRecord files of a TFDS data set to files that can be read by index.
+"""Convert TFRecord files of a TFDS data set to ArrayRecord files, which can be read by index.
 
 usage: jaxssl data convert DIR
 
@@ -18,7 +18,7 @@ FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 
 
 def main() -> None:
-    """Convert the data set that the flags name with `jaxssl.data.opening.convert.convert`."""
+    """Call `jaxssl.data.opening.convert.convert` for the folder that the flags name."""
     from jaxssl.data.opening.convert import convert
     from jaxssl.training.output.console import show
 

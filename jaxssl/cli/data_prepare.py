@@ -13,7 +13,7 @@ NAME = flags.DEFINE_string("name", None, "Same as NAME, a data set as in config.
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Prepare the data set and print its splits."""
+    """Prepare the data set that the flags name, and print the names of its splits."""
     if NAME.value is None:
         raise UserError("name the data set to prepare: jaxssl data prepare NAME")
     if any(not key.startswith("data.") for key, _ in overrides):

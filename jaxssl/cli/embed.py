@@ -18,7 +18,7 @@ cli.define_pictures(FLAGS)
 
 
 def main() -> None:
-    """Call `jaxssl.embed` with the flags."""
+    """Call `jaxssl.embed` with the values of the flags."""
     encoder, images = cli.encoder_and_pictures(FLAGS, "embed")
     from jaxssl import api
     from jaxssl.training.output import console

@@ -131,7 +131,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
 
 
 def _stem(name: str, setting: Any) -> str:
-    """Return the stem of a study's file names. Partial studies get stems of their own."""
+    """Return the stem of a study's file names, which differs for a study of only some methods."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
     return "-".join([name, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])

@@ -83,7 +83,7 @@ cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Pretrain, or with --dry_run only check the config and its memory."""
+    """Pretrain an encoder, or with --dry_run only check the config and the memory that it needs."""
     if EXTEND_TO.value is not None and not RESUME.value:
         raise UserError("--extend_to needs the folder of a run: --resume DIR")
     if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):

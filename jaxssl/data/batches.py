@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Reader of the batches of a split, which a kind of examples defines.
+    """Reader of the batches of a split. Each kind of examples (images, clips, ...) has its own.
 
     Attributes:
         read: ``(step, indices) -> batch`` of the examples at ``indices`` int32 [b], which are part
@@ -168,11 +168,11 @@ class Batches:
         return self._take if self.plan.cached else None
 
     def get_state(self) -> dict[str, int]:
-        """Return the position, serialisable as JSON."""
+        """Return the position in the stream of batches, serialisable as JSON."""
         return {POSITION: self._position, **self._settings}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Move to a position.
+        """Continue the stream of batches at a position that `get_state` has returned.
 
         Raises:
             UserError: if it is of a set of another size.
@@ -304,7 +304,7 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
 
 
 def cache_limit() -> float:
-    """Return the largest data set in bytes that cache="auto" keeps on a device."""
+    """Return the size in bytes up to which data.cache="auto" keeps a data set on a device."""
     sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
     return max(CACHE_BYTES, CACHE_SHARE * min(sizes))
 

@@ -1,4 +1,4 @@
-"""Fingerprint of a split: it tells whether the data are still the ones that a run started with."""
+"""Fingerprint of a split, by which a run checks that it resumes with the same training data."""
 
 import hashlib
 from collections.abc import Mapping

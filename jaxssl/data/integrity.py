@@ -21,7 +21,7 @@ MAX_SIDE = 2**16  # largest image side in pixels
 
 @contextmanager
 def guard(folder: Path) -> Iterator[None]:
-    """Check a prepared data set's files, then run the with block that reads them.
+    """Check a prepared data set's metadata files, then run the with block, which reads the data.
 
     Raises:
         UserError: if the set is damaged, in place of the many exceptions of TFDS.
@@ -56,7 +56,7 @@ def check_num_records(folder: Path, split: str, expected: int) -> None:
 
 
 def damaged(folder: Path, reason: str) -> UserError:
-    """Return the error for a prepared set that cannot be read."""
+    """Return a UserError for a prepared data set that cannot be read."""
     return UserError(
         f"the prepared set {folder} is damaged ({reason}); remove it to prepare it again"
     )

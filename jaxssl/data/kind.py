@@ -18,7 +18,7 @@ Shape = tuple[Any, ...]  # sizes of the axes of an example, None where examples 
 
 
 class Opened(NamedTuple):
-    """What a kind knows about a prepared data set.
+    """Shape and decoders of the examples of a prepared data set.
 
     Attributes:
         shape: shape of the examples, see `jaxssl.data.splits.Source`.
@@ -34,7 +34,7 @@ class Opened(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Everything that depends on the kind of examples.
+    """A kind of examples (images, clips, ...): all functions that differ between kinds.
 
     Attributes:
         units: the examples in words, such as "images".
@@ -97,7 +97,7 @@ class Kind(NamedTuple):
 
 
 def get(name: str) -> Kind:
-    """Return a kind of examples by its name, the name of a file in `jaxssl/kinds/`."""
+    """Return the kind of examples of this name, which is a file name in `jaxssl/kinds/`."""
     return components.module("kind", name).kind
 
 
@@ -107,7 +107,7 @@ def name_of(config: Settings) -> str:
 
 
 def of(config: Settings) -> Kind:
-    """Return a run's kind of examples."""
+    """Return the kind of examples that a run is trained on, from the run's config."""
     return get(name_of(config))
 
 
@@ -117,5 +117,5 @@ def of_network(net: str) -> str:
 
 
 def units(name: str) -> str:
-    """Return the examples of a kind in words, or the name if there is no such kind."""
+    """Return the examples of a kind in words, such as "images", or the name of an unknown kind."""
     return get(name).units if name in components.names("kind") else name

@@ -18,7 +18,7 @@ Record = Mapping[str, Any]
 
 
 class Example(NamedTuple):
-    """A decoded example: its image, clip or graph, its label and its captions.
+    """A decoded example: an image, clip or graph, with label and captions.
 
     Attributes:
         input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.kinds.graph.Graph`.
@@ -79,7 +79,7 @@ class PictureReader(NamedTuple):
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """One prepared split of a data set, and how its records are read.
+    """One prepared split of a data set, with the functions that decode its records.
 
     Attributes:
         records: random access to dicts of features.

@@ -1,4 +1,4 @@
-"""Open the splits of a data set by its name."""
+"""Open the splits of a data set by the name of the data set."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
 
 
 def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
-    """Open a split. Prepare the data set first if that was not done before.
+    """Open a split of a data set, after preparing the data set if necessary.
 
     Args:
         data: the group `config.data`.
@@ -40,7 +40,7 @@ def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
 
 
 def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
-    """Return the function that opens a split by its name. See `load` for arguments and errors.
+    """Return a function from a split's name to the opened split. Arguments and errors as in `load`.
 
     Files in a bucket are copied to the disk. `prepare` does that with "dir".
     """

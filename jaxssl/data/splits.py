@@ -29,7 +29,7 @@ SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100
 
 @dataclass(frozen=True)
 class Source:
-    """A data set's split, made of parts of prepared splits in a fixed order.
+    """Examples of a data set's split, which may join slices of prepared splits, in a fixed order.
 
     Attributes:
         name: name of the data set.
@@ -160,7 +160,7 @@ class Source:
         return (h, w, c) if self.one_size else (size, size, c)
 
     def lazy_images(self, size: int, *settings: Any) -> LazyArray:
-        """Return all images as an array [n, h, w, c] that decodes them when it is indexed.
+        """Return all images as an array [n, h, w, c] that decodes images when indexed.
 
         Size and settings are those of `decoding.centre`, for images of different sizes.
         """

@@ -1,4 +1,4 @@
-"""Arrays of a split: decoded when they are indexed, or cached beside a prepared data set."""
+"""Arrays of a split's examples: decoded when indexed, or cached beside a prepared data set."""
 
 import logging
 import os
@@ -70,7 +70,7 @@ class LazyArray:
 def load_or_compute(
     path: Path, shape: tuple[int, ...], dtype: type, compute: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Read an array from its cache file. If the file is missing or unusable, compute and write it.
+    """Read an array from its cache file. If the file is unusable, compute and cache the array.
 
     The file is an .npy file followed by a checksum of the array and a fingerprint of the record
     files. Without them, damaged labels and replaced records would go unnoticed.
@@ -102,7 +102,7 @@ def load_or_compute(
 
 
 def write_cache(path: Path, write: Callable[[IO[Any]], object]) -> None:
-    """Write a cache file as a whole, or warn that it cannot be written.
+    """Write a cache file atomically, or log a warning if the file cannot be written.
 
     Args:
         path: the file, in a folder that exists.

@@ -68,11 +68,11 @@ class Planes:
         self.width, self.height = self.size
 
     def resize(self, size: tuple[int, int], resample: int, box: Box | None = None) -> "Planes":
-        """Resize each channel, see `PIL.Image.Image.resize`."""
+        """Resize each channel as `PIL.Image.Image.resize` does."""
         return Planes([plane.resize(size, resample, box) for plane in self._planes])
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        """Return uint8 pixels [h, w, c]."""
+        """Return the pixels, uint8 [h, w, c]."""
         return np.stack([np.asarray(plane) for plane in self._planes], axis=2)
 
 

@@ -23,7 +23,7 @@ GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first
 
 
 class Readable(Protocol):
-    """A source of bytes."""
+    """Type of a stream that bytes are read from, such as a file."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, none at the end."""
@@ -43,7 +43,7 @@ class Budget:
         self._total = self._left
 
     def spend(self, count: int) -> None:
-        """Count further bytes.
+        """Subtract further decompressed bytes from the limit.
 
         Raises:
             UserError: if the archive expands to more than its size allows.
@@ -58,7 +58,7 @@ class Budget:
 
 
 def open_tar(file: BinaryIO, name: Path) -> Readable:
-    """Return the content of a tar file, whichever way it is compressed.
+    """Return a stream of a tar file's content, which may be compressed by gzip, bzip2 or xz.
 
     Args:
         file: the opened file.
@@ -89,7 +89,7 @@ def gunzip(data: bytes, name: str) -> bytes:
 
 
 def read_all(stream: Readable) -> bytes:
-    """Read to the end."""
+    """Return all remaining bytes of a stream."""
     out = io.BytesIO()
     while chunk := stream.read(CHUNK):
         out.write(chunk)

@@ -150,7 +150,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
 
 
 def _blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
-    """Read ``count`` evenly spaced blocks of a file, with its start and its end."""
+    """Read ``count`` evenly spaced blocks of a file, including the file's first and last block."""
     last = max(0, size - BLOCK)
     for start in sorted({last * i // (count - 1) for i in range(count)}):
         file.seek(start)
@@ -220,7 +220,7 @@ def _read_from_folder(path: Path, max_bytes: int) -> bytes:
 
 
 class _SparseEntryError(Exception):
-    """A tar archive holds a sparse file."""
+    """Raised for a tar archive with a sparse file."""
 
 
 class TarEntry(tarfile.TarInfo):

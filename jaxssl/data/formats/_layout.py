@@ -158,7 +158,7 @@ def assign(
 
 
 def _check_classes(classes: Sequence[str], path: str) -> None:
-    """Raise UserError for a class that a prepared set, which has a class a line, cannot hold."""
+    """Raise UserError for class names that do not fit on one line, where TFDS stores them."""
     for name in classes:
         if name != name.strip() or {"\n", "\r"} & set(name):
             raise UserError(
@@ -195,7 +195,7 @@ def _common_folders(names: Sequence[str]) -> list[str]:
 def _split_off_test(
     train: Mapping[str, str], fraction: float, keys: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Split off a "test" part: the examples of each class with the smallest hashes.
+    """Move the examples of each class with the smallest hashes from "train" to a split "test".
 
     Each split gets at least one example of a class. A class of one example is in "train" only.
     """

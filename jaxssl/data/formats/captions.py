@@ -59,7 +59,7 @@ class Builder(user_files.Builder, skip_registration=True):
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder with captions as it is now.
+    """Return the TFDS builder for the present files of a folder of captioned pictures.
 
     Args:
         data: "path", "labels" (another table) and "on_error".
@@ -85,7 +85,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
 
 def _read_files(source: user_files.UserFiles, table: str | None) -> tuple[str, list[str]]:
-    """Return the table of captions, read from the user's files if it is None, and the pictures."""
+    """Return the pictures and the captions table, which is read from the files if it is None."""
     pictures = []
     for file, read in files.read_files(source.root, source.inside):
         if file.lower().endswith(decoding.SUFFIXES):

@@ -52,7 +52,7 @@ class Builder(_layout.Builder, skip_registration=True):
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder of pictures as it is now.
+    """Return the TFDS builder for the present files of a folder of pictures.
 
     Args:
         data: "path", "labels" (a CSV file), "test_fraction", "split_seed", "on_error" and

@@ -47,7 +47,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         urls: Mapping[str, str],
         names: Iterable[str],
     ) -> dict[str, bytes]:
-        """Read the named files of a data set, from the user's copy or downloaded."""
+        """Read the named files of a data set, from `data.path` if it is set, or else downloaded."""
         if self.path:
             members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
@@ -78,7 +78,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         return contents
 
     def _check_network(self, urls: Mapping[str, str]) -> None:
-        """Raise UserError if the host does not answer. TFDS would repeat its requests for minutes.
+        """Raise UserError if the host does not answer, because TFDS would retry for minutes.
 
         Raises:
             UserError: with the files to copy.
@@ -134,7 +134,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
 
 
 class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
-    """CIFAR-10 from its binary version. CIFAR-100 is derived from it."""
+    """TFDS builder of CIFAR-10 from the binary version, and base class of Cifar100."""
 
     name = "cifar10"
     url_infos = builders.Cifar10.url_infos
@@ -164,14 +164,14 @@ class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
 
 
 class Cifar100(Cifar10, builders.Cifar100, skip_registration=True):
-    """CIFAR-100 from its binary version. "label" is the fine label."""
+    """TFDS builder of CIFAR-100 from the binary version. "label" is the fine label."""
 
     name = "cifar100"
     url_infos = builders.Cifar100.url_infos
 
 
 class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
-    """MNIST from its four idx files. Fashion-MNIST and Kuzushiji-MNIST derive from it."""
+    """TFDS builder of MNIST from four idx files, and base class of FashionMnist and Kmnist."""
 
     name = "mnist"
     url_infos = builders.MNIST.url_infos
@@ -208,21 +208,21 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
 
 
 class FashionMnist(Mnist, builders.FashionMNIST, skip_registration=True):
-    """Fashion-MNIST, in the same files as MNIST."""
+    """TFDS builder of Fashion-MNIST, whose files have the names and format of MNIST's."""
 
     name = "fashion_mnist"
     url_infos = builders.FashionMNIST.url_infos
 
 
 class Kmnist(Mnist, builders.KMNIST, skip_registration=True):
-    """Kuzushiji-MNIST, in the same files as MNIST."""
+    """TFDS builder of Kuzushiji-MNIST, whose files have the names and format of MNIST's."""
 
     name = "kmnist"
     url_infos = builders.KMNIST.url_infos
 
 
 class Stl10(_PublishedBuilder, stl10.Builder, skip_registration=True):
-    """STL-10 from its binary version. The split "unlabelled" has the label -1."""
+    """TFDS builder of STL-10 from the binary version. In "unlabelled" all labels are -1."""
 
     name = "stl10"
     url_infos = stl10.Builder.url_infos

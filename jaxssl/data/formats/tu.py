@@ -77,7 +77,7 @@ class Builder(user_files.Builder, skip_registration=True):
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a TU data set as its files are now.
+    """Return the TFDS builder for the present files of a TU data set.
 
     Args:
         data: "path" and "on_error".
@@ -213,6 +213,6 @@ def _integers(text: bytes) -> np.ndarray:
 
 
 def _first_column(text: bytes) -> np.ndarray:
-    """Parse the first number of each line. In some data sets nodes have several tags."""
+    """Parse the first number of each line. In some TU data sets nodes have several labels."""
     rows = [row.partition(b",")[0] for row in text.splitlines() if row.strip()]
     return np.array(rows, np.int64)

@@ -57,7 +57,7 @@ logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswit
 
 @dataclasses.dataclass
 class Config(tfds.core.BuilderConfig):
-    """TFDS configuration of a user's data set. Its name holds the fingerprint of the files.
+    """TFDS configuration of a user's data set. The name contains the fingerprint of the files.
 
     Attributes:
         root: the folder or archive.
@@ -79,7 +79,7 @@ class Config(tfds.core.BuilderConfig):
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """TFDS builder of a user's files."""
+    """Base class of the TFDS builders for users' files."""
 
     VERSION = tfds.core.Version("1.0.0")
     builder_config: Config  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -144,7 +144,7 @@ def find_builder(
     *,
     default: str,
 ) -> tfds.core.DatasetBuilder:
-    """Return the builder of a user's data set, prepared or not.
+    """Return the TFDS builder of a user's data set, which may not be prepared yet.
 
     The name of the set consists of the path's last part and a fingerprint. If the set is prepared,
     the user's files are not read again.
@@ -169,7 +169,7 @@ def find_builder(
 
 
 def log_left_out(names: Sequence[str], problem: str) -> None:
-    """Log the files that do not belong to a data set, if there are any."""
+    """Log the user's files that are left out of a data set, if any."""
     if names:
         text = "data       %d files %s and are left out: %s"
         log.info(text, len(names), problem, abbreviate(names))
@@ -216,7 +216,7 @@ def read_checked(
 
 
 def image_size(data: bytes, channels: int = CHANNELS) -> tuple[int, int] | str:
-    """Decode an image and return its height and width, or the reason why that fails."""
+    """Return height and width of a decoded image, or the reason why decoding fails."""
     if not data:
         return "is empty"
     try:
@@ -227,7 +227,7 @@ def image_size(data: bytes, channels: int = CHANNELS) -> tuple[int, int] | str:
 
 
 def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV table with a header: the names of its columns, and its rows.
+    """Read a CSV table with a header, and return the names of the columns and the rows.
 
     Raises:
         csv.Error: if a quote is not closed.

@@ -84,7 +84,7 @@ class Builder(_layout.Builder, skip_registration=True):
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder of videos as it is now.
+    """Return the TFDS builder for the present files of a folder of videos.
 
     Args:
         data: "path", "frame_size", "test_fraction", "split_seed" and "on_error".
@@ -159,7 +159,7 @@ def read_clips(
     channels: int,
     size: int,
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-    """Read video clips, and yield each as soon as its last file was read.
+    """Yield video clips, each as soon as the last of the clip's files has been read.
 
     Args:
         everything: files in any order, as `files.read_files` yields them.
@@ -232,7 +232,7 @@ def _join(
 
 
 def _decode_video(data: bytes, size: int) -> np.ndarray:
-    """Decode a video file to [t, s, s, 3]. A video cut short at its end may go unnoticed."""
+    """Decode a video file to [t, s, s, 3]. A truncated file may go unnoticed."""
     import av
     from av.error import FFmpegError
 
@@ -271,7 +271,7 @@ def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
 
 
 def _centre_square(picture: decoding.Picture, size: int) -> np.ndarray:
-    """Crop the centre square of a picture, reduced to at most ``size`` pixels a side."""
+    """Crop the centre square of a picture, and shrink the square to at most ``size`` pixels a side."""
     side = min(picture.size)
     left, top = ((length - side) // 2 for length in picture.size)
     size = min(side, size)

@@ -34,7 +34,7 @@ EXPECTED = (
 
 
 class _Examples(NamedTuple):
-    """The examples of one split.
+    """Examples of one split of a data set given as Python objects.
 
     Attributes:
         records: random access to {"image", "label"}.
@@ -62,7 +62,7 @@ def load_splits(
     channels: int = 0,
     cache: str = "auto",
 ) -> tuple[Splits, str]:
-    """Return the splits of a data set that is given as Python objects, and its fingerprint.
+    """Return splits and fingerprint of a data set that is given as Python objects.
 
     All examples are read once, to find their sizes and labels, but not those of `items.Stream`.
 
@@ -146,7 +146,7 @@ def call(data: ConfigDict) -> object:
 def make_opener(
     load: Callable[[ConfigDict], object], data: ConfigDict, examples: str
 ) -> Callable[[str], Source]:
-    """Return the function that opens a split of data that `load_splits` takes, by its name.
+    """Return a function from a split's name to the split, for data that `load_splits` takes.
 
     Args:
         load: returns the data for the group `config.data`.
@@ -216,7 +216,7 @@ def load_images(
 
 
 def _split(data: object) -> tuple[object, object]:
-    """Return the training and the test part of ``data``; the latter may be None."""
+    """Return the training data and the test data (or None) that a user has passed as one object."""
     if isinstance(data, Mapping) and "train" in data:
         return data["train"], data.get("test", data.get("validation"))
     if isinstance(data, tuple) and len(data) == 2 and not _is_labelled(data):
@@ -291,7 +291,7 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
 
 
 def _stream_labels(data: Any, name: str) -> object:
-    """Return the labels in a column of a set that is read as it goes, or None."""
+    """Return the label column of a data set whose images are read on demand, None without one."""
     labels = items.label_column(data)
     if labels is None and items.read_item(data, 0, name)[1] is not None:
         log.info(
@@ -364,7 +364,7 @@ class _Records(Sequence):
 
 
 def _hugging_face_names(data: object) -> Sequence[str]:
-    """Return the class names of a Hugging Face data set, or ()."""
+    """Return the class names of a Hugging Face data set, or () if it has none."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return ()

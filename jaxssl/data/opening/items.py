@@ -28,7 +28,7 @@ SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class PictureFile:
-    """A picture that is read when it is needed.
+    """An image file that is read only when needed.
 
     Attributes:
         name: for messages and listings.
@@ -39,7 +39,7 @@ class PictureFile:
     content: Path | bytes
 
     def tobytes(self) -> bytes:
-        """Return the content of the file."""
+        """Return the bytes of the image file."""
         return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
@@ -135,7 +135,7 @@ def read_items(
 
 
 def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
-    """Return the image of an item, uint8 [h, w, c] or a file, and its label or None."""
+    """Return image and label (or None) of an item. The image is uint8 [h, w, c] or a file."""
     item, label, name = data[index], None, f"item {index} of {name}"
     image = item
     if isinstance(item, Mapping):
@@ -161,7 +161,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
 
 
 class Stream:
-    """Images of an object that is read by index, each when it is needed.
+    """Images of a sequence, each read on demand.
 
     Attributes:
         shape: [h, w, c] of the images, where h and w may be None. () if it is not known yet.
@@ -172,11 +172,11 @@ class Stream:
         self.shape: Shape = ()
 
     def __len__(self) -> int:
-        """Return the number of items."""
+        """Return the number of images."""
         return len(self._data)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Read the image of an item, and check its shape."""
+        """Read the image at an index, and check the image's shape."""
         image, _ = read_item(self._data, int(index), self._name)
         if isinstance(image, PictureFile):
             picture = decoding.open_picture(image.tobytes(), self._channels, upright=True)
@@ -209,7 +209,7 @@ def is_streamed(data: Sequence, name: str, channels: int, cache: str) -> bool:
 
 
 def label_column(data: Mapping[str, object]) -> object:
-    """Return the labels of a Hugging Face data set, which has them in a column, or None."""
+    """Return the label column of a Hugging Face data set, or None without such a column."""
     features = getattr(data, "features", None)
     columns = features if isinstance(features, Mapping) else {}
     key = next((key for key in LABEL_KEYS if key in columns), None)

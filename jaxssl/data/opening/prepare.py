@@ -29,7 +29,7 @@ FORMAT = "array_record"
 
 
 def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a data set, which is prepared first if necessary.
+    """Return the TFDS builder of a data set, after preparing the data set if necessary.
 
     Args:
         data: the group `config.data`. "name" is a file of `formats` or `toy`, or a TFDS name. "dir"
@@ -81,7 +81,7 @@ def known_names() -> set[str]:
 
 
 def needs_path(name: str) -> bool:
-    """Return True if the data set consists of the files that `data.path` names."""
+    """Return True if the data set of this name is read from the files at `data.path`."""
     return name in components.names("data")
 
 
@@ -102,7 +102,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the builder of a data set, prepared or not, after checking prepared files."""
+    """Return the TFDS builder of a data set, after checking the files if they are prepared."""
     root = Path(data_dir or constants.DATA_DIR).expanduser() / name
     if not needs_path(name):
         for path in sorted(root.glob(f"**/{integrity.INFO}")):
@@ -153,7 +153,7 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 
 def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
-    """Write a data set. TFDS writes to a temporary folder, and renames it at the end."""
+    """Let TFDS write a data set, to a temporary folder that TFDS renames at the end."""
     without = (*components.names("data"), *components.names("toy"), *PUBLISHED)
     if name not in without and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(name))

@@ -55,7 +55,7 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True)
 class TarShards(Sequence):
-    """The pictures of shards by index, each read at its offset.
+    """Sequence of the pictures in tar shards, each read at its byte offset.
 
     Attributes:
         paths: the shards.
@@ -70,7 +70,7 @@ class TarShards(Sequence):
         return len(self.places.offset)
 
     def __getitem__(self, index: int) -> PictureFile:  # pyright: ignore
-        """Read the file of a picture."""
+        """Return the image file of a picture."""
         path = self.paths[self.places.shard[index]]
         offset, size = int(self.places.offset[index]), int(self.places.size[index])
         content = os.pread(_open(path).number, size, offset)
@@ -80,7 +80,7 @@ class TarShards(Sequence):
 
 
 class _File:
-    """A file that is open for reading until nothing refers to it."""
+    """A file open for reading, which is closed when Python deletes the object."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -139,7 +139,7 @@ def _split_of(name: str) -> str:
 
 
 def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
-    """Load the index of shards, or build and store it."""
+    """Load the index of the pictures in tar shards, or build and cache it."""
     content = f"{root.resolve()}\0{files.fingerprint(root, ('.tar',))}"
     path = folder / NAME / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.npz"
     try:

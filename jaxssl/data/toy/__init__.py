@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 
 class ToyBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """TFDS builder whose description is the docstring of its class.
+    """Base class of toy data sets: a TFDS builder whose description is the class docstring.
 
     Attributes:
         metadata: what a kind of examples reads from the metadata of a set, see `jaxssl.kinds`.

@@ -69,7 +69,7 @@ class Builder(toy.ToyBuilder):
 
 
 def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
-    """Move a digit over a black canvas from a random start. It wraps around the edges.
+    """Move a digit over a black canvas from a random start. The digit wraps around the edges.
 
     Args:
         rng: the same numbers are drawn for every motion.
