@@ -244,7 +244,7 @@ def _below(u: Array, bound: Array) -> Array:
 
 
 def _fold_keys(keys: Array, graph: Array, index: Array) -> Array:
-    """Derive a random key for each node or edge from the graph's key and the index of node or edge."""
+    """Derive a random key for each node or edge from the key of the graph and the item's index."""
     graph_keys = keys[jnp.minimum(graph, len(keys) - 1)]
     return jax.vmap(jax.random.fold_in)(graph_keys, index)
 

@@ -34,7 +34,7 @@ def make_contexts(
     features: bool = True,
     seed: int,
 ) -> Iterator[tuple[str, EvalContext]]:
-    """Yield each kind of features with the context that protocols evaluate.
+    """Yield each kind of features ("raw", "pretrained", ...) with the context for the protocols.
 
     Args:
         pretrained: the encoder.
@@ -84,7 +84,7 @@ def make_contexts(
 
 
 class Arrays(NamedTuple):
-    """Examples and labels of evaluation's training part (the bank) and test part.
+    """Examples and labels that an evaluation learns from (the bank) and is tested on.
 
     Attributes:
         train: examples that are read by slices and arrays of indices, as uint8 [k, h, w, c].
@@ -100,7 +100,7 @@ class Arrays(NamedTuple):
 
 
 def load_arrays(splits: Splits, inputs: Any) -> Arrays:
-    """Return the examples and labels of evaluation.
+    """Load the examples and labels of the bank split and the test split.
 
     Images of different sizes are cropped to the network's size. A split that does not fit into
     memory is decoded when it is read.
@@ -111,7 +111,7 @@ def load_arrays(splits: Splits, inputs: Any) -> Arrays:
 
 
 def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
-    """Return features [n, f] without a network, such as pixels."""
+    """Return features [n, f] that need no network, such as the pixels of images."""
 
     def run(examples: object, apply: Callable[[Array], Array]) -> np.ndarray:
         return extract(examples, lambda _, block: apply(block), (), mesh)
@@ -120,7 +120,7 @@ def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:
 
 
 def extract_features(encode: Callable[..., np.ndarray] | None, data: Arrays) -> Features:
-    """Return features and labels of all examples.
+    """Return features and labels of all examples of the bank and the test split.
 
     Args:
         encode: ``(inputs) -> [n, f]``. Without it, features are empty.

@@ -40,7 +40,7 @@ Read = Callable[[], tuple[np.ndarray | LazyArray, np.ndarray]]
 def open_set(
     name: str, data: ConfigDict, class_names: Sequence[str], size: int
 ) -> dict[tuple[str, int], Read]:
-    """Find the files of a published set. They are read when a function of the result is called.
+    """Find a published set of corrupted images. Return functions that read images and labels.
 
     Args:
         name: folder of the set, see above.
@@ -103,7 +103,7 @@ def _find_arrays(root: Path) -> dict[tuple[str, int], Read]:
 def _find_pictures(
     root: Path, class_names: Sequence[str], size: int
 ) -> dict[tuple[str, int], Read]:
-    """Find the folders of severities of ImageNet-C."""
+    """Find ImageNet-C's folders, one for each corruption and severity."""
 
     def read(folder: Path) -> tuple[LazyArray, np.ndarray]:
         classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -124,7 +124,7 @@ def _find_pictures(
 def _find_prepared(
     root: Path, data: ConfigDict, class_names: Sequence[str], size: int
 ) -> dict[tuple[str, int], Read]:
-    """Find the prepared configurations of a TFDS set."""
+    """Find a TFDS data set's prepared configurations, one for each corruption and severity."""
     names, split = TFDS[root.name]
 
     def read(config: str) -> tuple[LazyArray, np.ndarray]:

@@ -35,7 +35,7 @@ Predict = Callable[[Picture, tuple[int, int]], np.ndarray]
 
 
 class Training(NamedTuple):
-    """Settings of a dense head and its training.
+    """Settings of a head that predicts surface normals for each pixel, and of the head's training.
 
     Attributes:
         sides: short sides in pixels. A training step draws one, predictions average over all.
@@ -63,7 +63,7 @@ class Training(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Variables of the networks "net" and "head" in training, and the state of the optimiser."""
+    """Training state: variables of the networks "net" and "head", and the optimiser's state."""
 
     trained: Collection
     frozen: Collection
@@ -72,7 +72,7 @@ class _State(NamedTuple):
 
     @property
     def params(self) -> Collection:
-        """Return the parameters of both networks."""
+        """Return the parameters of backbone and head, frozen and trained ones."""
         return {**self.frozen, **self.trained}
 
 
@@ -121,7 +121,7 @@ def _cell_weights(side: int, cells: int) -> np.ndarray:
 def fit_dense_head(
     pretrained: PretrainedEncoder, training: Training, read: Read, number: int, seed: int
 ) -> tuple[Predict, VariableDict]:
-    """Train a dense head on a ResNet, and the ResNet unless it is frozen, on one device.
+    """Train a dense head on a ResNet, which is fine-tuned unless frozen, on one device.
 
     The head classifies each pixel by the nearest of some directions, which are k-means of training
     normals. The predicted normal is the mean of the directions by the classes' probabilities.

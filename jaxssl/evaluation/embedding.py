@@ -26,7 +26,7 @@ SUFFIXES = (".npy", ".parquet")
 
 
 class Embedded(NamedTuple):
-    """Pictures and their embeddings.
+    """Embeddings of pictures, with the names of the pictures.
 
     Attributes:
         features: [n, f] float32.

@@ -98,7 +98,7 @@ def l2_normalise(rows: np.ndarray) -> np.ndarray:
 
 
 def _allocate(shape: tuple[int, int]) -> np.ndarray:
-    """Allocate a float32 array, in a temporary file if it is large.
+    """Allocate a float32 array, in memory or, if it is large, in a temporary file.
 
     Raises:
         UserError: if the file cannot be written.

@@ -1,4 +1,4 @@
-"""Train a linear classifier on a backbone, which is fine-tuned or frozen, and its settings."""
+"""Train a linear classifier on a backbone that is fine-tuned or frozen; settings for this."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -35,7 +35,7 @@ AUGMENTS = ("resized", "pad", "simclr")
 
 
 class Training(NamedTuple):
-    """Settings of a classifier's training. Set either ``epochs`` or ``steps``. The other is 0.
+    """Settings of a classifier's training. Either ``epochs`` or ``steps`` must be 0.
 
     Attributes:
         optimiser: name, see `jaxssl.training.optim.optimiser`. Only matrices have weight decay.
@@ -133,7 +133,7 @@ class _State(NamedTuple):
 def make_tuner(
     pretrained: PretrainedEncoder, training: Training, num_classes: int, mesh: Mesh
 ) -> Tuner:
-    """Build the functions that train a linear layer, and the backbone unless it is frozen.
+    """Build the functions that train a linear layer on a backbone, and the backbone unless frozen.
 
     Batches are split over the mesh. Every random draw is keyed by seed, step and the index of the
     example, so that the same seed gives the same classifier on any number of devices that divide
@@ -227,7 +227,7 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def resolve(training: Training, num_examples: int, num_devices: int) -> Training:
-    """Return training settings with batch size and steps for a training set of this size.
+    """Return training settings whose batch size and steps suit ``num_examples`` training images.
 
     The batch size is at most the number of examples and a multiple of the number of devices.
 
@@ -285,7 +285,7 @@ def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.Gradien
 def summarise(
     training: Training, lr: float, weight_decay: float, num_examples: int, num_devices: int
 ) -> dict[str, Any]:
-    """Return the settings in effect on a training set of this size, for a results row."""
+    """Return the settings used to train on ``num_examples`` images, as details of a results row."""
     resolved = resolve(training, num_examples, num_devices)
     rate = {"lr": lr, "peak_lr": peak_lr(resolved, lr), "weight_decay": weight_decay}
     cut = {"batch_size_asked": training.batch_size, "training_images": num_examples}

@@ -172,7 +172,7 @@ def _choose(
 
 
 def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:
-    """Return True if ``hit`` is less accurate than ``other`` by more than one standard error."""
+    """Return True if accuracy of ``hit`` is below that of ``other`` by over one standard error."""
     lost, won = int(np.sum(other & ~hit)), int(np.sum(hit & ~other))
     return bool(lost - won > np.sqrt(lost + won))
 
@@ -250,7 +250,7 @@ def regression(
 
 
 def _parts(examples: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
-    """Yield the examples in parts of at most `SCORES` scores. Usually there is one part."""
+    """Yield the examples in parts with at most `SCORES` class scores, usually in a single part."""
     size = max(1, SCORES // examples.num_classes)
     if len(examples.x) <= size:
         yield examples.x, examples.transposed, examples.labels, share
@@ -270,7 +270,7 @@ def _weights(v: Array, transform: Array) -> Array:
 def _part(
     weights: Array, bias: Array, x: Array, transposed: Array | None, labels: Array, share: Array
 ) -> tuple[Array, Array]:
-    """Compute the loss of some examples, and its gradient [f + 1, c] (row f: the bias)."""
+    """Compute loss and gradient [f + 1, c] (row f: the bias) of one part of the examples."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     log_p = jax.nn.log_softmax(dot(x, weights) + bias[None, :])
     target = jax.nn.one_hot(labels, len(bias))
@@ -284,7 +284,7 @@ def _part(
 def _regularise(
     value: Array, gradient: Array, weights: Array, transform: Array, strength: float
 ) -> tuple[Array, Array]:
-    """Add the L2 term to the loss, and transform its gradient to whitened coordinates."""
+    """Add the L2 term to the loss, and transform the loss's gradient to whitened coordinates."""
     by_weights = gradient[:-1] + strength * weights
     whitened = jnp.matmul(transform.T, by_weights, precision=lax.Precision.HIGHEST)
     gradient = jnp.concatenate([whitened, gradient[-1:]])
@@ -293,7 +293,7 @@ def _regularise(
 
 @jax.jit
 def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
-    """Standardise the features of real examples, and set padding rows to 0.
+    """Standardise the features of examples to mean 0 and std 1, and set padding rows to 0.
 
     Returns:
         Rows of mean 0 and standard deviation 1, the mean, the standard deviation (1 for constant

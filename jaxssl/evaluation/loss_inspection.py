@@ -189,7 +189,7 @@ def _alpha(z1: Array, z2: Array, numbers: dict[str, float], options: tuple) -> A
 
 
 def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Find each image's most similar other images, and the shares of the image's class."""
+    """Find the most similar images of each image, and the shares of them that have its class."""
     similarity, index = nearest_others(z, HARDEST)
     is_hard = np.zeros((len(z), len(z)), bool)
     np.put_along_axis(is_hard, index, True, axis=1)

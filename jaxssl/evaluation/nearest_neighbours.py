@@ -53,7 +53,7 @@ def neighbours(
 def nearest_others(
     features: np.ndarray, k: int, part: slice | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest neighbours of rows among the other rows of the same array.
+    """Return each row's nearest neighbours among all other rows of the same array.
 
     Args:
         features: [n, f], as in `neighbours`.
@@ -94,7 +94,7 @@ def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarra
 
 
 def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> object:
-    """Merge a part of the bank into the nearest neighbours and wait, to bound the memory."""
+    """Merge a block of the bank into the nearest neighbours, and wait, which bounds the memory."""
     return jax.block_until_ready(_update(*best, queries, bank, first))
 
 
@@ -105,7 +105,7 @@ def slices(length: int, size: int) -> list[slice]:
 
 
 def unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
-    """L2-normalise a part of the features, as `torch.nn.functional.normalize` does.
+    """L2-normalise a slice of the feature rows, as `torch.nn.functional.normalize` does.
 
     NumPy divides by the norm, as PyTorch does. XLA would multiply by its reciprocal, and parallel
     rows would no longer be exactly equal.

@@ -28,7 +28,7 @@ WEIGHTS_OPTIONS |= {f"inputs.{name}": name for name in weights.INPUT_OPTIONS}
 def split_overrides(
     overrides: Sequence[tuple[str, str]],
 ) -> tuple[list[tuple[str, str]], dict[str, object]]:
-    """Separate overrides of the data set from options of a weights file.
+    """Separate command-line overrides of data settings from options of a weights file.
 
     Args:
         overrides: (key, text) from the command line.
@@ -65,7 +65,7 @@ def data_config(
     *,
     trust: bool = False,
 ) -> ConfigDict | None:
-    """Return the config group `data` of another data set, or None for the run's data set.
+    """Return the config group `data` with overrides, or None to evaluate on the run's data set.
 
     Args:
         path: workdir of a run, or a weights file.

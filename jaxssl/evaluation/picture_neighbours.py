@@ -31,7 +31,7 @@ def write(
     rows: int,
     **options: Any,
 ) -> tuple[int, int]:
-    """Write the page of nearest pictures and likely duplicates, and the CSV file beside it.
+    """Write an HTML page of nearest pictures and likely duplicates, and a CSV file beside the page.
 
     Neighbours are found block by block, so that memory grows with the number of pictures only by
     their features and k neighbours. Of a picture with more than k likely duplicates, the k nearest
@@ -112,7 +112,7 @@ def _pairs(
 
 
 def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str], most: int) -> Table:
-    """Build a table of pictures, each beside at most ``most`` others and their cosines."""
+    """Build a table of pictures, each beside at most ``most`` similar ones with cosines."""
     cells: list[list[str | Cell]] = [
         [
             image_cell(embedded.pixels[i], "picture", [names[i]], "first"),

@@ -1,4 +1,4 @@
-"""Pretrain an encoder and then evaluate it."""
+"""Pretrain an encoder, and then evaluate the encoder with the protocols of the config."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -61,7 +61,7 @@ def check(config: ConfigDict) -> None:
 
 
 def _finish(workdir: Path, splits: Splits) -> None:
-    """Evaluate a run with the protocols of its config, and write its online metrics."""
+    """Evaluate a trained run with the config's protocols, and write results and online metrics."""
     # The user has named the files of the config by training with it.
     run.evaluate(workdir, splits=splits, online=True, trust=True)
 
@@ -76,7 +76,7 @@ def _check(settings: ConfigDict) -> None:
 def _online(
     config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
-    """Return the probe of the metrics that training logs, and its description."""
+    """Return a function that measures metrics during training (or None), after its description."""
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
     held_out_loss = None
     if config.eval.held_out_loss:
@@ -94,7 +94,7 @@ def _online(
 def _accuracy(
     settings: ConfigDict, splits: Splits, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
-    """Return the probe of the accuracies on the test split, and its description.
+    """Return a function that measures online accuracies (or None), after its description.
 
     Args:
         settings: the group `eval` of the config.

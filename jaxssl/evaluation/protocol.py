@@ -81,7 +81,7 @@ def check_features(
 def choose_settings(
     presets: Presets, preset: str, default: str, changes: Mapping[str, object]
 ) -> Settings:
-    """Return the settings of a preset with some values changed.
+    """Return the settings of a preset, with ``changes`` to individual settings.
 
     Args:
         presets: settings by name.
@@ -103,7 +103,7 @@ def choose_settings(
 
 
 def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
-    """Draw at most ``limit`` of n examples, and return their sorted indices."""
+    """Draw at most ``limit`` of n examples at random, and return the sorted indices."""
     if limit is None or n <= limit:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
@@ -133,7 +133,7 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
 
 
 def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[str, float]:
-    """Compute the accuracy in percent.
+    """Compute top-1 and top-5 accuracy in percent.
 
     Args:
         ranked: [n, >= 1] classes of each example, the prediction first.
@@ -229,7 +229,7 @@ class Result(NamedTuple):
 
 
 def make_results(scores: Mapping[str, float | np.ndarray], **details: object) -> list[Result]:
-    """Return a result of each metric.
+    """Return one `Result` for each metric.
 
     Args:
         scores: numbers in percent by metric. Of repetitions [r], the result has mean and std.

@@ -207,7 +207,7 @@ def _check_kinds(names: Sequence[str] | None) -> list[str]:
 def _run_protocol(
     one: Selected, context: EvalContext, kind: str, seed: int, *, strict: bool
 ) -> list[Result]:
-    """Run one protocol. If it does not fit, log a warning, or raise UserError if ``strict``."""
+    """Run one protocol. If data or encoder do not fit, warn, or raise UserError if ``strict``."""
     start = time.perf_counter()
     preset = {"preset": one.preset} if one.preset else {}
     try:

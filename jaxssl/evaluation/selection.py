@@ -1,4 +1,4 @@
-"""Select protocols by name, and drop the ones that do not fit the data set."""
+"""Select evaluation protocols by name, and drop those that do not fit the data set."""
 
 import inspect
 from collections.abc import Iterable

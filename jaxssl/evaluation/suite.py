@@ -120,7 +120,7 @@ def read(path: str | Path) -> Suite:
 
 
 def table(suite: Suite, rows: Sequence[Row]) -> Table:
-    """Build the suite's table: a row per encoder, a column per data set, their mean and the wins.
+    """Build a suite's table: one row per encoder, with a column per data set, the mean, the wins.
 
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
     count for every encoder.

@@ -58,7 +58,7 @@ def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.n
 
 
 def check(source: Source, data: Settings) -> None:
-    """Refuse a split whose images lack normals.
+    """Raise ValueError for a split whose images lack surface normals.
 
     Args:
         source: the images.

@@ -1,1 +1,1 @@
-"""Kinds of examples, a file each, which define ``kind``, a `jaxssl.data.kind.Kind`."""
+"""Kinds of examples. Each file of this folder defines ``kind``, a `jaxssl.data.kind.Kind`."""

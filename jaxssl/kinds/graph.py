@@ -182,7 +182,7 @@ def _round_up(counts: np.ndarray) -> Room:
 def open_graphs(
     folder: Path, features: object, metadata: Mapping[str, object], data: object
 ) -> Opened:
-    """Find the number of node tags of a prepared data set.
+    """Return shape and decoder of a prepared data set of graphs, from its number of node tags.
 
     Raises:
         UserError: if it is missing or impossible.
@@ -194,7 +194,7 @@ def open_graphs(
 
 
 def describe(shape: Shape) -> str:
-    """Describe the nodes in words."""
+    """Describe the nodes of graphs in words."""
     return f"nodes with {shape[0]} tags"
 
 
@@ -277,7 +277,7 @@ def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> Gr
 
 
 def fit_inputs(inputs: GraphInputs, test: Source) -> GraphInputs:
-    """Return the inputs unchanged.
+    """Return the input format of the encoder, if a data set of graphs fits it.
 
     Raises:
         UserError: if the graphs of a data set have other tags than the encoder takes.

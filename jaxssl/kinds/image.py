@@ -1,4 +1,4 @@
-"""Images."""
+"""The kind of examples "image": images without captions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ SMALLEST_STD = 1 / 255  # lower limit of a channel's standard deviation
 
 
 class ReadImages(NamedTuple):
-    """Function that reads a batch of images.
+    """Function that reads a batch of images, as an object that can be pickled.
 
     Attributes:
         source: the training split.
@@ -129,7 +129,7 @@ def describe(shape: Shape) -> str:
 
 
 def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
-    """Choose how images get to the device.
+    """Choose whether images are cached on the device, or read and cropped on the host.
 
     Raises:
         UserError: if images of many sizes shall be kept on the device.
@@ -166,7 +166,7 @@ def make_reader(
 
 
 def array(source: Source, inputs: Inputs) -> np.ndarray | LazyArray:
-    """Return all images of a split, see `Source.images`."""
+    """Return all images of a split as one array, see `jaxssl.data.splits.Source.images`."""
     return source.images(*inputs.resizing)
 
 
@@ -241,14 +241,14 @@ def make_inputs(config: ConfigDict, shape: Shape) -> Inputs:
 
 
 def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> Inputs:
-    """Return the inputs of a trained network, whose channels its variables tell."""
+    """Return the input format of a trained image network; its variables give the channels."""
     size, scale = config.augment.size, measured_scale(config.data)
     candidates = (len(scale.mean),) if scale else (3, 1, 2, *range(4, MAX_CHANNELS + 1))
     return make_inputs(config, (find_channels(net, variables, (size, size), candidates),))
 
 
 def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
-    """Adapt the inputs of an encoder to a data set.
+    """Adapt the input format of an encoder to a data set of images.
 
     Raises:
         UserError: if the images are not grey and have other channels.

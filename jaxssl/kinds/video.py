@@ -1,4 +1,4 @@
-"""Video clips."""
+"""The kind of examples "video": video clips."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -72,7 +72,7 @@ class VideoInputs(NamedTuple):
 
 
 class ReadClips(NamedTuple):
-    """Function that reads a batch of clips.
+    """Function that reads a batch of clips, as an object that can be pickled.
 
     Attributes:
         source: the training split.
@@ -101,7 +101,7 @@ class ReadClips(NamedTuple):
 def open_clips(
     folder: Path, features: object, metadata: Mapping[str, object], data: object
 ) -> Opened:
-    """Find the shape [t, h, w, c] of the clips of a prepared data set, where t may be None.
+    """Return shape [t, h, w, c] (t may be None) and decoder of a prepared data set of clips.
 
     Raises:
         UserError: if the metadata hold no such shape.
@@ -161,13 +161,13 @@ def make_inputs(config: ConfigDict, shape: Shape) -> VideoInputs:
 
 
 def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> VideoInputs:
-    """Return the inputs of a trained network, whose channels its variables tell."""
+    """Return the input format of a trained video network; its variables give the channels."""
     sides = (config.augment.frames, config.augment.size, config.augment.size)
     return make_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
 
 
 def fit_inputs(inputs: VideoInputs, test: Source) -> VideoInputs:
-    """Evaluate several crops of each clip.
+    """Return an encoder's input format for the evaluation of several crops of each clip.
 
     Raises:
         UserError: if the clips of a data set do not fit the encoder.
@@ -187,7 +187,7 @@ def pixels(examples: LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarra
 
 
 def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
-    """Return a drawing of each clip."""
+    """Return one image for each clip: a grid of frames."""
     return np.stack([frame_grid(example.input) for example in source.read(indices)])
 
 
@@ -219,7 +219,7 @@ def resize_clip(clip: np.ndarray, side: int) -> np.ndarray:
 def read_window(
     clip: np.ndarray, frames: int, stride: int, rng: np.random.Generator | None = None
 ) -> np.ndarray:
-    """Take every ``stride``-th frame of a random part of a clip. A short clip is repeated.
+    """Take every ``stride``-th frame from a random start in a clip. Short clips are repeated.
 
     Args:
         clip: [t, h, w, c], t > 0.

@@ -59,7 +59,7 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
 
 
 def objective(name: str, /, **hyper: object) -> Objective:
-    """Return the objective of a loss: its functions for a trainer, with parameters and memory.
+    """Return the objective of a loss: functions for a trainer, with trained parameters and memory.
 
     Args:
         name: name of the loss, such as "sogclr".

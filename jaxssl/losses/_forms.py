@@ -1,4 +1,4 @@
-"""Make the public functions of a loss: of two arrays, of `Pairs`, and its objective."""
+"""Make the public forms of a loss: a function of two arrays, one of `Pairs`, and an objective."""
 
 import functools
 import inspect
@@ -117,7 +117,7 @@ def _two_array_signature(loss_fn: Callable[..., Array]) -> inspect.Signature:
 def _in_auto_mode(
     fn: Callable[[Mapping[str, object]], Array], arguments: Mapping[str, object]
 ) -> Array:
-    """Call ``fn``, and let XLA choose the sharding of its intermediate arrays.
+    """Call ``fn``, and let XLA choose the sharding of the intermediate arrays in ``fn``.
 
     Arrays of a mesh with explicit axes have their sharding in their type. A loss mixes all rows of
     a batch, which has no sharding that follows from the types.

@@ -255,7 +255,7 @@ _sums.defvjp(_forward, _backward)
 def _add_candidates(
     config: Config, anchors: Rows, sums: Sums, candidates: Rows, inverse: Array
 ) -> Sums:
-    """Add the exponentials of some candidates' logits to the row sums of some anchors."""
+    """Add the exponentials of the logits of a block of candidates to the anchors' row sums."""
     logits = dot(anchors.z * inverse, candidates.z)
     pos, neg = _masks(config, anchors, candidates)
     zero = log_zero(logits.dtype)

@@ -53,7 +53,7 @@ def cross_entropy_loss(
 
 
 def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Objective:
-    """Return cross-entropy with a trained linear classifier and its accuracy on the batch.
+    """Return cross-entropy with a trained linear classifier, and accuracy on the batch as a metric.
 
     Args:
         num_classes: number of classes of the data set, > 0.

@@ -145,7 +145,7 @@ def objective(
     noise_on: str = "similarity",
     learn_scale: bool = False,
 ) -> Objective:
-    """Return the objective of DeCL.
+    """Return the objective of DeCL, with a trained scale and a memory if the settings ask for them.
 
     The rates of the Gamma variables come from a buffer with a row per example, from momentum
     keys, or from the batch.

@@ -28,7 +28,7 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
 
 
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
-    """Read the anchors' entries [n] from a per-example buffer; NaN for an index outside it."""
+    """Read the anchors' entries [n] from a per-example buffer; NaN for an index out of range."""
     if collectives.is_replicated(buffer, pairs.axis_name):
         rows = buffer.at[pairs.index]
         return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)

@@ -229,7 +229,7 @@ def _sum_of_minima(u: Array, v: Array) -> Array:
 
 
 def _same_example(pairs: Pairs) -> Array:
-    """Return the candidate indices [n, V] of the anchor's own example, its partner first."""
+    """Return the candidate indices [n, V] of all views of the anchors' examples, partner first."""
     if pairs.num_views == 0:
         b = pairs.anchor.shape[0]
         first = collectives.device_index(pairs.axis_name) * b

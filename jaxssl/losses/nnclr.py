@@ -53,7 +53,7 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
 
 
 def _build(hyper: Hyper) -> Objective:
-    """Keep a queue of the last ``support_size`` keys, the support set of neighbours.
+    """Return an objective with a queue of the last ``support_size`` keys, the support set.
 
     The pairs of a training scheme are predictions and keys. They are swapped for `nnclr_loss`,
     because the keys are replaced by their neighbours. All pairings of a step search the keys of

@@ -1,4 +1,4 @@
-"""Objectives: a loss bundled with its trained parameters and its state between steps."""
+"""Objectives: losses bundled with trained parameters and the memory between steps."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A loss as pure functions (init, apply), and its requirements of the training scheme.
+    """A loss as pure functions (init, apply), and what the loss requires of the training scheme.
 
     Attributes:
         init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.
@@ -121,7 +121,7 @@ def stateless(
     extra: Hyper | None = None,
     **needs: bool | Callable[[Hyper], bool],
 ) -> Callable[..., Objective]:
-    """Turn a loss function into a factory ``(**hyper) -> Objective`` without state between steps.
+    """Turn a loss function into a factory ``(**hyper) -> Objective`` without memory between steps.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
@@ -158,7 +158,7 @@ def factory(
     build: Callable[[Hyper], Objective],
     **defaults: object,
 ) -> Callable[..., Objective]:
-    """Return ``(**hyper) -> build(hyper)`` with the hyper-parameters of a loss, which it checks.
+    """Return ``(**hyper) -> build(hyper)``, which checks the hyper-parameters of a loss first.
 
     Every hyper-parameter annotated as `Scalar` may also be a schedule.
 
@@ -192,7 +192,7 @@ def factory(
 
 
 def at_step(hyper: Hyper, step: Array) -> Hyper:
-    """Replace every schedule in ``hyper`` by its value at ``step``, and keep all other values."""
+    """Replace every schedule in ``hyper`` by the schedule's value at ``step``."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
 
 

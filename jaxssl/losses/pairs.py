@@ -62,7 +62,7 @@ def pair_views(
     queue: Array | None = None,
     axis_name: str | None = None,
 ) -> Pairs:
-    """Pair every view of every example with all other views, as in SimCLR, SupCon and TCL.
+    """Pair every view of every example with all remaining views, as in SimCLR, SupCon and TCL.
 
     Args:
         views: [V, b, d], or V arrays [b, d]: V >= 1 views of this device's b examples. Anchors
@@ -202,7 +202,7 @@ def stack_views(pairs: Pairs, name: str) -> Array:
 
 
 def partners(pairs: Pairs, name: str) -> Array:
-    """Stack the positives of the anchors, [P, n, d]: their keys, or the P = V - 1 other views.
+    """Stack the anchors' positives, [P, n, d]: a key per anchor, or the P = V - 1 other views.
 
     Args:
         pairs: n anchors.
@@ -320,7 +320,7 @@ def log_zero(dtype: jnp.dtype) -> float:
 
 
 def zero_if_empty(log_sum: Array) -> Array:
-    """Replace the log of an empty sum, as `log_sum_exp` returns it, by 0."""
+    """Replace the log of an empty sum, a large negative number in `log_sum_exp`, by 0."""
     return jnp.where(log_sum <= log_zero(log_sum.dtype) / 2, 0, log_sum)
 
 
@@ -378,7 +378,7 @@ def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
 
 
 def explicit_axes(x: Array) -> set[str]:
-    """Return the mesh axes in the type of ``x``: the explicit axes over which it is sharded."""
+    """Return the mesh axes in the type of ``x``: the explicit axes over which ``x`` is sharded."""
     sharding = jax.typeof(x).sharding
     entries = [e if isinstance(e, tuple) else (e,) for e in sharding.spec]
     return {axis for entry in entries for axis in entry if isinstance(axis, str)}

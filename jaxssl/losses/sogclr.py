@@ -93,7 +93,7 @@ class Average(NamedTuple):
 
 
 def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar) -> Average:
-    """Mix this batch into the moving averages.
+    """Update the moving averages of the examples in this batch.
 
     Args:
         logits: [n, m].
@@ -111,7 +111,7 @@ def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar
 
 
 def _build(hyper: Hyper) -> Objective:
-    """Keep a moving average for every example and, for iSogCLR, train its temperature."""
+    """Return an objective with a moving average (iSogCLR: and a temperature) for every example."""
     temperature, individual = hyper["temperature"], hyper.pop("individual_temperature")
     if individual and callable(temperature):
         raise ValueError(

@@ -70,7 +70,7 @@ class Method(NamedTuple):
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
 ) -> tuple[Collection, Carried]:
-    """Draw the initial parameters and state of a training scheme. ``views`` may be shapes."""
+    """Draw initial parameters and carried state of a training scheme. ``views`` may be shapes."""
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
 
@@ -83,7 +83,7 @@ def init_siamese(
     num_examples: int,
     queue_size: int = 0,
 ) -> tuple[MutableCollection, Carried]:
-    """Draw the parameters of one encoder and an objective, and a queue if it has a size."""
+    """Draw parameters of one encoder and an objective, and a queue of keys if ``queue_size`` > 0."""
     net_key, objective_key = jax.random.split(key)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
     params["objective"], memory = objective.init(objective_key, num_examples, dim)
@@ -94,7 +94,7 @@ def init_siamese(
 
 
 def image_groups(batch: Batch) -> list[Images]:
-    """Return the views of a batch, followed by its small multi-crop images if it has any."""
+    """Return the views of a batch, followed by the batch's small multi-crop images if any."""
     return [batch[name] for name in ("views", "crops") if name in batch]
 
 

@@ -148,7 +148,7 @@ def method(
         return value, (carried, metrics, z)
 
     def list_pairings(num_queries, num_keys):
-        """List the pairs (query, key) of view numbers: each query with every other view's key."""
+        """List the pairs (query, key) of view numbers, where query and key are different views."""
         if symmetric:
             return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
         # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.

@@ -66,7 +66,7 @@ class LinenNetwork(NamedTuple):
     module: nn.Module
 
     def init(self, key: Array, x: object, *, train: bool = False) -> Any:
-        """Initialise the parameters and the BatchNorm statistics."""
+        """Initialise the module's parameters and BatchNorm statistics."""
         variables = self.module.init(key, x, **_accepted(self.module.__call__, train=train))
         name = type(self.module).__name__
         others = set(variables) - {*COLLECTIONS, "intermediates"}
@@ -78,7 +78,7 @@ class LinenNetwork(NamedTuple):
         return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Apply the module with the arguments that it takes."""
+        """Apply the Linen module with those of the arguments that the module takes."""
         axis_name, name = options.get("axis_name"), type(self.module).__name__
         mutable = options.get("mutable", False)
         has_axis = "axis_name" in _options(self.module.__call__)
@@ -114,7 +114,7 @@ class FunctionNetwork(NamedTuple):
     apply_params: Callable[..., object]
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
-        """Initialise the parameters."""
+        """Initialise the parameters with the first function."""
         params = self.init_params(key, x)
         paths = [path for path, _ in jax.tree.leaves_with_path(params)]
         if not isinstance(params, dict) or any(
@@ -126,7 +126,7 @@ class FunctionNetwork(NamedTuple):
         return {"params": params, "batch_stats": {}}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Apply the function with the arguments that it takes."""
+        """Call the second function with those of the arguments that the function takes."""
         accepted = _accepted(self.apply_params, **options)
         out = self.apply_params(variables["params"], x, **accepted)
         _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
@@ -155,13 +155,13 @@ class NnxNetwork:
         return definition, params, stats
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
-        """Build the module with this key."""
+        """Build the NNX module from a random key, and return the module's variables."""
         _ = self._parts  # raises an error for unsupported variables
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Call the module with the arguments that it takes."""
+        """Call the NNX module with those of the arguments that the module takes."""
         definition, params, stats = self._parts
         states = [
             _from_dict(state, variables[kind])
@@ -188,7 +188,7 @@ def _options(function: Callable[..., object]) -> set[str]:
 
 
 def _accepted(function: Callable, **options: object) -> dict[str, Any]:
-    """Select the arguments that a function takes."""
+    """Select the keyword arguments that a function takes."""
     return {name: value for name, value in options.items() if name in _options(function)}
 
 

@@ -59,7 +59,7 @@ class ResponseNorm(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """ConvNeXt; see `net` for the attributes."""
+    """ConvNeXt network (Liu et al., 2022); see `net` for the attributes."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]

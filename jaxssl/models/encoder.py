@@ -204,7 +204,7 @@ def _train(
     axis_name: str | None,
     **keys: object,
 ) -> tuple[Array, Collection]:
-    """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
+    """Apply one network of an encoder in training mode; return outputs and BatchNorm statistics."""
     axis = None if encoder.norm_group == 1 else axis_name
     options = {"train": True, "axis_name": axis, "mutable": ["batch_stats"]}
     with batch_norm_groups(encoder.norm_group, axis):

@@ -106,7 +106,7 @@ class Transfer(NamedTuple):
         return partial_loss
 
     def wrap(self, encoder: Encoder) -> Encoder:
-        """Return an encoder with adapters, and its frozen BatchNorms in evaluation mode."""
+        """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode."""
         net: Network = encoder.net
         if self.freeze_stats and (self.freeze or self.freeze_blocks):
             net = FixedNorms(net, self)
@@ -132,7 +132,7 @@ class FixedNorms(NamedTuple):
         return self.net.init(key, x, train=train)
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> Any:
-        """Apply the backbone."""
+        """Apply the backbone, with frozen BatchNorms in evaluation mode."""
         names = [name for name in self.transfer.freeze if name.split("/")[0] == "net"]
         transfer = self.transfer._replace(freeze=names)
         frozen = transfer.frozen({"net": variables["params"]})["net"]
@@ -171,7 +171,7 @@ class Adapted(NamedTuple):
     rank: int
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
-        """Initialise the variables of the backbone, and its adapters beside their layers.
+        """Initialise the backbone's variables, with LoRA adapters beside the adapted layers.
 
         Raises:
             ValueError: if the backbone has no attention.
@@ -183,7 +183,7 @@ class Adapted(NamedTuple):
         return {**variables, "params": params}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> Any:
-        """Apply the backbone with its adapters."""
+        """Apply the backbone with the LoRA adapters."""
 
         def adapt(
             call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext

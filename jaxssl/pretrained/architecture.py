@@ -89,7 +89,7 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
 
 
 def infer(encoder: EncoderArrays, options: Mapping[str, object] = {}) -> Inferred:
-    """Infer the network (as the config group `net`) and its usual input settings.
+    """Infer the network (as the config group `net`) and the usual input settings from arrays.
 
     Args:
         encoder: the arrays.

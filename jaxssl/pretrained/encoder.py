@@ -20,7 +20,7 @@ Variables = Mapping[str, VariableDict]  # {"params", "batch_stats"} by the name 
 
 
 class PretrainedEncoder(NamedTuple):
-    """An encoder with its variables, the inputs it expects, and its metadata.
+    """An encoder with variables, the input format that the backbone expects, and metadata.
 
     Attributes:
         encoder: the networks.

@@ -90,7 +90,7 @@ def _merge(*groups: Mapping[str, object]) -> Settings:
 
 
 def _timm_inputs(settings: Settings) -> Settings:
-    """Translate timm's `pretrained_cfg`."""
+    """Translate timm's `pretrained_cfg` to our input settings."""
     inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
     inputs["size"] = settings["input_size"][-1] if "input_size" in settings else None
     inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
@@ -107,7 +107,7 @@ def _open_clip_inputs(config: Settings) -> Settings:
 
 
 def _processor_inputs(settings: Settings) -> Settings:
-    """Translate the preprocessor_config.json of transformers."""
+    """Translate the preprocessor_config.json of transformers to our input settings."""
     inputs: dict[str, object] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}

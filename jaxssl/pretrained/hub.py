@@ -1,4 +1,4 @@
-"""Download weights from the Hugging Face Hub, and upload an exported folder to it."""
+"""Download weights from the Hugging Face Hub, and upload exported files to the Hub."""
 
 import logging
 import re
@@ -57,7 +57,7 @@ def results_folder(path: str | PathLike[str]) -> Path | None:
 
 
 def push(folder: Path, names: Sequence[str], target: str) -> None:
-    """Upload exported files to a model repository, which is created if it does not exist.
+    """Upload exported files to a model repository of the Hugging Face Hub, which may be new.
 
     Args:
         folder: folder of the files.

@@ -77,7 +77,7 @@ def validate(settings: Settings) -> Inputs:
 
 
 def check_limits(net: nn.Module, size: int) -> None:
-    """Raise ValueError for a network that would exhaust time or memory.
+    """Raise ValueError for a network so large that building it would exhaust time or memory.
 
     Raises:
         ValueError: if the network has too many layers, or too many positions for images of this

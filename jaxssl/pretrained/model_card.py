@@ -65,7 +65,7 @@ def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
 
 
 def _settings(group: Mapping[str, object]) -> str:
-    """Format a config group as its component's name and settings, for the model card."""
+    """Format a config group as a component's name and settings, for the model card."""
     name = components.short_name(str(group.get("name", "")))
     settings = ", ".join(f"{key}={value}" for key, value in group.items() if key != "name")
     return f"{name} ({settings})" if settings else name

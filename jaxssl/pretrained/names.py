@@ -1,4 +1,4 @@
-"""Names that public projects give to an encoder's arrays, mapped to one set of names.
+"""Translate the names that public projects give to an encoder's arrays to one set of names.
 
 The common names are timm's for ViTs and ConvNeXts and torchvision's for ResNets. A `Dialect` per
 project maps its names to these. `parameter_names` maps the common names to our parameters.
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """Names of one project.
+    """Names that one public project gives to the arrays of a network.
 
     Attributes:
         network: name of our network, whose `RENAMES` translate the names.
@@ -202,7 +202,7 @@ def translate(network: str, name: str) -> str:
 
 
 def combine(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Replace arrays that some projects split, such as queries, keys and values, by `COMBINED`.
+    """Combine arrays that a project stores separately, such as queries, keys and values.
 
     Raises:
         ValueError: if the shapes of the parts do not fit.

@@ -76,7 +76,7 @@ ATTENTION_POOL = {
 
 
 class Entry(NamedTuple):
-    """One parameter or statistic with its name in our network and its public name.
+    """Our name and the public name of one parameter or statistic, and how the array layouts differ.
 
     Attributes:
         name: public name.
@@ -94,15 +94,15 @@ class Entry(NamedTuple):
 
     @property
     def public_shape(self) -> tuple[int, ...]:
-        """Return the shape of the public array."""
+        """Return the array's shape in public files."""
         return tuple(self.view[axis] for axis in self.axes)
 
     def to_public(self, array: np.ndarray) -> np.ndarray:
-        """Return our array in PyTorch's layout."""
+        """Convert an array of our network to PyTorch's layout."""
         return array.reshape(self.view).transpose(self.axes)
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """Return a public array in our layout. It may have other axes of length 1."""
+        """Convert a public array to our layout. Axes of length 1 may be missing or added."""
         array = array.reshape(self.public_shape).transpose(np.argsort(self.axes))
         return np.ascontiguousarray(array).reshape(self.shape)
 
@@ -160,7 +160,7 @@ def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:
 
 
 def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
-    """Return a ViT's fixed positions, which other projects store as a parameter.
+    """Return a ViT's fixed position embeddings, which public files store as a parameter.
 
     Args:
         net: the backbone.
@@ -227,7 +227,7 @@ def _conv_norms(count: int) -> dict[str, str]:
 
 
 def _positions(stages: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the stage of each block and its number in the stage."""
+    """Return for each block of a network the stage and the block's number in the stage."""
     return [(stage, i) for stage, blocks in enumerate(stages) for i in range(blocks)]
 
 

@@ -36,7 +36,7 @@ MAX_EXPANSION = 1 << 20  # how many numbers a tensor may repeat by a stride of 0
 
 
 class Storage(NamedTuple):
-    """A storage of numbers in a PyTorch file, or a part of one.
+    """A storage of numbers in a PyTorch file, or a contiguous part of a storage.
 
     Attributes:
         key: name of the storage in its file.
@@ -64,7 +64,7 @@ class Inert:
     """Placeholder for an unknown class or function in a pickle, which does nothing."""
 
     def __new__(cls, *_: object, **__: object) -> "Inert":
-        """Create the placeholder, whatever the arguments."""
+        """Create the placeholder for an object of a pickle, whatever the arguments."""
         return super().__new__(cls)
 
     def __call__(self, *_: object, **__: object) -> "Inert":
@@ -72,7 +72,7 @@ class Inert:
         return Inert()
 
     def __init__(self, *_: object, **__: object) -> None:
-        """Ignore the arguments, and the state or items that the pickle sets or appends."""
+        """Ignore the arguments, and all attributes and items that the pickle sets."""
 
     __setstate__ = __setitem__ = append = extend = add = __init__
 
@@ -83,18 +83,18 @@ class Dict(dict):
     state: object = None
 
     def __init__(self, items: Iterable[tuple[object, object]] = ()) -> None:
-        """Create the dict. Pickles of Python 2 pass its items as a constructor argument."""
+        """Create the dict from items, which pickles of Python 2 pass as a constructor argument."""
         super().__init__()
         for key, value in items:
             self[key] = value
 
     def __setitem__(self, key: object, value: object) -> None:
-        """Set an item, but ignore a key of another type."""
+        """Set an item, but ignore keys that are neither text nor numbers."""
         if type(key) in (str, bytes, int, float):
             super().__setitem__(key, value)
 
     def __setstate__(self, state: object) -> None:
-        """Store the attributes in ``state``, so that they cannot replace methods."""
+        """Store attributes that the pickle sets in ``state``, where they cannot replace methods."""
         self.state = state
 
 
@@ -108,11 +108,11 @@ class _TorchName(NamedTuple):
         return self.call(*args)
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the state, because a pickle must not change a replacement."""
+        """Ignore attributes: a pickle must not change the replacement of a PyTorch function."""
 
 
 def load(file: IO[bytes] | mmap.mmap) -> tuple[Any, dict[str, np.dtype]]:
-    """Load one pickle, leave the file at its end, and give names and dtypes of its storages.
+    """Load the next pickle of a file, and return the object with the dtypes of its storages.
 
     Returns:
         The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`, and the type of
@@ -151,7 +151,7 @@ class _Unpickler(_PythonUnpickler):
         return Inert
 
     def persistent_load(self, pid: tuple) -> object:
-        """Return a storage named in a pickle, without reading its numbers."""
+        """Return the storage that a pickle names, without reading the numbers."""
         kind, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
         if kind != "storage" or dtype is None:

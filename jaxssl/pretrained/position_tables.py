@@ -1,4 +1,4 @@
-"""Resize a ViT's learned positions to another grid of patches, as the source of a file does."""
+"""Resize a ViT's learned positions to another patch grid, as the project of the weights does."""
 
 import math
 
@@ -62,7 +62,7 @@ def resize(
 
 
 def _resampling(new: int, old: int, *, antialias: bool, offset: float) -> np.ndarray:
-    """Return the matrix [new, old] of a bicubic interpolation, as PyTorch computes it."""
+    """Return the matrix [new, old] of a bicubic interpolation with PyTorch's coefficients."""
     step = old / (new + offset)
     scale = max(step, 1) if antialias else 1
     margin = 0 if antialias else 3

@@ -126,7 +126,7 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
-    """Return an array of a first layer for other channels, and any other array unchanged."""
+    """Adapt an array of a first layer from ``old`` to ``new`` channels, and keep all other arrays."""
     if array.ndim == 4 and array.shape[2] == old:
         return adapt_channels(array, new)
     if array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]
@@ -158,7 +158,7 @@ def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
 
 
 def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> list[str]:
-    """List "name: theirs -> ours" for settings of a backbone and its inputs that differ."""
+    """List the settings of backbone and inputs that differ between weights and config."""
     before, now = _settings(*theirs), _settings(*ours)
     return [
         f"{name} {before[name]} -> {now[name]}"
@@ -176,7 +176,7 @@ def _settings(net: object, inputs: object) -> dict[str, object]:
 
 
 def _by_name(tree: Variables) -> dict[str, np.ndarray]:
-    """Return the arrays by names such as "net/params/Conv_0/kernel"."""
+    """Flatten a tree of variables to arrays by names such as "net/params/Conv_0/kernel"."""
     arrays = digests.by_name(tree)
     return {name.replace(FROZEN_PATCHES, PATCHES): array for name, array in arrays.items()}
 

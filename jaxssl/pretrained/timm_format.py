@@ -57,7 +57,7 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
 
 
 def network(net: nn.Module, size: int) -> tuple[str, Settings]:
-    """Return the name of a network in timm, and the arguments that differ from its defaults.
+    """Return timm's name of a network, and the arguments that differ from timm's defaults.
 
     Raises:
         ValueError: if timm has no such network.

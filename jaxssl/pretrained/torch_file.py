@@ -21,7 +21,7 @@ Read = Callable[[Tensor], np.ndarray]
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[object, Read]]:
-    """Open a file of `torch.save` without running code that it contains.
+    """Open a file of `torch.save` without running code that the file contains.
 
     Yields:
         The saved object, made of dicts, lists, numbers and strings, with a `pickle_reader.Tensor`

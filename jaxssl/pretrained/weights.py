@@ -183,7 +183,7 @@ def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> s
 
 @contextmanager
 def _open(path: Path) -> Iterator[tuple[dict[str, Stored], str | None]]:
-    """Open a weights file.
+    """Open a weights file, whose arrays are read on demand.
 
     Yields:
         The arrays by their dotted names, and our metadata as JSON, None in files of other projects.
@@ -329,7 +329,7 @@ def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
 
 
 def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object]) -> None:
-    """Log the loaded network, its prefix in the file and the names that are ignored."""
+    """Log the loaded network, the prefix of its array names, and the ignored names."""
     settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
     place = f", at {arrays.prefix!r}" if arrays.prefix else ""
     groups = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
@@ -338,6 +338,6 @@ def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object])
 
 
 def _distinct_start(name: str, prefix: str) -> str:
-    """Return the start of a name up to the first part that differs from the prefix."""
+    """Return the dotted parts of an array's name up to the first that differs from the prefix."""
     parts = name.split(".")
     return ".".join(parts[: len(os.path.commonprefix([parts, prefix.split(".")])) + 1])

@@ -140,7 +140,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
-    """Group results by data source and line."""
+    """Group results by evaluated data, and within them by table row (line)."""
     tables: dict[Source, dict[Line, Cells]] = {}
     for index, group in enumerate(groups):
         for run in group.runs:

@@ -35,14 +35,14 @@ def gallery_sections(gallery: Gallery, config: Settings) -> dict[str, object]:
 
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
-    """Return a class name, "unlabelled" for label -1, or "" for a data set without classes."""
+    """Return the class name of a label, "unlabelled" for -1, or "" for a data set without classes."""
     if label >= 0:
         return str(names[label])
     return "unlabelled" if len(names) else ""
 
 
 def _views(gallery: Gallery) -> list[list[Image]]:
-    """Build rows of images, each with its augmented views."""
+    """Build table rows of images, each followed by augmented views of the image."""
     return [
         [
             thumbnail(gallery["pairs_original"][n], f"image {n + 1}, original", "first"),
@@ -116,7 +116,7 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
 
 
 def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> list[Cell]:
-    """Return a test image of each class of the most frequent confusion, or [] without any."""
+    """Return a test image of each of the two most often confused classes, or [] without any."""
     wrong = counts[counts[:, 0] != counts[:, 1]]
     if not len(wrong):
         return []
@@ -152,7 +152,7 @@ def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table
 
 
 def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
-    """Build the table of the most frequent confusions, or None without any."""
+    """Build the table of the most often confused pairs of classes, or None without confusions."""
     wrong = counts[counts[:, 0] != counts[:, 1]]
     share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
     rows = [
@@ -168,7 +168,7 @@ def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | 
 def _anchor_table(
     gallery: Gallery, title: str, anchors: np.ndarray, places: np.ndarray, texts: list[list[str]]
 ) -> Table:
-    """Build a table with a row for each anchor, and its negatives beside it.
+    """Build a table with one row for each anchor image, followed by images of negatives.
 
     Args:
         gallery: with the block of images.

@@ -31,7 +31,7 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 class Image(NamedTuple):
-    """An image embedded in a report page, with its description.
+    """An image embedded in a report page, with a description of the image.
 
     Attributes:
         src: the PNG as a data URI.

@@ -27,7 +27,7 @@ def narrow_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def wrap_text(text: str, indent: str = "") -> str:
-    """Return a paragraph in lines of at most 100 characters; `indent` precedes all but the first.
+    """Wrap a paragraph into lines of at most 100 characters; `indent` precedes all but the first.
 
     No line begins with a character that Markdown would read as the start of a list or a heading.
     """

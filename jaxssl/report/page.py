@@ -54,7 +54,7 @@ def render(template: str, **values: object) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Escape a text for HTML and allow line breaks after its underscores."""
+    """Escape a text for HTML and allow line breaks after underscores."""
     return Markup(str(escape(text)).replace("_", "_<wbr>"))
 
 

@@ -24,7 +24,7 @@ KEY = (
 
 
 class Row(TypedDict):
-    """A row of results.json: a result of a protocol, the encoder and the data set.
+    """A row of results.json: one result of a protocol, with descriptions of encoder and data set.
 
     `jaxssl.evaluation.protocol.Result` describes the first fields.
     """
@@ -128,7 +128,7 @@ def describe_source(row: Row) -> dict[str, str]:
 
 
 def format_value(row: Row) -> str:
-    """Format the value of a result with its spread."""
+    """Format the value of a result, followed by the standard deviation if there is one."""
     if not math.isfinite(row["value"]):
         return "not finite"
     if "ci95" in row["details"]:
@@ -137,12 +137,12 @@ def format_value(row: Row) -> str:
 
 
 def metric_name(metric: str, unit: str = "%") -> str:
-    """Return the metric of a result, with its unit unless that is percent or none."""
+    """Return the name of a result's metric, with the unit unless that is percent or empty."""
     return metric + (f" ({unit})" if unit not in ("", "%") else "")
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    """Build a results table: a row for each metric, a column for each kind of features."""
+    """Build a table of one encoder's results: a row per metric, a column per kind of features."""
     table = Table()
     for heading in ("metric", "protocol"):
         table.add_column(heading)

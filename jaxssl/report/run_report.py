@@ -42,7 +42,7 @@ Kinds = dict[str, results.Row]  # results of one metric by kind of features, suc
 
 
 class KeyFigure(NamedTuple):
-    """An accuracy of the card, with a bar for each kind of features.
+    """An accuracy on the card at the top of a report, with a bar for each kind of features.
 
     Attributes:
         name: metric and protocol.
@@ -70,7 +70,7 @@ class Protocol(NamedTuple):
 
 
 def write_report(workdir: Path, out: Path | None = None) -> Path:
-    """Write the HTML report of a run from the files that its workdir has.
+    """Write the HTML report of a run from the files in the run's workdir.
 
     Args:
         workdir: folder with config.json, metrics.jsonl, results.json and gallery.npz.
@@ -146,7 +146,7 @@ def _facts(
 
 
 def _key_figures(rows: Sequence[results.Row]) -> list[KeyFigure]:
-    """Return the accuracies of the card, of the last evaluated encoder and data set."""
+    """Return the accuracies to show on the card, of the last evaluated encoder and data set."""
     figures = []
     for protocol in ON_CARD:
         last = [r for r in rows if (r["protocol"], r["features"]) == (protocol, "pretrained")]
@@ -165,7 +165,7 @@ def _key_figures(rows: Sequence[results.Row]) -> list[KeyFigure]:
 
 
 def _comparable(row: results.Row, other: results.Row) -> bool:
-    """Return whether two results are of one protocol, preset, data set and seed."""
+    """Return True if two results have the same protocol, preset, data set and seed."""
     names = ("protocol", "dataset", "data", "bank", "split", "seed")
     same_step = row["features"] != "pretrained" or row["step"] == other["step"]
     same_preset = row["details"].get("preset") == other["details"].get("preset")
@@ -210,7 +210,7 @@ def _results(rows: Sequence[results.Row]) -> list[dict[str, object]]:
 
 
 def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
-    """Build the results of one encoder on one data set, with a description of both."""
+    """Build the report's section about one encoder on one data set: a description and tables."""
     groups: dict[tuple[str, str], list[Kinds]] = {}
     for kinds in metrics:
         row = next(iter(kinds.values()))
@@ -225,7 +225,7 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
 
 
 def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
-    """Build the table of a protocol: a row for each metric, a column for each kind of features."""
+    """Build a protocol's results table: a row per metric, a column per kind of features."""
     body, settings = [], {}
     for kinds in metrics:
         last = kinds.get("pretrained") or list(kinds.values())[-1]

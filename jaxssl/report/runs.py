@@ -18,7 +18,7 @@ MAX_NAME = 40  # maximum number of characters of a run's name in a legend
 
 
 class Run(NamedTuple):
-    """A run to compare: its workdir, config, results and metrics.
+    """A run of a comparison, with workdir, config, results and metrics.
 
     Attributes:
         name: name of the folder, or its path where two folders have the same name.
@@ -142,7 +142,7 @@ def _read_run(path: Path, name: str) -> Run:
 
 
 def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
-    """Keep one result of each kind: the one with the run's seed, or else the first."""
+    """Keep one of several results that differ only in the seed, preferably with the run's seed."""
     chosen: dict[tuple, results.Row] = {}
     for row in rows:
         names = ("dataset", "bank", "split", "layer", "protocol", "metric")
@@ -153,7 +153,7 @@ def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
 
 
 def _training_seconds(log: Path) -> float | None:
-    """Return the time from start to end of training.
+    """Return the seconds from start to end of training.
 
     None if the log does not hold both, or if the clock was set back in between.
     """

@@ -33,7 +33,7 @@ def explain_damage(path: Path) -> Iterator[None]:
 
 
 def read_config(path: Path) -> Settings:
-    """Read a run's config.json and check that its groups are dicts, or return {} without it."""
+    """Read a run's config.json and check that groups are dicts, or return {} without the file."""
     if not path.exists():
         return {}
     with explain_damage(path):
@@ -45,7 +45,7 @@ def read_config(path: Path) -> Settings:
 
 
 def read_metrics(path: Path) -> list[metrics_writer.Row]:
-    """Read the rows of a run's metrics.jsonl, or some rows of a long file.
+    """Read the rows of a run's metrics.jsonl, or evenly spaced rows if the file is long.
 
     At least `FEWEST_ROWS` evenly spaced rows with the same number of metrics are read, and the last
     row. The rare rows of an evaluation have more metrics than others.
@@ -77,7 +77,7 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
 
 
 def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
-    """Return evenly spaced lines of each kind and the last line, see `read_metrics`.
+    """Return evenly spaced lines of each kind of metrics, and the last line; see `read_metrics`.
 
     Lines are neither parsed nor searched one by one, which would take most of the time.
     """
@@ -132,7 +132,7 @@ def speed(metrics: Iterable[metrics_writer.Row]) -> str:
 
 
 def length(config: Mapping[str, object]) -> tuple[str, str]:
-    """Return the length of training as text, and its unit: steps or epochs."""
+    """Return the length of training as text, and the unit of the length: "steps" or "epochs"."""
     if steps := config.get("total_steps"):
         return format_setting(steps), "steps"
     return format_setting(config.get("epochs")), "epochs"

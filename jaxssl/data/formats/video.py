@@ -271,7 +271,7 @@ def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
 
 
 def _centre_square(picture: decoding.Picture, size: int) -> np.ndarray:
-    """Crop the centre square of a picture, and shrink the square to at most ``size`` pixels a side."""
+    """Crop the centre square of a picture, and shrink it to at most ``size`` pixels a side."""
     side = min(picture.size)
     left, top = ((length - side) // 2 for length in picture.size)
     size = min(side, size)

@@ -89,7 +89,7 @@ def mean_corruption_error(accuracies: Mapping[str, np.ndarray]) -> float:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """Evaluate the accuracy on clean images, under each corruption, and its mean.
+    """Evaluate the accuracy on clean images, under each corruption, and averaged over corruptions.
 
     On ImageNet-C, "corruption_mce" is the `mean_corruption_error`. On CIFAR-10-C, whose mean error
     is not normalised, "corruption_mean_error" is it.
@@ -144,7 +144,7 @@ def _evaluate_published(
     published: Mapping[tuple[str, int], corrupted_sets.Read],
     predict: Callable[[np.ndarray | LazyArray], np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Compute the accuracies in percent on a published set, [5] for each corruption."""
+    """Compute accuracies in percent, [5] by severity, for each corruption of a published set."""
 
     def accuracy(name: str, severity: int) -> float:
         images, labels = published[name, severity]()

@@ -112,7 +112,7 @@ def accuracy(
 
 
 class Outcomes(NamedTuple):
-    """Results of ELEVATER's probe, each [draws].
+    """Results of ELEVATER's linear probe, arrays [draws] over random draws of the training images.
 
     Attributes:
         accuracy: in percent.

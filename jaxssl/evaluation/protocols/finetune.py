@@ -20,7 +20,7 @@ def _searched(lr: tuple[float, ...], decays: tuple[float, ...], **training: Any)
 
 
 def _moco_v3(*decays: float, **changes: float) -> Settings:
-    """Return the settings of MoCo-v3's transfer, for some weight decays.
+    """Return MoCo-v3's settings for transfer by fine-tuning, which search over ``decays``.
 
     It runs DeiT's code: learning rate lr * batch / 512, crop and flip, no RandAugment. Differs from
     the released code: stochastic depth is the pretrained network's (there 0.1, on Pets 0), and a
@@ -60,7 +60,7 @@ PRESETS = {
 
 
 class Outcome(NamedTuple):
-    """The test accuracy of a fine-tuned backbone, and how it was trained.
+    """The test accuracy of a fine-tuned backbone, and the settings of the fine-tuning.
 
     Attributes:
         accuracy: in percent, by the names `METRICS`.

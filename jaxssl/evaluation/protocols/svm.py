@@ -88,7 +88,7 @@ def evaluate(
 def _fit(
     machine: str, C: tuple[float, ...], train: Examples, test: Examples
 ) -> tuple[float, float]:
-    """Return an SVM's cross-validation accuracy in training, and its test accuracy in percent."""
+    """Return an SVM's cross-validation accuracy on training data, and test accuracy in percent."""
     (train_x, y), (test_x, test_y) = train, test
     # scikit-learn's annotation of ``dual`` lacks bool.
     model = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
@@ -103,7 +103,7 @@ def _fit(
 
 
 def _identify(source: Source) -> list[tuple[object, int]]:
-    """Return each example's prepared split and its index there, to recognise duplicates."""
+    """Return prepared split and index of each example, by which duplicates are recognised."""
     return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
 
 

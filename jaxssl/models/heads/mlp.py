@@ -59,7 +59,7 @@ def head(
     proj_last_bias: bool = True,
     proj_activation: str = "relu",
 ) -> nn.Module:
-    """Build an MLP projector, by default SimCLR's.
+    """Build an MLP projector, by default that of SimCLR.
 
     Settings of published methods:
 
@@ -111,7 +111,7 @@ def predictor(
     pred_norm: str = "bn",
     pred_last_norm: str = "none",
 ) -> nn.Module:
-    """Build an MLP predictor, by default BYOL's, whose output is as wide as its input.
+    """Build an MLP predictor, by default BYOL's, whose output has as many features as the input.
 
     MoCo-v3 uses ``pred_last_norm="bn_fixed"``, SimSiam ``pred_hidden_dim=512``.
 
@@ -132,7 +132,7 @@ def predictor(
 
 
 def _checked(module: MLP, prefix: str) -> MLP:
-    """Return the MLP if its settings are valid. Errors put ``prefix`` before a setting's name."""
+    """Check the settings of an MLP, and return the MLP. Errors name a setting after ``prefix``."""
     require(1, prefix, hidden_dim=module.hidden_dim)
     require(0, prefix, layers=module.layers)
     require(NORMS, prefix, norm=module.norm)
