@@ -83,7 +83,7 @@ def init_siamese(
     num_examples: int,
     queue_size: int = 0,
 ) -> tuple[MutableCollection, Carried]:
-    """Draw parameters of one encoder and an objective, and a queue of keys if ``queue_size`` > 0."""
+    """Draw parameters of one encoder and an objective, and a queue of ``queue_size`` keys."""
     net_key, objective_key = jax.random.split(key)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
     params["objective"], memory = objective.init(objective_key, num_examples, dim)

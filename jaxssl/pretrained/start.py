@@ -126,7 +126,7 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
-    """Adapt an array of a first layer from ``old`` to ``new`` channels, and keep all other arrays."""
+    """Adapt an array of a first layer from ``old`` to ``new`` channels, and keep other arrays."""
     if array.ndim == 4 and array.shape[2] == old:
         return adapt_channels(array, new)
     if array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]

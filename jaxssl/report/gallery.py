@@ -35,7 +35,7 @@ def gallery_sections(gallery: Gallery, config: Settings) -> dict[str, object]:
 
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
-    """Return the class name of a label, "unlabelled" for -1, or "" for a data set without classes."""
+    """Return the class name of a label, "unlabelled" for -1, or "" if there are no class names."""
     if label >= 0:
         return str(names[label])
     return "unlabelled" if len(names) else ""

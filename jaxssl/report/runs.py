@@ -142,7 +142,7 @@ def _read_run(path: Path, name: str) -> Run:
 
 
 def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
-    """Keep one of several results that differ only in the seed, preferably with the run's seed."""
+    """Keep one of several results that differ only in the seed: that of the run's seed, if any."""
     chosen: dict[tuple, results.Row] = {}
     for row in rows:
         names = ("dataset", "bank", "split", "layer", "protocol", "metric")

@@ -111,7 +111,7 @@ def solve_rows(
     tol: float | Array | None,
     check_every: int,
 ) -> DualSolution:
-    """Iterate all SVM duals until each is solved, and return the solution with its certificates.
+    """Iterate all SVM duals until each is solved; return solutions and optimality certificates.
 
     Args:
         problem: n problems.

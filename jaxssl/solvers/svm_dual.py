@@ -139,7 +139,7 @@ def svm_dual_admm(
     tol: float | Array | None = None,
     check_every: int = 4,
 ) -> DualSolution:
-    r"""Solve all SVM duals by over-relaxed ADMM. It needs one factorisation and few steps.
+    r"""Solve all SVM duals by over-relaxed ADMM. ADMM needs one factorisation and few steps.
 
     .. math:: x = (\Delta_i + \rho I)^{-1} (2 \cdot 1 + \rho (z - u)), \quad
               w = 1.6 x - 0.6 z + u, \quad z^+ = \mathrm{clip}(w, 0, C), \quad u^+ = w - z^+
@@ -187,7 +187,7 @@ def svm_dual_inv(
     C: float | Array = jnp.inf,
     regularization: float | Array = 0.1,
 ) -> DualSolution:
-    r"""Clip the unconstrained optimum of each SVM dual (MMCL-INV). Active bounds make it inexact.
+    r"""Clip the unconstrained optimum of each SVM dual (MMCL-INV), which is inexact at bounds.
 
     .. math:: a_i = \mathrm{clip}(2 \Delta_i^{-1} 1, 0, C)
 

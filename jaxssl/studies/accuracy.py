@@ -24,7 +24,7 @@ CHANGES = {"printed_stable": ("auc_cl_sum", "simclr", KNN)}
 
 
 def run(setting: Setting) -> Findings:
-    """Train all methods at the scale's batch size, and some of them at other batch sizes."""
+    """Train all methods at the scale's batch size, and those of `SWEEP` at all batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
     sizes = {**batch_size_cells(setting, BATCHES), default: batch_size_values(setting, default)}

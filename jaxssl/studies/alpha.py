@@ -28,7 +28,7 @@ CLAIMS = read_claims("alpha")
 
 
 def run(setting: Setting) -> Findings:
-    """Train AUC-CL with several values of alpha."""
+    """Train AUC-CL with every alpha of `ALPHAS`, and judge the claims about collapse."""
     schedule = {**RATE, **LONGER} if setting.scale == "tiny" else RATE
     arms = {arm: METHODS[arm] for arm in ARMS}
     cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}

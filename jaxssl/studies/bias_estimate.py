@@ -53,7 +53,7 @@ class _Programs(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """Where gradients are taken: the parameters, the embeddings [V, N, d] and the loss's state."""
+    """The point at which gradients are taken: parameters, embeddings [V, N, d] and loss memory."""
 
     params: object
     z: Array
@@ -169,7 +169,7 @@ def _epoch(programs: _Programs, point: _Point, memory: object, key: Array) -> tu
 
 
 def _gradient(objective: Objective, embed: Embed, point: _Point, index: Array, key: Array) -> Array:
-    """Return the gradient of a batch, [parameters]."""
+    """Return the gradient of the loss on a batch as a vector [parameters]."""
 
     def loss(params: object) -> Array:
         pairs = pair_views(embed(params, index), index)

@@ -93,5 +93,5 @@ def portable_config(settings: ConfigDict) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    """Return a config value as it is written on the command line."""
+    """Format a config value as it would be written on the command line."""
     return value if isinstance(value, str) else repr(value)

@@ -23,7 +23,7 @@ PAPERS = {
 
 
 def read_unstudied_claims() -> list[tuple[study.Claim, str]]:
-    """Read the claims of claims.toml that no study tests, each with the command that tests it."""
+    """Read the claims of claims.toml that no study tests, each with a command that would do so."""
     return [
         (
             study.Claim(**{key: text for key, text in entry.items() if key != "command"}),
@@ -81,7 +81,7 @@ def _place(text: str) -> list[tuple[str, int]]:
 
 
 def _item(results: Sequence[Settings]) -> str:
-    """Return a claim with its numbers, verdicts, command and protocol as an item of a list."""
+    """Format a claim with numbers, verdicts, command and protocol as an item of a Markdown list."""
     claim = results[0]
     place = claim["source"].partition(", ")[2]
     missing, setting = _not_run(claim["command"])

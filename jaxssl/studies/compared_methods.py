@@ -1,4 +1,4 @@
-"""Settings of the methods that studies compare."""
+"""Config settings of each method that the studies compare."""
 
 from jaxssl.studies.cells import Cell
 

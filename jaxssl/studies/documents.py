@@ -83,7 +83,7 @@ def write_page(
     claims: Sequence[Sequence[str]] = (),
     pictures: Sequence[Image] = (),
 ) -> None:
-    """Write an HTML page of tables.
+    """Write an HTML page with the tables of a study or a grid.
 
     Args:
         path: the page.
@@ -107,7 +107,7 @@ def write_page(
 
 
 def write_markdown(path: Path, document: Path) -> None:
-    """Write a study's Markdown page, and copy its JSON document beside it."""
+    """Write a study's Markdown page, and copy the study's JSON document beside the page."""
     study = read_document(document)
     copy = path.with_suffix(".json")
     facts = {"scale": study["scale"], "on": study["where"]}
@@ -141,7 +141,7 @@ def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table with its title and its note."""
+    """Print a table with title and note."""
     printed = PrintedTable(title=table.title, title_justify="left")
     for i, heading in enumerate(table.heading):
         printed.add_column(heading, justify="right" if i else "left")
@@ -153,7 +153,7 @@ def print_table(table: Table) -> None:
 
 
 def read_document(path: Path) -> Settings:
-    """Read the JSON document of a study.
+    """Read and check the JSON document of a study.
 
     Raises:
         UserError: if the document is damaged.
@@ -171,7 +171,7 @@ def read_document(path: Path) -> Settings:
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:
-    """Return a claim with its measurement and verdict, as a document has it."""
+    """Return a claim, with measurement and verdict, in the form of a study's JSON document."""
     measured = (verdict.measured, verdict.word) if verdict else (None, None)
     return {**claim._asdict(), "figure": measured[0], "verdict": measured[1]}
 

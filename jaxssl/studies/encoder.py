@@ -17,6 +17,6 @@ RESNETS["ResNet-101"]["optim.lr"] = 0.09  # learning rate from Appendix A.2.1 of
 
 
 def run(setting: Setting) -> Findings:
-    """Train TCL and SupCon with each encoder."""
+    """Train TCL and SupCon with encoders of each size, and judge the claim about them."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
     return compare_losses(setting, CLAIMS, "encoder", cells)

@@ -1,4 +1,4 @@
-"""Hours that training with a config takes on a GPU, from XLA's count of its operations."""
+"""Hours that training with a config takes on a GPU, from XLA's count of a step's operations."""
 
 import functools
 import json

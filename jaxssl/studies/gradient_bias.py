@@ -139,7 +139,7 @@ def run(setting: study.Setting) -> study.Findings:
 def _losses(
     setting: study.Setting, name: str, num_examples: int, batch_size: int
 ) -> tuple[Objective, Objective | None]:
-    """Return the loss of a name, and the loss of the reference gradient if it is another."""
+    """Return the loss of this name, and the loss of the reference gradient if different."""
 
     def objective(method: str, **changes: object) -> Objective:
         """Return the loss of a method, with learned parameters at their initial values."""
@@ -179,7 +179,7 @@ def _embed_linearly(params: tuple[Array, Array], index: Array) -> Array:
 
 
 def _encoder(workdir: Path) -> Point:
-    """Return the network of a run in evaluation mode, with two views of its first images."""
+    """Return a run's network in evaluation mode, applied to two views of the first images."""
     network = load_pretrained(workdir)
     if "projector" not in network.variables or not (workdir / "config.json").exists():
         raise UserError(f"--workdir must be a run with a projector, got {workdir}")

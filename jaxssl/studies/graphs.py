@@ -20,7 +20,7 @@ CLAIMS = read_claims("graphs")
 
 
 def run(setting: Setting) -> Findings:
-    """Train every loss on every set, and judge MMCL against GraphCL."""
+    """Train every loss on every data set of graphs, and judge MMCL against GraphCL."""
     others = tuple(name for name in VARIANTS if name not in DEFAULT)
     methods = select_methods(setting.methods, DEFAULT, others)
     overrides = dict(setting.overrides)

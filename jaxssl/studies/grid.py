@@ -45,7 +45,7 @@ Baselines = Mapping[str, Mapping[str, float]]
 
 
 class Comparison(NamedTuple):
-    """A claim that some cells of a grid are more accurate than others.
+    """A claim that the first cell of each of several pairs is more accurate than the second.
 
     Attributes:
         metric: the accuracy.
@@ -111,7 +111,7 @@ def cross(arms: Mapping[str, Cell], xs: Mapping[T, Cell]) -> dict[tuple[str, T],
 
 
 def seed_values(results: Sequence[run_results.RunResult], metric: str) -> list[float]:
-    """Return a metric of each seed's run."""
+    """Return the values of a metric, one for each seed's run."""
     return [result.metrics[metric] for result in results]
 
 
@@ -238,7 +238,7 @@ def grid_findings(
 
 
 def describe_runs(results: Results) -> str:
-    """Describe data set, training length and number of seeds of a grid."""
+    """Describe data set, training length and number of seeds of a grid in words."""
     config = _first_run(results).config
     data, steps, epochs = (config[key] for key in ("data", "total_steps", "epochs"))
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
@@ -345,7 +345,7 @@ def _read_earlier(
 
 
 def _read_fingerprint(workdir: Path) -> str:
-    """Return the fingerprint of a run's training data from its checkpoints, "" without any."""
+    """Return the fingerprint of the training data in a run's checkpoints, "" if there is none."""
     facts = checkpoint.read_all_facts(workdir).values()
     return next((each.fingerprint for each in facts if each.fingerprint), "")
 

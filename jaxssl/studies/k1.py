@@ -15,7 +15,7 @@ CLAIMS = read_claims("k1")
 
 
 def run(setting: Setting) -> Findings:
-    """Train TCL with each k1, and SupCon."""
+    """Train TCL with each value of its constant k1, and SupCon for comparison."""
     tcl = grid.cross({"tcl": METHODS["tcl_labels"]}, {k1: {"loss.k1": k1} for k1 in K1})
     results = grid.run_grid(setting, {SUP_CON: METHODS["sup_con"], **tcl})
     below = {f"k1 = {k1:g}": (("tcl", k1), SUP_CON) for k1 in K1 if k1 < PEAK}

@@ -29,7 +29,7 @@ def mmcl(setting: Setting) -> Cell:
 
 
 def run(setting: Setting) -> Findings:
-    """Train MMCL with each kernel."""
+    """Train MMCL with each SVM kernel, and judge the claims about kernels."""
     results = grid.run_grid(setting, grid.cross({"mmcl": mmcl(setting)}, KERNELS))
     claims = {
         f"rbf_above_{name}": Comparison(KNN, {"": (("mmcl", "rbf"), ("mmcl", name))})

@@ -1,4 +1,4 @@
-"""Train all combinations of some config values: `jaxssl train --grid KEY=A,B,C`."""
+"""Train all combinations of given values of config keys: `jaxssl train --grid KEY=A,B,C`."""
 
 import json
 import math
@@ -63,7 +63,7 @@ def train(
     command: str,
     max_runs: int = 1000,
 ) -> None:
-    """Train all combinations, print the table, and write it as grid.md and grid.html.
+    """Train all combinations of a grid, print a table, and write it as grid.md and grid.html.
 
     Runs that an earlier command has finished in this folder are not repeated, and an interrupted
     run resumes. A grid may thus be extended by more values, and by more protocols.
@@ -210,7 +210,7 @@ def _check_runs(
 
 
 def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
-    """Return the main result of each protocol on a run, which is the first one that it returns.
+    """Return the main result of each protocol on a run: the first result that the protocol returns.
 
     Figures that an earlier command has measured are read from a file of the run. A run that stopped
     because of values that are not finite has no results.

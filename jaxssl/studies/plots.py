@@ -1,4 +1,4 @@
-"""Plots of the studies."""
+"""Line plots and axes in the style of the studies."""
 
 from collections.abc import Mapping, Sequence
 from statistics import stdev
@@ -11,7 +11,7 @@ from jaxssl.studies.verdicts import finite, mean
 
 
 def make_axes(**settings: object) -> tuple[Figure, Axes]:
-    """Return a matplotlib figure with one set of axes in the style of the studies."""
+    """Return a matplotlib figure, with one Axes object in it, in the style of the studies."""
     with figure_style():
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         return figure, figure.add_subplot(**settings)

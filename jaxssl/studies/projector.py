@@ -9,6 +9,6 @@ SIZES = {"tiny": (16, 128, 512), "small": (64, 128, 512), "paper": (64, 128, 256
 
 
 def run(setting: Setting) -> Findings:
-    """Train TCL and SupCon with each projector."""
+    """Train TCL and SupCon with each output size of the projector."""
     cells = {str(size): {"head.proj_output_dim": size} for size in scale_value(setting, SIZES)}
     return compare_losses(setting, CLAIMS, "output", cells)

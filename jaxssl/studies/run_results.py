@@ -14,7 +14,7 @@ from jaxssl.training.output import metrics_writer
 
 
 class RunResult(NamedTuple):
-    """A finished run of a study with its metrics.
+    """A finished run of a study, with metrics, config and provenance.
 
     Attributes:
         seed: of the run.
@@ -45,7 +45,7 @@ class RunResult(NamedTuple):
 
 
 def run_label(name: object, seed: int) -> str:
-    """Return the name of a run in messages: its cell and its seed."""
+    """Return the name that messages give to a run: cell and seed."""
     return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
 
@@ -91,7 +91,7 @@ def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str
 
 
 def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
-    """Return the scale of a study's document and its runs, with their cells.
+    """Read a study's JSON document, and return scale and runs, each run with its cell.
 
     Raises:
         UserError: if the document is damaged or does not list its runs.
@@ -122,7 +122,7 @@ def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
 
 
 def _flatten(settings: Settings) -> Settings:
-    """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
+    """Flatten a config to keys such as "loss.temperature"; values such as schedules stay whole."""
     return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
 
 

@@ -18,7 +18,7 @@ CLAIMS = read_claims("slack")
 
 
 def run(setting: Setting) -> Findings:
-    """Train MMCL with each slack penalty C."""
+    """Train MMCL with each slack penalty C of `PENALTIES`, and judge the claims about C."""
     cells = grid.cross({"mmcl": mmcl(setting)}, {c: {"loss.C": c} for c in PENALTIES})
     results = grid.run_grid(setting, cells)
     at_10, at_100 = (grid.seed_values(results["mmcl", c], KNN) for c in (10.0, 100.0))

@@ -43,7 +43,7 @@ Call = Callable[[], object]
 
 
 def run(setting: study.Setting) -> study.Findings:
-    """Time the losses alone, then whole training steps."""
+    """Measure the time of the losses alone, and of whole training steps."""
     sizes = setting.batch_sizes or study.scale_value(setting, BATCHES)
     losses = {b: _median_seconds({n: _loss(setting, n, b) for n in LOSSES}) for b in sizes}
     steps = {b: _median_seconds({n: _step(setting, n, b) for n in LOSSES}) for b in sizes}
@@ -122,7 +122,7 @@ def _step(setting: study.Setting, name: str, batch: int) -> Call:
 
 
 def _median_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Return the median time in seconds of each call. The calls take turns.
+    """Return the median time in seconds of each function, which are called in turn.
 
     On a CPU the time is that of the process, so that a busy machine does not count.
     """

@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim of a paper that a study tests, with its source.
+    """A claim of a paper that a study tests, with the place in the paper.
 
     Attributes:
         text: the tested claim in our words. A threshold that we chose is marked "ours".
@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Return the verdict as it is printed."""
+        """Return the verdict in words, such as "holds"."""
         return UNDECIDED if self.holds is None else HOLDS if self.holds else self.failure
 
     def after(self, text: str) -> "Verdict":
@@ -100,7 +100,7 @@ class Verdict(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Table of texts in a study. The first cell of a row is its head."""
+    """Table of texts in a study. The first cell of a row is the head of the row."""
 
     title: str
     heading: Sequence[str]
@@ -137,7 +137,7 @@ class Findings(NamedTuple):
 
 @functools.cache
 def claims_file() -> Settings:
-    """Read claims.toml, the list of all claims."""
+    """Read claims.toml, the list of all claims of the papers."""
     path = Path(__file__).with_name("claims.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
@@ -148,13 +148,13 @@ def read_claims(study: str) -> dict[str, Claim]:
 
 
 def published_tables(study: str) -> list[Table]:
-    """Read the papers' tables for a study from claims.toml, at most one."""
+    """Read the paper's table that belongs to a study from claims.toml, if there is one."""
     published = claims_file()["published"]
     return [Table(**published[study])] if study in published else []
 
 
 def scale_value(setting: Setting, values: Mapping[str, T]) -> T:
-    """Return the value for a scale.
+    """Return the value that belongs to the scale of a study.
 
     "medium" uses the value of "small" if it has none of its own, and other scales that of "paper".
     """
@@ -163,7 +163,7 @@ def scale_value(setting: Setting, values: Mapping[str, T]) -> T:
 
 
 def scale_config(scale: str, paper: str = "") -> str:
-    """Return the config of a scale: "studies:paper", or "studies:paper_tcl" if it exists.
+    """Return the name of a scale's config: "studies:paper", or "studies:paper_tcl" if it exists.
 
     Raises:
         UserError: if the scale is of another paper than the study.
@@ -177,7 +177,7 @@ def scale_config(scale: str, paper: str = "") -> str:
 def select_methods(
     requested: Sequence[str], default: Sequence[str], others: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the methods that --methods names, or the default ones if it names none.
+    """Return the methods that --methods names, or the default ones if the flag is empty.
 
     Args:
         requested: the value of --methods.

@@ -60,7 +60,7 @@ class Analysis(NamedTuple):
     class_names: Sequence[str]
 
     def class_name(self, index: int) -> str:
-        """Return the class name of an image, or "" if it has none."""
+        """Return the class name of an image, or "" for an image without a label."""
         if self.labels is None or self.labels[index] < 0:
             return ""
         return str(self.class_names[self.labels[index]])
@@ -138,7 +138,7 @@ def _points(shares: Sequence[float | None]) -> list[float]:
 
 
 def _picture(run: Analysis) -> Picture:
-    """Draw queries, their support vectors with the largest alpha, and other images."""
+    """Draw query images, each beside support vectors with the largest alpha and other images."""
     labels = np.zeros(len(run.images)) if run.labels is None else run.labels
     queries = loss_inspection.one_of_each(labels, NUM_QUERIES)
     columns = 2 * NUM_NEGATIVES + 1
@@ -166,7 +166,7 @@ def _picture(run: Analysis) -> Picture:
 
 
 def _show(axes: Axes, run: Analysis, query: int, index: int, title: str) -> None:
-    """Draw an image, in a dashed frame if it is not of the query's class."""
+    """Draw an image, in a dashed frame if the image is of another class than the query."""
     image = run.images[index]
     image = image[:, :, 0] if image.shape[2] == 1 else image
     axes.axis("on")

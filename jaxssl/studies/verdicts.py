@@ -115,7 +115,7 @@ def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: i
 
 
 def judge_similar(pairs: Pairs, margin: float) -> Verdict:
-    """Judge a claim that all pairs differ by at most ``margin``, with Bonferroni's correction."""
+    """Judge a claim that the two cells of all pairs differ by at most ``margin`` (Bonferroni)."""
     level = bonferroni_level(len(pairs))
     parts = {}
     for name, pair in pairs.items():
@@ -128,7 +128,7 @@ def judge_similar(pairs: Pairs, margin: float) -> Verdict:
 def within(
     differences: Sequence[float], margin: float, level: float = LEVEL, digits: int = 2
 ) -> tuple[bool | None, str]:
-    """Decide whether differences are at most ``margin`` in size, and describe their interval."""
+    """Decide whether the mean difference is at most ``margin`` in size; describe its interval."""
     if len(differences) < 2:
         return None, "one pair" if differences else "not finite"
     low, high = interval(differences, level)
@@ -144,7 +144,7 @@ def bonferroni_level(number: int) -> float:
 
 
 def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
-    """Combine verdicts into one for a claim that holds if all its parts hold.
+    """Combine verdicts on the parts of a claim into one: the claim holds if all parts hold.
 
     A part that is smaller than the paper's difference counts less than one that is opposite. The
     name of a part is left out of the measurement if it is "".

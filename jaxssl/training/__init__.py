@@ -1,1 +1,1 @@
-"""Pretraining: configs, the training loop, its state, checkpoints and logs."""
+"""Pretraining: configs, training loop, training state, checkpoints and logs."""

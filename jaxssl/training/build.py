@@ -195,7 +195,7 @@ def _constant(value: object) -> schedules.Schedule:
 def make_init(
     setup: Setup, example: dict[str, object], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> untrained training state``, which is compiled once.
+    """Return the compiled function ``seed -> untrained training state``.
 
     Args:
         setup: built from the config.
@@ -214,7 +214,7 @@ def make_init(
 
 
 def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
-    """Return a config with the statistics of the training split that its views are scaled by.
+    """Return a config that contains the training split's channel means and stds, if views use them.
 
     Raises:
         UserError: if the setting is unknown or the examples have no such statistics.

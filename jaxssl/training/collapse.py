@@ -139,7 +139,7 @@ def dead_dimensions(features: np.ndarray) -> float:
 
 
 def describe_collapse(*, rank: float, spread: float, most: int) -> str:
-    """Describe in words whether features have collapsed.
+    """Describe in words whether the features of a data set have collapsed.
 
     * complete collapse: nearly all features have the same direction; ``spread`` is below
       `COLLAPSED_STD`.

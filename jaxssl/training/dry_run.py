@@ -33,7 +33,7 @@ MOST_OPERATIONS, MOST_BYTES = 28_000, 2**30
 
 
 class Common(NamedTuple):
-    """Training split of a common data set of images.
+    """Size of the training split of a well-known data set of images.
 
     Attributes:
         shape: [h, w, c] of the images, where h and w are None if images have different sizes.
@@ -60,7 +60,7 @@ SIDE = 256  # side of the random images that replace photographs
 
 @dataclass(frozen=True)
 class _RandomImages(Sequence):
-    """Records of random images with these labels."""
+    """Sequence of records with random images and given labels."""
 
     labels: np.ndarray
     shape: tuple[int, int, int]
@@ -160,7 +160,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
 
 
 def _describe_collectives(compiled: Compiled, devices: int) -> str:
-    """Return how many collective operations of each kind a step has, and their bytes."""
+    """Describe the number and the bytes of each kind of collective operation in a training step."""
     try:
         sent = collectives(compiled, devices)
     except (ValueError, JaxRuntimeError) as error:  # unknown loop length, other libtpu
@@ -173,7 +173,7 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
 
 
 def open_training_split(config: ConfigDict) -> Source:
-    """Open the training split of a run, or return one of random images for a set of `COMMON`.
+    """Open the training split of a run, or replace a data set of `COMMON` by random images.
 
     Raises:
         UserError: if the data set cannot be opened.
@@ -205,7 +205,7 @@ def _place(tree: object, layout: object) -> Any:
 
 
 def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int, int]:
-    """Return a compiled step, and the bytes of its arguments and of its computation."""
+    """Compile a training step, and return it with the bytes of arguments and temporary arrays."""
     platform = mesh.devices.flat[0].platform
     options = compile_cache.fast_compile_options(0) if platform == "cpu" else {}
     compiled = lowered.compile(topology.UNTIMED if pod and platform == "gpu" else options)

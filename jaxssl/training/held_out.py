@@ -96,7 +96,7 @@ def make_batch_loss(
 
 
 def _find_obstacle(config: ConfigDict, method: Method, test: Source) -> str | None:
-    """Return why a run has no held-out loss, or None if it has one."""
+    """Return why a run cannot compute a held-out loss, or None if it can."""
     if any(jax.tree.leaves(method.per_example)):
         return f"loss {config.loss.name!r} keeps a memory of each training example"
     if config.method.get("labels") and not test.labelled:

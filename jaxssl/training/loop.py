@@ -1,4 +1,4 @@
-"""A pretraining run, from top to bottom."""
+"""A pretraining run from the first check to the last checkpoint."""
 
 import os
 import signal
@@ -72,7 +72,7 @@ class Evaluation(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Config, data, programs and writers of a pretraining run, apart from its training state."""
+    """Config, data, programs and writers of a pretraining run: all but the training state."""
 
     config: ConfigDict
     workdir: Path
@@ -262,7 +262,7 @@ def _is_finished(run: _Run, template: TrainState) -> bool:
 
 
 def _show_finished(run: _Run, evaluation: Evaluation) -> None:
-    """Show the results of a finished run, or evaluate it if it has none yet."""
+    """Show the results of a finished run, or evaluate the run if there are no results yet."""
     step = run.setup.total_steps
     if distributed.is_first_process():
         console.show(f"{run.workdir} is finished ({step} steps).")
@@ -284,7 +284,7 @@ def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
 
 
 def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
-    """Log the settings of a run at its start."""
+    """Log the settings of a run when it starts or resumes."""
     step = int(state.step)
     log.info("%s: %s", f"resumes at step {step}" if step else "begins", run.workdir)
     log.info("data       %s", run.splits.train.describe())
@@ -298,7 +298,7 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
 
 
 def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
-    """Choose the number of steps of the next calls from the time that a call of n steps took.
+    """Choose how many steps the next calls take, from the time of a call of n steps.
 
     Several processes must choose the same number, so it does not depend on their clocks. They read
     stop requests only when they log.
@@ -310,7 +310,7 @@ def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
 
 
 def _agree_to_stop(stop: Sequence[int], logging: bool) -> bool:
-    """Return True to stop after this step. Several processes agree on it when they log."""
+    """Return True to stop after this step. Several processes agree on stopping when they log."""
     stopping = bool(stop)  # The list is read only once, because a signal may arrive at any moment.
     if distributed.process_count() > 1:
         return logging and distributed.any_process(stopping)

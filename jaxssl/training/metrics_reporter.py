@@ -87,7 +87,7 @@ class MetricsReporter:
         losses: Sequence[tuple[Array, int]],
         evaluate: Callable[[], Mapping[str, float]] | None = None,
     ) -> dict[str, float]:
-        """Wait for a training step and report its metrics.
+        """Wait for a training step, and write, show and check the metrics of the step.
 
         Args:
             step: number of the step.
@@ -126,7 +126,7 @@ class MetricsReporter:
 
     @contextmanager
     def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
-        """Show steps, remaining time and the latest metrics, if there is a terminal.
+        """Show a bar with steps, remaining time and the latest metrics, if there is a terminal.
 
         Args:
             step: steps done.
@@ -155,7 +155,7 @@ class MetricsReporter:
         self._bar.update(task.id, completed=step, figures=figures)
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the k-NN accuracy if it was measured, and a warning when the embeddings collapse."""
+        """Log the k-NN accuracy if measured, and a warning when the embeddings collapse."""
         if "knn_top1" in values:
             log.info(
                 "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank "

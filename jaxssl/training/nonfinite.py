@@ -1,4 +1,4 @@
-"""Explain why training steps were not finite."""
+"""Explain why the loss or gradient of training steps was not finite."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -30,7 +30,7 @@ MOMENTUM = 0.9
 
 
 class Probe(NamedTuple):
-    """Weights of a linear classifier, and the state of its optimiser.
+    """Weights and optimiser state of the online linear probe.
 
     Attributes:
         params: "kernel" [f, classes] and "bias" [classes].
@@ -42,13 +42,13 @@ class Probe(NamedTuple):
 
 
 class ProbedState(TrainState):
-    """A training state with an online linear probe."""
+    """A training state that includes an online linear probe."""
 
     probe: Probe
 
 
 class OnlineProbe(NamedTuple):
-    """The online linear probe as functions.
+    """The functions that initialise and update the online linear probe.
 
     Attributes:
         init: ``state -> state`` adds an untrained probe to a training state.
@@ -62,7 +62,7 @@ class OnlineProbe(NamedTuple):
 
 
 def has_online_probe(settings: ConfigDict, splits: Splits) -> bool:
-    """Return True if a run trains an online linear probe, which needs labels in all its splits.
+    """Return True if a run trains an online linear probe, which needs labels in all splits.
 
     Args:
         settings: the group `eval` of the config.
@@ -146,12 +146,12 @@ def make_online_probe(
 
 
 def without_probe(state: TrainState) -> TrainState:
-    """Return a training state without its probe."""
+    """Return a training state without the online probe."""
     return TrainState(**{k: value for k, value in vars(state).items() if k != "probe"})
 
 
 def with_probe(state: TrainState, probe: Probe) -> ProbedState:
-    """Return a training state with a probe."""
+    """Return a training state with the given online probe."""
     return ProbedState(**vars(state), probe=probe)
 
 

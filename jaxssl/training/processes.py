@@ -1,4 +1,4 @@
-"""Connect the processes of a run on several hosts, and let them watch each other.
+"""Connect the processes of a run on several hosts, so that all end if one of them is lost.
 
 All processes end when one has ended. JAX would end them too, but later and with a stack trace of
 its C++ code. JAX's key-value store, which the first process of the run serves, holds a count for
@@ -145,7 +145,7 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
 
 
 class Peers:
-    """The other processes of this run, watched in threads.
+    """The other processes of this run, which threads watch for signs of life.
 
     The first process watches all others. They watch the first one, which tells them about the
     rest, so that the work does not grow with the square of the number of processes.
@@ -170,19 +170,19 @@ class Peers:
             thread.start()
 
     def close(self) -> None:
-        """Stop watching. Python would abort if it ended while a thread is in JAX's code."""
+        """Stop the watching threads. Python would abort at exit while a thread is in JAX's code."""
         self._ending.set()
         for thread in self._threads:
             thread.join(GRACE)
 
     def tell_error(self, error: Exception, status: int = 1) -> None:
-        """Tell the other processes that this one ends with an error, for them to end likewise."""
+        """Tell the other processes that this process ends with an error, so that they end too."""
         self._ending.set()
         message = f"{status} process {self._process} of this run has ended: {one_line(error)}"
         self._put(f"{ENDED}{self._process}", message)
 
     def wait_for_loss(self) -> None:
-        """Wait as long as it may take to notice a lost process, which then ends this one."""
+        """Wait as long as the detection of a lost process may take. It then ends this process."""
         time.sleep(LIMIT + GRACE)
 
     def _listen(self) -> None:
@@ -203,7 +203,7 @@ class Peers:
                 return
 
     def _judge(self) -> None:
-        """Count the looks at silent processes. The store may not answer if its process is lost."""
+        """Count the looks at silent processes. JAX's store may not answer if process 0 is lost."""
         while not self._ending.wait(INTERVAL):
             for other in self._silent:
                 self._silent[other] += 1
@@ -229,7 +229,7 @@ class Peers:
             self._store.key_value_set(key, value, allow_overwrite=True)
 
     def _end(self, message: str, status: int = 1) -> None:
-        """End this process, unless it ends by itself."""
+        """End this process with an error message, unless it is already ending."""
         if self._ending.is_set():
             return
         self._ending.set()
@@ -296,7 +296,7 @@ def _listen_address(coordinator: str, process: int | None) -> str | None:
 
 
 def _address_of_this_machine(host: str) -> str | None:
-    """Return the IP address of a host, or None if this machine cannot listen on it.
+    """Return the IP address of a host, or None if this machine cannot be reached under it.
 
     A name that leads to the loopback device on this machine leads elsewhere on the others.
     """

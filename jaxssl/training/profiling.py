@@ -1,4 +1,4 @@
-"""Trace some steps of a run with JAX's profiler: `jaxssl train --profile 100:110`."""
+"""Trace a range of steps of a run with JAX's profiler: `jaxssl train --profile 100:110`."""
 
 import re
 import shutil
@@ -47,7 +47,7 @@ def check(steps: range, workdir: Path, total: int) -> None:
 
 
 class Profiler:
-    """Traces the steps of a range into a folder of the workdir. Use it as a context.
+    """Context manager that traces a range of training steps into a folder of the workdir.
 
     Only the first process writes a trace.
 
@@ -65,11 +65,11 @@ class Profiler:
         self._tracing = False
 
     def __enter__(self) -> "Profiler":
-        """Return the profiler."""
+        """Return this profiler."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End a trace whose steps were interrupted."""
+        """Stop a trace that is still running, because the training was interrupted."""
         if self._tracing:
             self._stop()
 

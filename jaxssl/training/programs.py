@@ -127,7 +127,7 @@ def _add_probe(programs: Programs, probe: online_probe.OnlineProbe) -> Programs:
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
-    """Return the part of a config that its programs depend on: no seed, numbers or evaluation."""
+    """Return what compiled programs depend on: a config without seed, numbers and evaluation."""
     config = ConfigDict(config.to_dict())
     config.seed = 0
     for key in numbers:

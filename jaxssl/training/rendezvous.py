@@ -30,7 +30,7 @@ def is_only_task_of_slurm() -> bool:
 
 
 def listen_on(address: str, port: int) -> socket.socket:
-    """Listen on an IP address of this machine, or on all of them if it is empty."""
+    """Listen on one IP address of this machine, or on all addresses if ``address`` is empty."""
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family, dualstack_ipv6=dual)
@@ -59,7 +59,7 @@ def meet(coordinator: str, listen: str | None, processes: int, process: int) -> 
 
 
 def _await_others(server: socket.socket, processes: int) -> None:
-    """Wait in the first process until all others have reported to it, and close the server."""
+    """Wait in the first process until all other processes have connected; close the server."""
     answer = f"{LostProcess.status} {ENDED.format(0)}"
     joined: list[tuple[int, socket.socket]] = []
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def _collect(
     joined: list[tuple[int, socket.socket]],
     stack: ExitStack,
 ) -> None:
-    """Add the connections of the other processes to ``joined``, in which they stay open."""
+    """Accept the connections of the other processes, and add them to ``joined`` without closing."""
     end = time.monotonic() + JOIN
     lost: set[int] = set()
     while missing := sorted(set(range(1, processes)) - {process for process, _ in joined}):

@@ -1,4 +1,4 @@
-"""Start the command of a run again when it has been killed or has lost another process."""
+"""Restart the command of a run when the run was killed or has lost another process."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ PAUSE = 30.0
 
 
 def run(command: Sequence[str], retries: int) -> int:
-    """Run a command until it succeeds or fails for good, and return its exit status.
+    """Run a command until success or a final error, and return the last exit status.
 
     SIGINT and SIGTERM end the command, which is then not started again.
 

@@ -30,7 +30,7 @@ SHARDINGS = ("none", "optimizer", "all")  # values of `config.optim.sharding`
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything that the next training step reads besides its batch. All is checkpointed.
+    """Training state: all that a training step reads besides the batch. Checkpoints hold it all.
 
     Attributes:
         step: number of steps taken, including skipped ones.
@@ -50,7 +50,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class Gradient(NamedTuple):
-    """Gradient, loss, metrics and new state of one global batch."""
+    """Gradients, metrics (with the loss), embeddings and new carried state of one global batch."""
 
     views: dict[str, Array]
     grads: Collection
@@ -69,7 +69,7 @@ def make_init(
     *,
     sharding: str = "none",
 ) -> Callable[[int], TrainState]:
-    """Return the jitted function ``seed -> untrained training state``.
+    """Return the jitted function ``seed -> training state`` that initialises the training.
 
     Args:
         method: the training scheme.
@@ -103,7 +103,7 @@ def make_init(
 
 
 def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carried:
-    """Set the padding of per-example buffers to 0, so that it may be cut or extended."""
+    """Set the padding rows of per-example buffers to 0, so that padding may be cut or extended."""
 
     def clear(x: Array) -> Array:
         real = jnp.arange(len(x), dtype=jnp.int32) < num_examples

@@ -18,7 +18,7 @@ from jaxssl.training.state import TrainState
 def lines(
     config: ConfigDict, setup: Setup, state: TrainState, batch: Mapping[str, object], mesh: Mesh
 ) -> list[str]:
-    """Return the lines that a run logs when it starts.
+    """Return the lines about config, data, networks and devices that a run logs at the start.
 
     Args:
         config: complete.
@@ -73,7 +73,7 @@ def lines(
 
 
 def _left_out(config: ConfigDict, channels: int) -> str:
-    """Return the operations of the views that images with other channels than RGB do not get."""
+    """Return the augmentations that are left out for images that do not have RGB channels."""
     groups = ({**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS)
     names = (name for group in groups for name in kind.of(config).left_out(group, channels))
     return ", ".join(dict.fromkeys(names))

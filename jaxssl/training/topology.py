@@ -81,7 +81,7 @@ def describe(name: str) -> Mesh:
 
 
 def memory(name: str) -> int:
-    """Return the bytes of a GPU of a pod, or 0 for other devices. XLA knows those of TPUs."""
+    """Return the memory in bytes of a pod's GPU, or 0 for TPUs, whose memory XLA knows."""
     return 10**9 * GPUS.get(re.split("[-:]", name)[0], 0)
 
 

@@ -21,7 +21,7 @@ class DinoHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Map features [n, f] to prototype scores [n, d]. ``train`` and ``axis_name`` are unused."""
+        """Map features [n, f] to prototype scores [n, d]. Training and evaluation do not differ."""
         # The released code truncates this normal distribution at 2, which is 100 standard
         # deviations.
         init = nn.initializers.normal(0.02)

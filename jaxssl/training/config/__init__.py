@@ -93,7 +93,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
 
 
 def read_config(workdir: Path) -> ConfigDict:
-    """Read the complete config of a run from its workdir.
+    """Read the complete config of a run from the run's workdir.
 
     Raises:
         UserError: if the workdir has no readable config.
@@ -181,7 +181,7 @@ def _add_defaults(config: ConfigDict) -> None:
 
 
 def _comparable(config: Mapping[str, object]) -> dict[str, object]:
-    """Add the keys of later versions to a config, and remove its local folders."""
+    """Return a config with the keys of later versions added, and without local folders."""
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
     return json.loads(json.dumps(config))
@@ -273,7 +273,7 @@ def find(path: str | Path, noun: str = "config") -> Path:
 
 
 def read(path: Path, variant: str = "") -> ConfigDict:
-    """Execute a config file, and return what its get_config() or get_config(variant) returns.
+    """Execute a config file, and return the result of get_config() or get_config(variant) in it.
 
     Args:
         path: a Python file. If it has `VARIANTS`, these are the names of its variants.

@@ -74,7 +74,7 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
 
 
 def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., object]:
-    """Return a loss that raises UserError if it returns no array, such as None."""
+    """Wrap a user's loss, so that a result that is no array, such as None, raises UserError."""
 
     @functools.wraps(loss)
     def checked(*args: object, **kwargs: object) -> object:
@@ -141,7 +141,7 @@ def _texts(value: object) -> list[str]:
 
 
 def warn_of_changes(config: Mapping[str, object], source: object) -> None:
-    """Warn if a file of a user's component has changed since a run has recorded its digest.
+    """Warn if a file of a user's component has changed since a run recorded the file's digest.
 
     Args:
         config: the config of the run.
@@ -153,7 +153,7 @@ def warn_of_changes(config: Mapping[str, object], source: object) -> None:
 
 @contextmanager
 def unchanged(config: Mapping[str, object]) -> Iterator[None]:
-    """Run a config with the users' files that it was read with, also if they are edited meanwhile.
+    """Pin the contents of users' files that a config names, in case they are edited during the run.
 
     Raises:
         UserError: if a file has changed since the config was read.
@@ -215,7 +215,7 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
 
 
 def _hyper_parameters(signature: inspect.Signature, given: int = 0) -> inspect.Signature:
-    """Keep the parameters that a config can set, as keywords, after the first ``given`` ones.
+    """Skip the first ``given`` parameters, and keep those that a config can set, as keywords.
 
     A parameter whose default a config cannot hold, such as a function, keeps its default.
     """

@@ -1,4 +1,4 @@
-"""The groups of a config that name components, such as `loss`.
+"""Settings of the config groups that name components, such as `loss`.
 
 A group has the name of a component, which is the name of a file, and the keyword arguments of the
 component's factory. Missing arguments are filled in from the component's preset and from the
@@ -42,7 +42,7 @@ def _no_component() -> None:
 
 
 def arguments(config: Mapping[str, object]) -> dict[str, Any]:
-    """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
+    """Return the arguments of a component: all keys of a group except "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
 
@@ -69,7 +69,7 @@ def label(group: str, config: Settings) -> str:
 
 
 def complete_group(group: str, config: ConfigDict) -> ConfigDict:
-    """Fill in a group's missing arguments from its preset and its factory's defaults.
+    """Fill in a group's missing arguments from the preset and the component's defaults.
 
     Raises:
         UserError: if the group has an unknown key or preset, or lacks an argument.

@@ -1,4 +1,4 @@
-"""Describe the settings of a config and of its components: type, value, and a line of text."""
+"""Describe the settings of configs and of components: type, value, and a line of text."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ _SECTION = re.compile(r"\n(?:Args|Objective):\n(.*?)(?=\n\n|$)", re.DOTALL)
 
 
 class Setting(NamedTuple):
-    """A config key.
+    """A config key with type, default value and description.
 
     Attributes:
         key: such as "loss.temperature".
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 def component_settings(group: str, name: str) -> list[Setting]:
-    """Return the settings of a component, such as the loss "nt_xent", with their defaults.
+    """Return the settings of a component, such as the loss "nt_xent", with default values.
 
     Raises:
         UserError: if the group has no component of this name.

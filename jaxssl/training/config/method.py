@@ -1,4 +1,4 @@
-"""Build a config's training scheme, networks and loss, and the views that it trains on."""
+"""Build a config's training scheme, networks and loss, and check that they fit the views."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=m
 
 
 class Length(NamedTuple):
-    """Length of a run.
+    """Length of a run in steps and epochs.
 
     Attributes:
         steps_per_epoch: number of batches in an epoch.
@@ -37,7 +37,7 @@ class Length(NamedTuple):
 
 
 def run_length(config: ConfigDict, num_examples: int) -> Length:
-    """Return the length of a run on a training set of this size.
+    """Return the length of a run that trains on ``num_examples`` examples.
 
     Raises:
         UserError: if the run has too many steps.
@@ -61,7 +61,7 @@ def scheduled_arguments(group: ConfigDict, length: Length) -> dict[str, Any]:
 def make_method(
     config: ConfigDict, length: Length, loss_numbers: Mapping[str, object] | None = None
 ) -> Method:
-    """Build the training scheme of a config.
+    """Build the training scheme of a config, with networks and loss.
 
     Args:
         config: complete.

@@ -16,7 +16,7 @@ from jaxssl.training.config.values import TYPES, fits, flat_keys, is_schedule, r
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> None:
-    """Set existing config keys to new values.
+    """Set existing config keys to the values of command-line or Python overrides.
 
     Args:
         config: changed in place.
@@ -83,7 +83,7 @@ def _type_of(config: ConfigDict, key: str, value: object) -> object:
 
 
 def _convert(key: str, given: object, kind: object) -> object:
-    """Convert a command-line text, or a value from Python, to the type of its config key.
+    """Convert a command-line text, or a value from Python, to the type of a config key.
 
     Raises:
         UserError: if the text or the value is of another type.

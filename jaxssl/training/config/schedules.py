@@ -29,7 +29,7 @@ DECAYS = ("constant", "cosine", "linear", "step")
 
 
 def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
-    """Return the schedule that a config mapping describes, or any other value unchanged.
+    """Return the schedule that a mapping of the config describes. Other values stay unchanged.
 
     Args:
         spec: a plain value, or a mapping whose "schedule" is one of
@@ -174,7 +174,7 @@ def _values(values: object, scale: int) -> dict[float, float]:
 
 
 def _piecewise_constant(values: Mapping[float, float]) -> optax.Schedule:
-    """Return the schedule with the value of the latest time that has passed."""
+    """Return the step function with ``values`` by the step at which each value begins."""
     times = sorted(values)
     constants = [optax.constant_schedule(values[time]) for time in times]
     return optax.join_schedules(constants, times[1:])  # pyright: ignore[reportArgumentType]

@@ -43,7 +43,7 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
 
 
 def require_data(data: Mapping[str, object], source: object, trust: bool) -> None:
-    """Check that the folders and files of a run's data set may be read and written.
+    """Raise UserError for data paths from a run's config with which this user has not trained.
 
     Args:
         data: values of the group `config.data` that come from the run.
@@ -63,7 +63,7 @@ def require_data(data: Mapping[str, object], source: object, trust: bool) -> Non
 
 
 def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> None:
-    """Note in the user's state folder that this user trains with files of components and data.
+    """Record in the user's state folder that this user trains with these components and data.
 
     The folder is XDG_STATE_HOME, or ~/.local/state. It gets a small file for each path and content.
 
@@ -92,7 +92,7 @@ def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
 
 
 def _data(data: Settings) -> dict[str, tuple[Path, str]]:
-    """Return the absolute path of each key of a data set that names one. Its content may change."""
+    """Return the absolute paths that the data settings name, by key. File contents may change."""
     keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
     return {key: (Path(_absolute(data[key])), "data") for key in keys}
 

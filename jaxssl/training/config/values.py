@@ -58,7 +58,7 @@ def is_schedule(value: object) -> TypeGuard[Settings]:
 
 
 def flat_keys(config: ConfigDict) -> dict[str, Any]:
-    """Return the values of a config by dotted key, such as "optim.lr". A schedule is one value."""
+    """Return a config's values by dotted key, such as "optim.lr". A schedule is a single value."""
     values = {}
     for name, value in config.items():
         if isinstance(value, ConfigDict) and not is_schedule(value):
@@ -104,7 +104,7 @@ def check_common_keys(config: ConfigDict) -> None:
 
 
 def add_later_keys(config: Any) -> None:
-    """Give a config of an earlier version its later keys, and the present name of optim.sharding.
+    """Add keys of later versions to an earlier version's config, and rename optim.sharded.
 
     The keys are those of `LATER`. Siamese schemes, and no others, had none for a queue.
     """
@@ -165,7 +165,7 @@ def argument_types(factory: Callable[..., object]) -> dict[str, object]:
 
 
 def require(key: str, value: object, kind: object) -> None:
-    """Raise UserError if the value of a config key does not fit its type."""
+    """Raise UserError if a value does not fit the type of a config key."""
     if not fits(value, kind):
         text = " ".join(repr(value).split())[:80]
         raise UserError(f"config key {key!r} expects {describe_type(kind)}, got {text}")
@@ -195,7 +195,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def describe_type(kind: object) -> str:
-    """Return a type in words, such as "float", "int or None", "tuple of float"."""
+    """Return the type of a config key in words, such as "float" or "tuple of float"."""
     origin = typing.get_origin(kind) or kind
     if origin is Callable:
         return "a schedule"

@@ -1,1 +1,1 @@
-"""What a run writes: the terminal, its log, metrics and other files."""
+"""Output of a run: text on the terminal, the log, metrics and other files."""

@@ -20,7 +20,7 @@ LEASE = 100.0  # seconds after its last renewal at which a lease has expired
 
 
 class Parts:
-    """A text file in a bucket that is appended to: a folder with an object for each part of it.
+    """A growing text file in a bucket, stored as a folder with an object for each part of the text.
 
     The last part is written again, as a whole, until it has `PART_BYTES`.
 
@@ -55,7 +55,7 @@ class Parts:
 
 
 class InUse(Exception):
-    """A lease whose owner is alive."""
+    """Raised for a lease that a living process owns."""
 
     def __init__(self, owner: "Owner") -> None:
         super().__init__(owner.name)
@@ -63,7 +63,7 @@ class InUse(Exception):
 
 
 class Owner(NamedTuple):
-    """The owner of a lease: a random token, its process and host, and whether it released it."""
+    """The owner of a lease: random token, process, host, and whether the lease was released."""
 
     token: str
     pid: int
@@ -72,11 +72,11 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return process and host in words."""
+        """Return the owner's process and host in words."""
         return f"process {self.pid} on {self.host.partition('?')[0]}"
 
     def is_dead(self) -> bool:
-        """Return True if the owner has released its lease, or is a dead process of this host."""
+        """Return True if the owner has released the lease, or is a dead process of this host."""
         if self.released or self.host != _host():
             return self.released
         try:
@@ -89,7 +89,7 @@ class Owner(NamedTuple):
 
 
 def _host() -> str:
-    """Return the name of this host, with that of the namespace of its processes in a container."""
+    """Return the name of this host and, on Linux, of the namespace of the process ids."""
     with suppress(OSError):
         return f"{socket.gethostname()}?{os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
@@ -113,7 +113,7 @@ class Lease:
         self._stop = threading.Event()
 
     def acquire(self, *, wait: bool = False) -> Owner | None:
-        """Take the lease, and return the owner from which it was taken over, if any.
+        """Take the lease, and return the previous owner if the lease was taken over from one.
 
         Args:
             wait: whether to wait for an owner that is alive.
@@ -151,7 +151,7 @@ class Lease:
         return self._last()[1]
 
     def release(self) -> None:
-        """Mark the lease as free, unless another process has taken it over."""
+        """Mark the lease as released, unless another process has taken the lease over."""
         self._stop.set()
         self._thread.join()  # The thread could write the lease once more after its release.
         if self.owner() == self.me:
@@ -187,7 +187,7 @@ class Lease:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the `Lease` of a folder, after waiting until it is free."""
+    """Wait until the `Lease` of a folder is free, and hold the lease during the with block."""
     lease = Lease(path)
     lease.acquire(wait=True)
     try:

@@ -39,7 +39,7 @@ screen = _PlainConsole(
 
 
 def show(line: str) -> None:
-    """Print a line to stdout. It is not wrapped at the width of the terminal."""
+    """Print a line to stdout, without wrapping it at the width of the terminal."""
     screen.print(escape(line), soft_wrap=True)
 
 
@@ -66,7 +66,7 @@ class _Stream(io.FileIO):
 
 
 def outlive_terminal() -> None:
-    """Let this process go on when its terminal or the reader of its output is gone, like nohup.
+    """Let this process continue when the terminal or the reader of a pipe is gone, like nohup.
 
     Output that cannot be written is dropped. Characters that the encoding of a stream lacks are
     written as escapes. Streams that were replaced, as by a test, stay as they are.

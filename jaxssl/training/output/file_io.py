@@ -28,7 +28,7 @@ PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
 
 def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
-    """Open a file for reading, unless it is a device, a pipe or too large.
+    """Open a regular file for reading. Devices, pipes and files that are too large are refused.
 
     Links are followed. A pipe without a writer does not block.
 
@@ -58,7 +58,7 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
-    """Read a JSON document of at most so many bytes.
+    """Read a JSON file of at most ``most`` bytes.
 
     Raises:
         OSError: as `open_file`.
@@ -110,12 +110,12 @@ def write_json(path: Path, document: object) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically by UTF-8 text."""
+    """Replace the content of a file atomically by a text in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically."""
+    """Replace the content of a file atomically by these bytes."""
     write_chunks(path, [content])
 
 
@@ -143,7 +143,7 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes and threads from changing a file between reading and writing it.
+    """Lock a file, so that no other process or thread changes the file during the with block.
 
     The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release.
 

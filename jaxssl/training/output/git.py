@@ -1,4 +1,4 @@
-"""Find the git commit of the source code, which is stored with measured results."""
+"""Find the git commit of the code, which is stored with measured results."""
 
 import functools
 import os

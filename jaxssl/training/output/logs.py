@@ -15,7 +15,7 @@ SCREEN = "screen"  # name of the handler that writes to the screen
 
 
 class _Formatter(logging.Formatter):
-    """Formats a record as one printable line."""
+    """Formats a log record as one printable line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = escape(record.message)
@@ -89,7 +89,7 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the log and all other text off the screen. The log file of a run still gets the log."""
+    """Keep log messages and other text off the screen. They still go to the log file of a run."""
     log_to_screen()
     before, screen.quiet = screen.quiet, True
     try:

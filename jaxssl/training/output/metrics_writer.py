@@ -68,7 +68,7 @@ class MetricsWriter:
             logger.write(step, metrics)
 
     def sync(self) -> None:
-        """Wait until metrics.jsonl is on disk, where it survives a crash of the machine."""
+        """Wait until metrics.jsonl is on disk, where the file survives a crash of the machine."""
         with explain_write_errors(self._path):
             if isinstance(self._file, Parts):
                 self._file.sync()

@@ -1,1 +1,1 @@
-"""The folder of a run: its identity, lock and checkpoints."""
+"""The folder of a run (workdir): the run's identity, lock and checkpoints."""

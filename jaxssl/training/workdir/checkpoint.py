@@ -63,7 +63,7 @@ class Facts(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint.
+    """A restored checkpoint: step, training state and metadata.
 
     Attributes:
         step: number of steps done.
@@ -101,7 +101,7 @@ class Manager:
     def save(
         self, step: int, state: object, data: object, config: object, knn_top1: float | None
     ) -> None:
-        """Start to write a checkpoint. The state may be donated as soon as this returns."""
+        """Start to write a checkpoint in the background. The state may be donated afterwards."""
         sums = digests.compute(state)
         values = {"step": step, "data": data, "config": config, "score": knn_top1}
         facts = json.dumps(values | {"checksums": sums, **self._record})
@@ -121,7 +121,7 @@ class Manager:
         return [step in {*existing[-NUM_LATEST:], best} for step in existing]
 
     def wait_until_finished(self) -> None:
-        """Wait until all checkpoints are written."""
+        """Wait until all checkpoints that were started are written."""
         with explain_write_errors(self._folder, Exception):
             buckets.call_while_up(self._folder, self._orbax.wait_until_finished)
 
@@ -158,7 +158,7 @@ def best_step(workdir: Path) -> int:
 
 
 def _read_score(workdir: Path, step: int) -> float | None:
-    """Return the k-NN accuracy in a checkpoint, or None if it is missing or damaged."""
+    """Return the k-NN accuracy in a checkpoint's metadata, or None if missing or damaged."""
     try:
         with _explain_damage(workdir, step):
             return _read_facts(workdir, step).score
@@ -174,7 +174,7 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
 
 
 def restore(workdir: Path, template: object) -> Restored:
-    """Restore the latest checkpoint that can be read, whichever devices wrote it.
+    """Restore the latest readable checkpoint, which may be from other devices.
 
     A warning names later ones that cannot be read.
 
@@ -367,7 +367,7 @@ def _digest(text: str) -> str:
 
 
 def _read_numpy(folder: Path) -> object:
-    """Read the arrays of a checkpoint as NumPy arrays, without the other processes."""
+    """Read a checkpoint as NumPy arrays in this process alone, without waiting for others."""
     process = distributed.process_index()
     options = ocp.options.MultiprocessingOptions()
     if distributed.process_count() > 1:

@@ -1,4 +1,4 @@
-"""Goodput: the share of the wall time of a run that training steps took, and what took the rest."""
+"""Goodput: which share of a run's wall time training steps took, and what took the rest."""
 
 import time
 from collections.abc import Callable
@@ -40,13 +40,13 @@ class Goodput:
         self.lap("restarts" if resumes else "start")
 
     def lap(self, part: str) -> None:
-        """Count the time since the last call as ``part``."""
+        """Count the wall time since the last call of this method as time of ``part``."""
         now = time.perf_counter()
         self._seconds[part] += now - self._last
         self._last = now
 
     def call(self, part: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Return ``function(*arguments)``. Its time counts as ``part``, that before as steps."""
+        """Call a function, and count the call's time as ``part`` and the time before as steps."""
         self.lap("steps")
         result = function(*arguments)
         self.lap(part)
@@ -82,7 +82,7 @@ def read(workdir: Path) -> Settings | None:
 
 
 def describe(document: Settings) -> str:
-    """Return the shares of the wall time in words, the largest parts first."""
+    """Describe how the wall time is shared between steps, input and so on, the largest first."""
     seconds = {part: float(document["seconds"][part]) for part in PARTS}
     total = max(sum(seconds.values()), 1e-9)
     parts = sorted(seconds, key=lambda part: -seconds[part])

@@ -1,4 +1,4 @@
-"""Open the workdir of a run: its lock, config and log, with clear write errors."""
+"""Open the workdir of a run: take the lock, write the config, and start the log."""
 
 import fnmatch
 import os
@@ -138,7 +138,7 @@ def check_name(workdir: Path) -> None:
 
 
 def check_links(workdir: Path) -> None:
-    """Raise UserError if an entry of a workdir is a link out of it, which a run could write to."""
+    """Raise UserError if a workdir contains a link to outside, through which a run could write."""
     inside = workdir.resolve()
     for path in sorted(workdir.iterdir()):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):

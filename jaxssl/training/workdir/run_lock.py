@@ -1,4 +1,4 @@
-"""Lock a workdir, so that one run at a time uses it."""
+"""Lock a workdir, so that only one run at a time uses the folder."""
 
 import socket
 import sys
@@ -68,7 +68,7 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _checked(check: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Raise the error of ``check``, if it has one, in place of any exception of the with block."""
+    """Yield ``check``. If the with block fails and ``check()`` too, raise the error of ``check``."""
     try:
         yield check
     except Exception as error:
@@ -104,7 +104,7 @@ def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
 
 
 def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
-    """Raise UserError unless the owner file of a workdir names this run by its token."""
+    """Raise UserError unless the owner file of a workdir contains the token of this run."""
     for pause in (0.2, 0.0):
         owner = lease.owner
         if owner and owner.token == token:

@@ -1,4 +1,4 @@
-"""The identity of a run, which its checkpoints record: an id, the data, and the environment.
+"""The identity of a run, which every checkpoint records: an id, the data, and the environment.
 
 A run resumes from its own checkpoints only, and all of its processes must agree.
 """
@@ -35,7 +35,7 @@ LOCAL_KEYS = ("data.dir", "data.workers")
 
 
 class RunRecord(NamedTuple):
-    """The identity of a run.
+    """The identity of a run: id, training data, environment and initial weights.
 
     Attributes:
         run: random id, drawn when the run starts. None before that.
@@ -52,7 +52,7 @@ class RunRecord(NamedTuple):
 
 
 def environment() -> dict[str, object]:
-    """Return the versions, settings and kind of device that change the numbers of a run."""
+    """Return package versions, JAX settings and device kind, on which a run's numbers depend."""
     return {
         "jaxssl": jaxssl.__version__,
         **{name: version(name) for name in PACKAGES},
@@ -62,7 +62,7 @@ def environment() -> dict[str, object]:
 
 
 def read(workdir: Path) -> str | None:
-    """Return the id of the run in a workdir, or None if it has none yet.
+    """Return the id of the run in a workdir, or None if no id has been written yet.
 
     Raises:
         UserError: if the file is damaged.
@@ -130,7 +130,7 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
 
 
 def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
-    """Write the id of a run and the report of its first weights to its workdir, unless done.
+    """Write a run's id and the report about the initial weights to the workdir, unless done.
 
     A workdir without an id takes the one of its checkpoints. The caller holds the lock.
 

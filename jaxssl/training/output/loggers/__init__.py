@@ -1,4 +1,4 @@
-"""Loggers of training metrics. Each file with a function `logger` is one, found by its name.
+"""Loggers of training metrics: one per file, with a function `logger`, named after the file.
 
 ``logger(workdir, step, config) -> Logger`` opens the log of a run that starts or resumes at a step.
 A file whose logger needs an optional package names the package in ``PACKAGE``.
@@ -27,11 +27,11 @@ class Logger(Protocol):
         """Make sure that the metrics survive a crash, as far as the logger can."""
 
     def close(self) -> None:
-        """End the log, after which the same run may resume it."""
+        """Close the log. The same run may open and continue it later."""
 
 
 class ServiceState:
-    """Identity of a run at a tracking service, and the last step that was sent to it.
+    """Identity of a run at a tracking service, and the last step sent to the service.
 
     It is stored in the workdir, so that a resumed run continues the same log and sends no step
     twice.
@@ -85,7 +85,7 @@ class ServiceLogger:
 
 
 def check(names: Sequence[str]) -> None:
-    """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
+    """Raise UserError if a logger of the config key `log` is unknown or needs a missing package."""
     for name in names:
         if components.is_custom(name):
             try:

@@ -44,7 +44,7 @@ class MLflow:
         """Do nothing, because each step is sent at once."""
 
     def close(self) -> None:
-        """End the run, as killed if an exception or a signal has stopped it."""
+        """End the MLflow run, as killed if an exception or a signal has stopped training."""
         status = "FINISHED" if sys.exc_info()[0] is None else "KILLED"
         self._client.set_terminated(self._state.id, status)
 

@@ -35,7 +35,7 @@ class TensorBoard:
                 self._events.write_event(event)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write an event for each metric."""
+        """Write one TensorBoard event for each metric of a step."""
         with explain_write_errors(self._path):
             for name, value in metrics.items():
                 event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
@@ -69,7 +69,7 @@ class TensorBoard:
 
 
 def _prefix(path: Path) -> Path:
-    """Return the start of the name of a new event file, ``path`` unless the clock was set back.
+    """Return the start of a new event file's name, so that the name sorts after earlier ones.
 
     TensorBoard reads event files in the order of their names, which contain the time.
     """
@@ -82,5 +82,5 @@ def _prefix(path: Path) -> Path:
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, object]) -> TensorBoard:
-    """Open the events of a run."""
+    """Open a new TensorBoard event file for a run."""
     return TensorBoard(workdir, step)

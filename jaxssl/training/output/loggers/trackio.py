@@ -1,4 +1,4 @@
-"""Trackio, in its local database. TRACKIO_DIR selects the folder of the database."""
+"""Trackio, with a local database. TRACKIO_DIR selects the folder of the database."""
 
 import os
 import uuid

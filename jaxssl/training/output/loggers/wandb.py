@@ -1,4 +1,4 @@
-"""Weights & Biases. Its environment variables, such as WANDB_MODE=offline, apply."""
+"""Weights & Biases. Environment variables of wandb, such as WANDB_MODE=offline, apply."""
 
 import os
 import uuid
