@@ -68,7 +68,7 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _checked(check: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Yield ``check``. If the with block fails and ``check()`` too, raise the error of ``check``."""
+    """Yield ``check``. If the with block fails and ``check()`` does too, raise the latter error."""
     try:
         yield check
     except Exception as error:
