@@ -270,7 +270,7 @@ def fetch(path: str | PathLike[str]) -> Path:
     with _explain(path, "read"):
         objects = _file_system().find(text, detail=True)
     if not objects:
-        raise UserError(f"{text} does not exist")
+        raise UserError(f"the file or folder {text} does not exist in the bucket")
     listing = sorted((name, x["size"], x.get("generation")) for name, x in objects.items())
     size = sum(x["size"] for x in objects.values())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxssl" / "buckets"

@@ -240,9 +240,9 @@ def read_file(name: str) -> tuple[Path, bytes]:
     try:
         if path not in contents:
             if path.exists() and not path.is_file():
-                raise OSError(errno.EINVAL, "it is not a regular file")
+                raise OSError(errno.EINVAL, "the path is not a regular file")
             if path.stat().st_size > MOST_BYTES:
-                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes")
+                raise OSError(errno.EFBIG, f"the file has more than {MOST_BYTES} bytes")
             contents[path] = path.read_bytes()
         return path, contents[path]
     except OSError as error:

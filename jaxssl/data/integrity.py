@@ -52,7 +52,7 @@ def check_num_records(folder: Path, split: str, expected: int) -> None:
     paths = sorted(folder.glob(f"*-{split}.array_record-*"))
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:
-        raise damaged(folder, f"{split}: {count} records, not {expected}")
+        raise damaged(folder, f"the split {split} has {count} records, not {expected}")
 
 
 def damaged(folder: Path, reason: str) -> UserError:
@@ -87,14 +87,16 @@ def _check_features(folder: Path, tree: Settings) -> None:
             lines = path.read_text(encoding="utf-8").split("\n")  # one class name per line
             number, expected = sum(map(bool, map(str.strip, lines))), feature["classLabel"]
             if number != int(expected.get("numClasses", 0)):
-                raise ValueError(f"{path.name} has {number} names, features.json {expected}")
+                raise ValueError(
+                    f"{path.name} has {number} class names, but features.json says {expected}"
+                )
 
 
 def _check_splits(folder: Path, tree: Settings) -> None:
     """Check that the splits have different names and possible sizes."""
     names = [split["name"] for split in tree["splits"]]
     if len(set(names)) < len(names):
-        raise ValueError(f"its metadata name a split twice: {names!r:.80}")
+        raise ValueError(f"the metadata name a split twice: {names!r:.80}")
     for split in tree["splits"]:
         lengths = [int(length) for length in split.get("shardLengths", [])]
         if len(lengths) > MAX_SHARDS or not all(0 <= x <= MAX_RECORDS for x in lengths):

@@ -234,7 +234,9 @@ def _find_directions(
     finite = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
     rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in finite])
     if len(rows) < training.directions:
-        raise ValueError(f"{training.directions} directions need more than {len(rows)} normals")
+        raise ValueError(
+            f"{training.directions} directions of normals need more than {len(rows)} pixels"
+        )
     means = KMeans(training.directions, random_state=seed).fit(rows).cluster_centers_
     return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 

@@ -150,7 +150,9 @@ def make_tuner(
         ValueError: on an unknown augmentation, or fewer than two classes.
     """
     if training.augment not in AUGMENTS:
-        raise ValueError(f"augment must be one of {', '.join(AUGMENTS)}, got {training.augment!r}")
+        raise ValueError(
+            f"fine-tuning's augment must be one of {', '.join(AUGMENTS)}, got {training.augment!r}"
+        )
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
     step = _make_step(pretrained, training, num_classes, mesh)

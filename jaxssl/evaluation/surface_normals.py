@@ -88,7 +88,7 @@ def check(source: Source, data: Settings) -> None:
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
         if shape != expected:
-            raise ValueError(f"{path} has the shape {shape}, expected {expected} as its image")
+            raise ValueError(f"{path} has the shape {shape}, expected {expected} like the image")
 
 
 def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Picture, np.ndarray]]:

@@ -115,7 +115,9 @@ def pack(
         tag = np.concatenate([graph.tag for graph in members])
         edge = np.concatenate([g.edge + start for g, start in zip(members, starts, strict=True)])
         if len(tag) > room.nodes or len(edge) > room.edges:
-            raise ValueError(f"{len(tag)} nodes and {len(edge)} edges do not fit into {room}")
+            raise ValueError(
+                f"the graphs' {len(tag)} nodes and {len(edge)} edges do not fit into {room}"
+            )
         out["x"][row, np.arange(len(tag)), tag] = 1
         out["graph"][row, : len(tag)] = np.repeat(np.arange(len(members)), sizes)
         out["edge"][row, : len(edge)] = edge
@@ -189,7 +191,7 @@ def open_graphs(
     """
     count = metadata.get("num_tags")
     if type(count) is not int or not 0 < count <= integrity.MAX_CLASSES:
-        raise integrity.damaged(folder, f"its num_tags is {count!r:.80}")
+        raise integrity.damaged(folder, f"the number of node tags is {count!r:.80}")
     return Opened((count,), _decode)
 
 

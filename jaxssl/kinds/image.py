@@ -119,7 +119,7 @@ def _check_shape(
     valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
     valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
     if not valid or not all(side is None or integrity.is_side(side) for side in shape):
-        raise integrity.damaged(folder, f"its images have shape {shape!r:.80}")
+        raise integrity.damaged(folder, f"the images have shape {shape!r:.80}")
     return (shape[0], shape[1], channels or (1 if shape[2] == 1 else 3))
 
 

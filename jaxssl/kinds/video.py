@@ -109,7 +109,7 @@ def open_clips(
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
     if not valid or not all(map(integrity.is_side, shape[1:3] if shape[0] is None else shape[:3])):
-        raise integrity.damaged(folder, f"its clips have shape {shape!r:.80}")
+        raise integrity.damaged(folder, f"the clips have shape {shape!r:.80}")
     return Opened(tuple(shape), partial(_decode, side=shape[1]))
 
 

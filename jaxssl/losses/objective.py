@@ -234,11 +234,11 @@ def check(ranges: Ranges, **hyper: object) -> None:
             if value not in options:
                 listed = ", ".join(f'"{option}"' for option in options)
                 expected = f"one of {listed}" if options else " and ".join(valid)
-                raise ValueError(f"{name} must be {expected}, got {value!r}")
+                raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
             continue
         for predicate in set(valid) - set(options):
             if not np.all(PREDICATES[predicate](np.asarray(value))):
-                raise ValueError(f"{name} must be {predicate}, got {value}")
+                raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 
 
 def _or_schedule(annotation: type) -> object:
@@ -252,5 +252,7 @@ def _pop_number(name: str, hyper: Hyper) -> float:
         raise ValueError(f"learn must name hyper-parameters of {sorted(hyper)}, got {name!r}")
     value = hyper.pop(name)
     if callable(value) or isinstance(value, str | bool):
-        raise ValueError(f"{name} is learned and must start from a number, got {value!r}")
+        raise ValueError(
+            f"hyper-parameter {name} is learned and must start from a number, got {value!r}"
+        )
     return float(value)

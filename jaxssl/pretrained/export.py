@@ -68,7 +68,9 @@ def export(
         stem = f"{path.name}-{pretrained.metadata['step']}"
         default, results = path / "export", path
     if out is None and not default.resolve().is_relative_to(default.parent):
-        raise UserError(f"{default} is a symbolic link to another folder; see --out")
+        raise UserError(
+            f"the output folder {default} is a symbolic link to another folder; see --out"
+        )
     out = out or default
     try:
         pretrained = timm_format.prepare(pretrained)

@@ -70,7 +70,7 @@ def read_settings(folder: Path) -> tuple[Settings, Settings]:
     if not vision.get("use_swiglu_ffn") and not vision.get("use_gated_mlp"):
         net["activation"] = ACTIVATIONS.get(vision.get("hidden_act"))
     if vision.get("rope_theta", 100.0) != 100:
-        raise ValueError(f"rope_theta must be 100, got {vision['rope_theta']!r:.40}")
+        raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
     if clip.get("model_cfg", {}).get("quick_gelu") or "quickgelu" in str(
         config.get("architecture")
     ):
@@ -114,7 +114,8 @@ def _processor_inputs(settings: Settings) -> Settings:
     if "resample" in settings:
         if settings["resample"] not in RESAMPLE:
             raise ValueError(
-                f"resample must be one of {RESAMPLE}, got {settings['resample']!r:.40}"
+                "the image processor's resample must be one of "
+                f"{RESAMPLE}, got {settings['resample']!r:.40}"
             )
         inputs["interpolation"] = RESAMPLE[settings["resample"]]
     size, window = settings.get("size"), settings.get("crop_size")

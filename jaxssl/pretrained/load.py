@@ -215,7 +215,8 @@ def _require_shapes(variables: Variables, expected: Variables) -> None:
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ValueError(
-                f"{name} has the shape {ours.get(name)}, but the config makes {theirs.get(name)}"
+                f"the array {name} has the shape {ours.get(name)}, but the config makes "
+                f"{theirs.get(name)}"
             )
 
 

@@ -63,7 +63,7 @@ def start(
     source = load_pretrained(config.init, trust=trust, **settings)
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
-        raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
+        raise UserError(f"the encoder {config.init} has no {absent[0]}; set init_projector=False")
     stats = carried.batch_stats
     ours = {name: {"params": params[name], "batch_stats": stats[name]} for name in names}
     theirs = _by_name({name: source.variables[name] for name in names})

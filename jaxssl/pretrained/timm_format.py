@@ -32,7 +32,9 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
         if net.positions == "rotary":
             absent |= {f"blocks.{i}.attn.qkv.bias" for i in range(net.layers)}
         if left := sorted(absent & {*arrays}):
-            raise ValueError(f"timm's {name} has no parameter {left[0]}; choose --to safetensors")
+            raise ValueError(
+                f"timm's network {name} has no parameter {left[0]}; choose --to safetensors"
+            )
     statistics = {
         key: [float(x) for x in getattr(inputs, key)]
         * (inputs.channels // len(getattr(inputs, key)))
@@ -75,7 +77,7 @@ def network(net: nn.Module, size: int) -> tuple[str, Settings]:
         _require(net, depths=len(net.depths) == 4)
         version = "v2" if net.response_norm else ""
         return f"convnext{version}_tiny", {"depths": [*net.depths], "dims": [*net.widths]}
-    raise ValueError(f"timm has no {type(net).__name__} like this; choose --to safetensors")
+    raise ValueError(f"timm has no such {type(net).__name__}; choose --to safetensors")
 
 
 def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:

@@ -44,7 +44,7 @@ def opened(path: Path) -> Iterator[tuple[object, Read]]:
 def _open_zip(archive: zipfile.ZipFile) -> tuple[object, Read]:
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
-        raise ValueError("it is a zip archive that torch.save did not write")
+        raise ValueError("the file is a zip archive that torch.save did not write")
     prefix = names[0].removesuffix("data.pkl")
 
     @lru_cache(maxsize=1)  # Tensors that share a storage mostly follow each other.
@@ -63,10 +63,10 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[object, Read]:
 
 def _open_stream(file: mmap.mmap) -> tuple[object, Read]:
     if file[:1] != b"\x80":
-        raise ValueError("not a file of torch.save")
+        raise ValueError("the content is not a file of torch.save")
 
     if pickle_reader.load(file)[0] != MAGIC or pickle_reader.load(file)[0] != PROTOCOL:
-        raise ValueError("a pickle, but not one of torch.save")
+        raise ValueError("the file is a pickle, but not one of torch.save")
     _require_little_endian(pickle_reader.load(file)[0]["little_endian"])
     saved, dtypes = pickle_reader.load(file)
     keys, _ = pickle_reader.load(file)

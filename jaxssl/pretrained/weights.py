@@ -114,7 +114,7 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         described = folders.read_settings(path if folder else path.parent) if beside else ({}, {})
         for file in files:
             if not file.stat().st_size:
-                raise UserError(f"{file} is empty")
+                raise UserError(f"the weights file {file} is empty")
             if file.stat().st_size < MAX_LFS_POINTER and file.read_bytes().startswith(LFS_POINTER):
                 raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
         with ExitStack() as stack:
@@ -265,10 +265,12 @@ def _parse_header(text: str, num_arrays: int) -> tuple[Settings, dict[str, objec
     """
     entries = json.loads(text)
     if entries["version"] not in (1, VERSION):
-        raise ValueError(f"version must be 1 or {VERSION}, got {entries['version']!r:.20}")
+        raise ValueError(
+            f"the file format's version must be 1 or {VERSION}, got {entries['version']!r:.20}"
+        )
     inputs, config = input_settings.validate(entries["inputs"]), dict(entries["net"])
     if entries["precision"] not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}")
+        raise ValueError(f"the precision in the header must be one of {', '.join(PRECISIONS)}")
     if (config.get("layers") or 0) > num_arrays:
         raise ValueError(f"the header claims {config['layers']} layers of {num_arrays} arrays")
     return entries, config, inputs

@@ -113,7 +113,9 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
         with np.load(raw, allow_pickle=False) as file:
             size = sum(entry.file_size for entry in file.zip.infolist())
             if size > MOST_GALLERY:
-                raise ValueError(f"its arrays have {size} bytes, more than {MOST_GALLERY}")
+                raise ValueError(
+                    f"the arrays have {size} bytes, more than the limit of {MOST_GALLERY}"
+                )
             return dict(file)
 
 

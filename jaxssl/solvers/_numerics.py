@@ -148,4 +148,4 @@ def require_positive(**numbers: object) -> None:
     """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
     for name, value in numbers.items():
         if isinstance(value, int | float) and not value > 0:
-            raise ValueError(f"{name} must be > 0, got {value}")
+            raise ValueError(f"solver setting {name} must be > 0, got {value}")

@@ -320,7 +320,7 @@ def _read_earlier(
     scale, recorded = run_results.read_runs(path)
     refused = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
-        raise UserError(f"{refused}: its scale is {scale!r}, not {setting.scale!r}")
+        raise UserError(f"{refused}: the scale of its runs is {scale!r}, not {setting.scale!r}")
     digests: dict[str, str] = {}  # fingerprint of the data by the text of the data config
     runs = {}
     for name, result in recorded:

@@ -60,7 +60,9 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
             trips = TRIPS.search(line)
             for key, count in sum(inner, Counter[Collective]()).items():
                 if operation in ("while", "conditional") and not trips:
-                    raise ValueError("a collective in a loop of unknown length, or in a branch")
+                    raise ValueError(
+                        "a collective operation is in a loop of unknown length, or in a branch"
+                    )
                 actual[key] += count * int(trips[1] if trips else 1)
         return actual
 

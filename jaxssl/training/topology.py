@@ -98,6 +98,8 @@ def torus(chips: int, dimensions: int) -> list[int]:
     """Return the sides of a pod of 2^k chips, which are as equal as possible."""
     power = max(0, chips.bit_length() - 1)
     if chips != 2**power:
-        raise ValueError("no such pod; give the sides of its torus, as in v5p:4x4x12")
+        raise ValueError(
+            "there is no pod of this size; give the sides of its torus, as in v5p:4x4x12"
+        )
     sides = sorted(2 ** ((power + i) // dimensions) for i in range(dimensions))
     return sides if sides[0] > 1 else sides[::-1]

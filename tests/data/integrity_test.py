@@ -60,7 +60,7 @@ def test_feature_classes_outside_tfds_are_not_imported(labelled_set, tmp_path, m
         (
             "features.json",
             lambda x: x["featuresDict"]["features"]["label"]["classLabel"].update(numClasses="2"),
-            "label.labels.txt has 3 names",
+            "label.labels.txt has 3 class names",
         ),
         ("metadata.json", lambda x: x.update(shape=[8, 0, 3]), "images have shape [8, 0, 3]"),
         (
@@ -85,7 +85,7 @@ def test_another_number_of_records_than_announced_is_rejected(labelled_set, more
     [path] = root.glob("*-train.array_record-*")
     number = ArrayRecordReader(str(path)).num_records()
     integrity.check_num_records(root, "train", number)
-    with refused(str(root), f"train: {number} records, not {number + more}"):
+    with refused(str(root), f"the split train has {number} records, not {number + more}"):
         integrity.check_num_records(root, "train", number + more)
 
 

@@ -243,7 +243,7 @@ class Means(SimpleNamespace):
 
 def test_images_without_fitting_normals_are_refused(folder, tmp_path, monkeypatch):
     net, out, file = make_encoder(resnet.net(depth=18, width=4)), tmp_path / "out", "test/6.npy"
-    shape = "expected [32, 48, 3] as its image"
+    shape = "expected [32, 48, 3] like the image"
     for normals_of, parts in (
         (None, (f"the image test/6.png has no normals; expected {folder / file} [32, 48, 3]",)),
         (np.zeros((16, 48, 3)), (f"{folder / file} has the shape [16, 48, 3]", shape)),

@@ -305,7 +305,7 @@ def test_only_cells_and_seeds_that_a_document_lacks_are_trained(continue_grid):
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (("scale",), "small", "its scale is 'small', not 'tiny'"),
+        (("scale",), "small", "the scale of its runs is 'small', not 'tiny'"),
         (("data", "config", "epochs"), 7, "nt_xent, 8, seed 0 has another config (epochs: 7 "),
         (
             ("data", "runs", 1, "config", "loss.alpha"),

@@ -14,7 +14,7 @@ def require_fractions(**settings: float) -> None:
     """Raise a ValueError for the first augmentation setting outside of [0, 1]."""
     for name, value in settings.items():
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be in [0, 1], got {value}")
+            raise ValueError(f"augmentation setting {name} must be in [0, 1], got {value}")
 
 
 def needs_rgb(settings: Mapping[str, object]) -> list[str]:

@@ -42,11 +42,11 @@ def recipe(
         ValueError: if a setting is out of range.
     """
     if crop not in CROPS:
-        raise ValueError(f"crop must be one of {CROPS}, got {crop!r}")
+        raise ValueError(f"augmentation setting crop must be one of {CROPS}, got {crop!r}")
     if policy not in POLICIES:
-        raise ValueError(f"policy must be one of {POLICIES}, got {policy!r}")
+        raise ValueError(f"augmentation policy must be one of {POLICIES}, got {policy!r}")
     if num_ops < 0:
-        raise ValueError(f"num_ops must be >= 0, got {num_ops}")
+        raise ValueError(f"augmentation setting num_ops must be >= 0, got {num_ops}")
     require_fractions(flip=flip, erasing=erasing)
 
     def random_crop(u: Array, image: Array) -> Array:

@@ -128,7 +128,7 @@ class _Streams:
             elif stream.needs_input:
                 data = self._file.read(CHUNK)
                 if not data:
-                    raise EOFError("it was cut short")
+                    raise EOFError("the compressed data were cut short")
             try:
                 out = stream.decompress(data, size)
             except OSError as error:  # raised by bz2 for damaged data

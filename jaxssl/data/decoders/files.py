@@ -285,7 +285,7 @@ def _read_zip_entry(
 
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
-        raise OSError(f"larger than {max_bytes >> 20} MiB")
+        raise OSError(f"is larger than {max_bytes >> 20} MiB")
 
 
 def _safe_name(name: str, root: Path) -> str:

@@ -150,12 +150,12 @@ def _parse_many_files(texts: Mapping[str, bytes | None]) -> Graphs:
     if texts["node_labels"] is not None:
         tags = _first_column(texts["node_labels"])
     if len(tags) != len(graph_of):
-        raise ValueError(f"{len(tags)} nodes have a tag, but {len(graph_of)} have a graph")
+        raise ValueError(f"{len(tags)} nodes have a label, but {len(graph_of)} belong to a graph")
     if len(graph_of) == 0 or (np.diff(graph_of) < 0).any():
         raise ValueError("the nodes of a graph are not consecutive")
     if graph_of[0] < 1 or graph_of[-1] > len(labels):
         wrong = graph_of[0] if graph_of[0] < 1 else graph_of[-1]
-        raise ValueError(f"nodes belong to graph {wrong} of {len(labels)}")
+        raise ValueError(f"nodes belong to graph {wrong}, but graphs are 1 to {len(labels)}")
     _require_nodes(edges, len(graph_of), 1)
     if (graph_of[edges[:, 0]] != graph_of[edges[:, 1]]).any():
         raise ValueError("an edge joins two graphs")
@@ -179,7 +179,9 @@ def _parse_one_file(text: bytes) -> Graphs:
             tag, degree, *rest = next(lines).split()
             neighbours = rest[: int(degree)]  # Attributes may follow the neighbours.
             if len(neighbours) < int(degree):
-                raise ValueError(f"node {node} has {len(neighbours)} of {degree} neighbours")
+                raise ValueError(
+                    f"node {node} lists {len(neighbours)} neighbours, but claims {degree}"
+                )
             tags.append(int(tag))
             edges += [(node, int(other)) for other in neighbours]
         graphs.append((np.array(tags, np.int64), np.array(edges, np.int64).reshape(-1, 2)))
@@ -204,7 +206,9 @@ def _normalise(graphs: Sequence[tuple[np.ndarray, np.ndarray]], labels: list[int
 def _require_nodes(edges: np.ndarray, n: int, first: int) -> None:
     wrong = edges[(edges < 0) | (edges >= n)]
     if len(wrong):
-        raise ValueError(f"an edge has node {wrong[0] + first} of {n}, counted from {first}")
+        raise ValueError(
+            f"an edge has node {wrong[0] + first}, but nodes are {first} to {n - 1 + first}"
+        )
 
 
 def _integers(text: bytes) -> np.ndarray:

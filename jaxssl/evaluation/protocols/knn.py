@@ -128,7 +128,7 @@ def predict(
     labels = _check_labels(train_labels, train_features)
     if k < 1 or not 0 < temperature < np.inf:
         raise ValueError(
-            f"k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
+            f"k-NN's k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
         )
     if weight not in WEIGHTS:
         raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")

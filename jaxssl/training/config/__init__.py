@@ -199,7 +199,7 @@ def _from_json(document: Any) -> ConfigDict:
         raise ValueError(one_line(error)) from error
     for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
         if not isinstance(config.get(group), ConfigDict):
-            raise ValueError(f"it lacks the group {group!r}")
+            raise ValueError(f"the config lacks the group {group!r}")
     return config
 
 

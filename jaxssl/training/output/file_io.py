@@ -41,7 +41,7 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
     """
     if buckets.is_bucket(path):
         if (size := path.stat().st_size) > most:
-            raise OSError(errno.EINVAL, f"its {size} bytes are more than {most}", str(path))
+            raise OSError(errno.EINVAL, f"its size of {size} bytes exceeds {most}", str(path))
         return path.open("rb")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(descriptor, "rb")
@@ -50,7 +50,7 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
     if not stat.S_ISREG(status.st_mode):
         reason = "it is not a regular file"
     elif status.st_size > most:
-        reason = f"its {status.st_size} bytes are more than {most}"
+        reason = f"its size of {status.st_size} bytes exceeds {most}"
     if reason:
         file.close()
         raise OSError(errno.EINVAL, reason, str(path))

@@ -264,7 +264,7 @@ def _read(
         state = jax.block_until_ready(state)
         digests.verify(state, facts.checksums)
         if facts.step not in (None, step):
-            raise ValueError(f"it was written at step {facts.step}")
+            raise ValueError(f"the checkpoint was written at step {facts.step}")
         return Restored(step, state, facts)
 
     errors: dict[int, UserError] = {}
@@ -353,12 +353,12 @@ def _read_facts(workdir: Path, step: int) -> Facts:
     """Read the metadata of a checkpoint without Orbax, which would wait for all processes."""
     document = file_io.read_json(_folder(workdir, step) / "facts" / "metadata")
     if document["digest"] != _digest(document["facts"]):
-        raise ValueError("its metadata file does not match its digest")
+        raise ValueError("the metadata do not match the digest in the metadata file")
     stored = json.loads(document["facts"])
     facts = Facts(*(stored.get(name) for name in Facts._fields))
     for name, kind in Facts.__annotations__.items():
         if not isinstance(getattr(facts, name), kind):
-            raise ValueError(f"its metadata has no valid {name!r}")
+            raise ValueError(f"the metadata have no valid {name!r}")
     return facts
 
 
@@ -382,7 +382,9 @@ def _read_numpy(folder: Path) -> object:
             tree = reader.metadata(folder).item_metadata.tree
             size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
             if size > SLACK + MOST_EXPANSION * file_io.count_bytes(folder):
-                raise ValueError(f"its arrays claim {size} bytes, much more than its files have")
+                raise ValueError(
+                    f"the arrays claim {size} bytes, much more than the checkpoint's files have"
+                )
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     finally:

@@ -87,7 +87,7 @@ def _read(path: Path, key: str) -> Settings | None:
     try:
         document = file_io.read_json(path)
         if not isinstance(document[key], str):
-            raise TypeError(f"{key!r} must be a text")
+            raise TypeError(f"the entry {key!r} must be a text")
         return document
     except JSON_ERRORS as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
