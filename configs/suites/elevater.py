@@ -12,7 +12,7 @@ from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """Return the suite: the protocol, its preset and its data sets."""
+    """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     both = {"train_split": "train+validation"}
     per_class = {"metric": "fewshot_5shot_mean_per_class"}
     parts = {"train_split": "train[:80%]", "test_split": "train[80%:]"}

@@ -23,7 +23,7 @@ FOLDERS = {
 
 
 def get_suite() -> dict[str, Any]:
-    """Return the suite: the protocol, its preset and its data sets."""
+    """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     suite = elevater.get_suite()
     folders = {k: {"name": "folder", "path": f"elevater/{v}"} for k, v in FOLDERS.items()}
     folders["Aircraft"]["metric"] = "fewshot_5shot_mean_per_class"

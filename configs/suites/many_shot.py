@@ -15,7 +15,7 @@ from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """Return the suite: the protocol, its preset and its data sets."""
+    """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     both = {"train_split": "train+validation"}
     per_class = {
         "protocol": "finetune:ssl_transfer_per_class",

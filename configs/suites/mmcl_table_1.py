@@ -13,7 +13,7 @@ from jaxssl.configs.suites import many_shot
 
 
 def get_suite() -> dict[str, Any]:
-    """Return the suite: the protocol, its preset and its data sets."""
+    """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     suite = many_shot.get_suite()
     sets = suite["datasets"]
     aircraft = {**sets["Pets"], "name": "folder", "path": "fgvc_aircraft"}

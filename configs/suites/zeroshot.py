@@ -10,7 +10,7 @@ from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """Return the suite: the protocol, its preset and its data sets."""
+    """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     return {
         "protocol": "zeroshot:photo",
         "metric": "zeroshot_top1",

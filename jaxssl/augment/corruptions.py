@@ -251,7 +251,7 @@ def brightness(u: Array, image: Array, severity: Array) -> Array:
 
 
 def contrast(u: Array, image: Array, severity: Array) -> Array:
-    """Reduce the difference of each channel of an image from its mean."""
+    """Reduce the difference of an image's channels from the mean of each channel."""
     mean = jnp.mean(image, axis=(0, 1), keepdims=True)
     factor = _select(severity, [0.75, 0.5, 0.4, 0.3, 0.15])
     return jnp.clip((image - mean) * factor + mean, 0, 1)

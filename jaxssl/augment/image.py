@@ -221,7 +221,7 @@ def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
 
 
 def erase(image: Array, box: Array) -> Array:
-    """Set the pixels of an image whose centre lies in ``box`` to 0.5, 0 in a network's input.
+    """Set the pixels whose centre lies in ``box`` to 0.5, which is 0 in a network's input.
 
     Args:
         image: [h, w, c].

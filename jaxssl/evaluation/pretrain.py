@@ -137,7 +137,7 @@ def _accuracy(
 
 
 def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
-    """Print the results of a finished run. Return False if it has not been evaluated yet."""
+    """Print the results of a finished run. Return False if the run has not been evaluated yet."""
     rows = results.read_results(workdir)
     evaluated = {row["step"] for row in rows if row["protocol"] != "online"} - {None, 0}
     is_extended = bool(evaluated) and step not in evaluated

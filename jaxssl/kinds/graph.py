@@ -35,7 +35,7 @@ Packed = dict[str, np.ndarray]
 
 
 class Graph(NamedTuple):
-    """An undirected graph: node tags and edges.
+    """An undirected graph: integer node labels (called tags) and edges.
 
     Attributes:
         tag: [n] int32, the tag of each node, in [0, number of tags).
@@ -184,19 +184,19 @@ def _round_up(counts: np.ndarray) -> Room:
 def open_graphs(
     folder: Path, features: object, metadata: Mapping[str, object], data: object
 ) -> Opened:
-    """Return shape and decoder of a prepared data set of graphs, from its number of node tags.
+    """Return shape and decoder of a prepared data set of graphs, from the number of node labels.
 
     Raises:
         UserError: if it is missing or impossible.
     """
     count = metadata.get("num_tags")
     if type(count) is not int or not 0 < count <= integrity.MAX_CLASSES:
-        raise integrity.damaged(folder, f"the number of node tags is {count!r:.80}")
+        raise integrity.damaged(folder, f"the number of node labels is {count!r:.80}")
     return Opened((count,), _decode)
 
 
 def describe(shape: Shape) -> str:
-    """Describe the nodes of graphs in words."""
+    """Describe in words how many labels (tags) the nodes of graphs have."""
     return f"nodes with {shape[0]} tags"
 
 
@@ -273,7 +273,7 @@ def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> Gr
         return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
     except KeyError as error:
         raise UserError(
-            f"the {type(net).__name__} has no layer Dense_0, whose input is the tags of the nodes; "
+            f"the {type(net).__name__} has no layer Dense_0, whose input is the node labels (tags); "
             "name the first layer of a graph network so"
         ) from error
 
@@ -287,7 +287,7 @@ def fit_inputs(inputs: GraphInputs, test: Source) -> GraphInputs:
     (num_tags,) = test.shape
     if num_tags != inputs.num_tags:
         raise UserError(
-            f"the encoder takes graphs with {inputs.num_tags} node tags, but {test.name!r} has "
+            f"the encoder takes graphs with {inputs.num_tags} node labels, but {test.name!r} has "
             f"{num_tags}"
         )
     return inputs

@@ -1,4 +1,4 @@
-"""Images with captions. Their data set is one of images, some of whose features are captions."""
+"""The kind of examples "image_text": images from data sets that have captions as features."""
 
 from collections.abc import Sequence
 

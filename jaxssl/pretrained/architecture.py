@@ -1,4 +1,4 @@
-"""Find the encoder in a checkpoint of another project, and infer its network."""
+"""Find the encoder in a checkpoint of another project, and infer the network's settings."""
 
 import inspect
 import math

@@ -176,7 +176,7 @@ def _differences(sources: Iterable[Source]) -> list[str]:
 def _result(
     source: Source, lines: Mapping[Line, Cells], groups: Sequence[Group]
 ) -> dict[str, object]:
-    """Build the table of one data source, with a column for each group that has a result."""
+    """Build the table of one evaluated data set, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
     heads = []
     for group in (groups[index] for index in columns):

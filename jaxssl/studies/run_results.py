@@ -1,4 +1,4 @@
-"""The finished runs of a study, and how its JSON document records them."""
+"""The finished runs of a study, and how the study's JSON document records them."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -182,7 +182,7 @@ class Peers:
         self._put(f"{ENDED}{self._process}", message)
 
     def wait_for_loss(self) -> None:
-        """Wait as long as the detection of a lost process may take. It then ends this process."""
+        """Sleep as long as it may take to detect a lost process, upon which this process is ended."""
         time.sleep(LIMIT + GRACE)
 
     def _listen(self) -> None:

@@ -30,7 +30,7 @@ def is_only_task_of_slurm() -> bool:
 
 
 def listen_on(address: str, port: int) -> socket.socket:
-    """Listen on one IP address of this machine, or on all addresses if ``address`` is empty."""
+    """Listen on one IP address of this machine, or on all its addresses if none is given."""
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family, dualstack_ipv6=dual)

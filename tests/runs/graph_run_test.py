@@ -233,7 +233,7 @@ def test_image_protocols_are_skipped_for_graphs_by_all_and_rejected_by_name(
 
 def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_path, data_dir):
     data = data_at(tiny(), sets[2])
-    with refused("the encoder takes graphs with 3 node tags, but 'MORE' has 5"):
+    with refused("the encoder takes graphs with 3 node labels, but 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
     with refused("data.name='digits' holds images, but augment.name makes views of graphs"):

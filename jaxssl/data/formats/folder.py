@@ -115,7 +115,7 @@ def arrange(
 
 
 def read_labels(path: str) -> dict[str, str]:
-    """Read a CSV file with the header "file,label": the class of each picture by its name.
+    """Read a CSV file with the header "file,label", and return classes by names of pictures.
 
     Raises:
         UserError: if the file cannot be read or has another content.

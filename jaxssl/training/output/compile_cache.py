@@ -107,7 +107,7 @@ def _setting(name: str) -> Any:
 
 
 def _machine() -> str:
-    """Return a name for the CPU's instruction set, as hosts may share the cache's home folder."""
+    """Return a name for the CPU's instruction set. Hosts with other CPUs may share the cache."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))

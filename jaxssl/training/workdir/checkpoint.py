@@ -174,7 +174,7 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
 
 
 def restore(workdir: Path, template: object) -> Restored:
-    """Restore the latest readable checkpoint, which may be from other devices.
+    """Restore the latest readable checkpoint, which other devices may have written.
 
     A warning names later ones that cannot be read.
 

@@ -150,7 +150,7 @@ def check_links(workdir: Path) -> None:
 
 @contextmanager
 def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], None]]:
-    """Lock a run's workdir, write the config to it, and log to its train.log.
+    """Lock a run's workdir, write the config to the folder, and log to train.log in it.
 
     The value of the with block is a function that raises UserError if the lock is lost, which the
     run calls before it writes.

@@ -1,4 +1,4 @@
-"""TensorBoard events in WORKDIR/events.out.*."""
+"""TensorBoard: writes events to WORKDIR/events.out.*."""
 
 import tempfile
 import time
