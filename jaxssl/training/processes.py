@@ -182,7 +182,7 @@ class Peers:
         self._put(f"{ENDED}{self._process}", message)
 
     def wait_for_loss(self) -> None:
-        """Sleep as long as it may take to detect a lost process, upon which this process is ended."""
+        """Sleep as long as it may take to detect a lost process, which then ends this process."""
         time.sleep(LIMIT + GRACE)
 
     def _listen(self) -> None:
