@@ -273,7 +273,7 @@ def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> Gr
         return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
     except KeyError as error:
         raise UserError(
-            f"the {type(net).__name__} has no layer Dense_0, whose input is the labels of the nodes; "
+            f"the {type(net).__name__} has no layer Dense_0 for the labels of the nodes; "
             "name the first layer of a graph network so"
         ) from error
 
