@@ -173,7 +173,7 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
     shape = encoder.arrays[name].shape if name in encoder.arrays else None
     if shape is None or len(shape) != 4 or shape[2] != shape[3] or shape[1] not in (1, 3):
         fault = "is missing" if shape is None else f"has shape {list(shape)}"
-        raise ValueError(f"{name} {fault}; expected [out, 3, side, side]")
+        raise ValueError(f"the array {name} {fault}; expected [out, 3, side, side]")
     return shape
 
 

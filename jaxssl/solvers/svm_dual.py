@@ -107,7 +107,7 @@ def svm_dual_pgd(
     if isinstance(init, str):
         if init != "inv":
             raise ValueError(
-                f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
+                f"init of alpha must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
             )
         init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
     if init is None:
@@ -223,7 +223,7 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     """Return the step size of projected gradient descent, [n, 1] or [1, 1]."""
     dtype = problem.row.dtype
     if isinstance(step, str) and step != "frobenius":
-        raise ValueError(f"step must be a number, None or 'frobenius', got {step!r}")
+        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
     if step is not None and not isinstance(step, str):
         return lax.stop_gradient(jnp.asarray(step).astype(dtype).reshape(1, 1))
     if step is not None:
