@@ -114,8 +114,7 @@ def require_valid(variables: object, source: object) -> None:
             fault = "a negative variance"
         if fault:
             raise UserError(
-                f"{source}: the array {name} has {fault}; the training diverged, or the file is "
-                "damaged"
+                f"{source}: {name} has {fault}; the training diverged, or the file is damaged"
             )
 
 

@@ -114,7 +114,7 @@ DAMAGE = {
     "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes of"),
     "graph 0": (
         {**MANY, "{0}_graph_indicator.txt": b"0\n1\n1\n1\n2\n3\n3\n3\n"},
-        "nodes belong to graph 0 of 3",
+        "nodes belong to graph 0, but graphs are 1 to 3",
     ),
     "mixed": (
         {**MANY, "{0}_graph_indicator.txt": b"1\n2\n1\n1\n2\n3\n3\n3\n"},
@@ -122,9 +122,15 @@ DAMAGE = {
     ),
     "empty": ({"{0}.txt": b""}, "cut short"),
     "cut at a line": ({"{0}.txt": WHOLE[: WHOLE.index(b"7 2 0 1")]}, "cut short"),
-    "cut in a line": ({"{0}.txt": WHOLE[:-3]}, "node 2 has 1 of 2 neighbours"),
-    "neighbour 4 of 4": ({"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 4")}, "node 4 of 4"),
-    "neighbour -1": ({"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 -1")}, "node -1 of 4"),
+    "cut in a line": ({"{0}.txt": WHOLE[:-3]}, "node 2 lists 1 neighbours, but claims 2"),
+    "neighbour 4 of 4": (
+        {"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 4")},
+        "node 4, but nodes are 0 to",
+    ),
+    "neighbour -1": (
+        {"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 -1")},
+        "node -1, but nodes are 0",
+    ),
     "letters": ({"{0}.txt": WHOLE.replace(b"7 0", b"x 0")}, "invalid literal"),
     "no text": ({"{0}.txt": b"\xff\xfe"}, "can't decode"),
     "no graph": ({"{0}.txt": b"0\n"}, "no graph"),

@@ -153,7 +153,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
             # `convert` may change the picture in place, so it gets a copy of the user's.
             image = np.asarray(decoding.convert(image.copy(), None, upright=True))
         except Exception as error:  # Pillow's decoders raise many exception types.
-            raise UserError(f"the picture {name} {one_line(error)}") from error
+            raise UserError(f"{name} {one_line(error)}") from error
     values = np.asarray(image)
     if values.ndim not in (2, 3):
         raise UserError(f"{name} must be an image, got a {type(image).__name__}")
@@ -231,7 +231,7 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
     try:
         return decoding.to_8_bits(images)
     except ValueError as error:
-        raise UserError(f"the array {name} {error}") from error
+        raise UserError(f"{name} {error}") from error
 
 
 def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
