@@ -83,14 +83,14 @@ def test_run_is_extended_with_the_schedule_of_a_longer_run_and_results_record_it
     assert jaxssl.get_config(run.workdir / "config.json").loss.name == "nt_xent"
 
 
-def test_finished_run_evaluates_its_own_data_and_one_opened_by_its_folder_asks_for_them(run):
+def test_evaluate_reuses_in_memory_data_of_a_trained_run_but_a_reopened_run_needs_data(run):
     rows = jaxssl.evaluate(run, "retrieval", kinds=["pretrained"])
     assert {row["dataset"] for row in rows} == {"python"}
     with pytest.raises(UserError, match=r"data=\.\.\. in Python, or name another set"):
         jaxssl.evaluate(jaxssl.Run(run.workdir), "retrieval")
 
 
-def test_keywords_set_the_keys_of_the_command_line(tmp_path):
+def test_keyword_arguments_set_the_same_config_keys_as_the_command_line(tmp_path):
     settings = {"epochs": 2, "lr": np.float32(0.5), "widths": [4, 8], "net.strides": "(2,2)"}
     config = configs.complete(jaxssl.get_config("digits"), list(settings.items()))
     assert (config.epochs, config.optim.lr, config.net.widths) == (2.0, 0.5, (4, 8))
@@ -111,13 +111,13 @@ def test_keywords_set_the_keys_of_the_command_line(tmp_path):
         ({"batch_size": 8.5}, "'batch_size' expects int, got 8.5"),
     ],
 )
-def test_keyword_that_is_no_setting_says_what_to_write(settings, message, tmp_path):
+def test_unknown_keyword_argument_raises_an_error_with_the_right_one(settings, message, tmp_path):
     with pytest.raises(UserError, match=message):
         jaxssl.train("digits", loss="nt_xent", workdir=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
-def test_notebook_shows_one_line_for_mistakes_and_stopped_runs():
+def test_notebook_shows_user_errors_and_stopped_runs_in_one_line():
     # IPython shows what this method returns in place of a traceback.
     assert UserError("no such file")._render_traceback_() == ["UserError: no such file"]
     assert Stopped("runs/a is stopped")._render_traceback_() == ["Stopped: runs/a is stopped"]
@@ -132,13 +132,13 @@ def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monk
         jaxssl.train(tiny_config(), workdir=tmp_path / "run")
 
 
-def test_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):
+def test_run_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):
     rows = [row for row in run.results if row["protocol"] == "online"]
     assert [row["checkpoint"] for row in rows] == ["last", "best"]
     assert all(row["value"] == run.metrics[-1]["knn_top1"] and row["step"] == 4 for row in rows)
 
 
-def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run):
+def test_repeated_train_call_returns_the_finished_run_and_refuses_other_data(run):
     config = tiny_config()
     again = jaxssl.train(config, data=images(), loss="nt_xent", workdir=run.workdir)
     assert again.results == run.results
@@ -147,7 +147,7 @@ def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run
         jaxssl.train(tiny_config(), data=images(seed=1), loss="nt_xent", workdir=run.workdir)
 
 
-def test_evaluate_takes_runs_encoders_and_other_data(run):
+def test_evaluate_accepts_a_run_or_an_encoder_and_another_data_set(run):
     pixels, labels = images(seed=2)
     data = ((pixels[:32], labels[:32]), (pixels[32:], labels[32:]))
     by_run = jaxssl.evaluate(run, "retrieval", data=data, kinds=["pretrained"])
@@ -177,7 +177,9 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["train", "evaluate", "encoder", "file"])
-def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkeypatch, tmp_path):
+def test_data_without_a_test_split_are_split_by_the_settings_of_the_config(
+    way, run, monkeypatch, tmp_path
+):
     taken = []
     monkeypatch.setattr(
         api.pretrain, "train", lambda config, workdir, splits, **_: taken.append(splits)
@@ -204,7 +206,7 @@ def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkey
         np.testing.assert_array_equal(part.images(8), images()[0][np.sort(expected)])
 
 
-def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_path):
+def test_embed_returns_the_features_of_load_encoder_and_the_file_names(run, tmp_path):
     pixels, _ = images()
     apply, variables, preprocess = jaxssl.load_encoder(run.workdir)
     expected = np.asarray(apply(variables, preprocess(pixels)))
@@ -231,7 +233,7 @@ def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_pa
     np.testing.assert_array_equal(np.array(table["embedding"], np.float32), features)
 
 
-def test_embed_takes_one_picture_and_names_or_skips_unreadable_ones(run, tmp_path, caplog):
+def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, tmp_path, caplog):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for index, image in enumerate(images()[0][:3]):
@@ -257,7 +259,7 @@ def call(*line: str) -> None:
     assert stop.value.code == 0
 
 
-def test_embed_command_writes_the_same_file(run, tmp_path):
+def test_embed_command_writes_the_array_that_jaxssl_embed_returns(run, tmp_path):
     Image.fromarray(images()[0][3, ..., 0]).save(tmp_path / "one.png")
     out = tmp_path / "out" / "features.npy"
     call("embed", str(run.workdir), str(tmp_path), "--out", str(out))
@@ -271,7 +273,7 @@ def test_data_prepare_command_prints_the_splits(tmp_path, capsys):
     assert (tmp_path / "digits").is_dir()
 
 
-def test_names_of_the_package_are_loaded_on_first_use():
+def test_importing_jaxssl_imports_jax_only_when_a_name_is_used():
     assert set(jaxssl.__all__) <= set(dir(jaxssl))
     code = "import sys, jaxssl; print('jax' in sys.modules, jaxssl.losses.nt_xent is not None)"
     out = subprocess.check_output([sys.executable, "-c", code], text=True)

@@ -79,7 +79,7 @@ def test_train_prints_a_table_and_writes_results_and_report(trained):
     HTMLParser().feed((workdir / "report.html").read_text())
 
 
-def test_train_goes_on_when_its_terminal_is_gone(data_dir, tmp_path):
+def test_train_continues_after_its_terminal_is_closed(data_dir, tmp_path):
     workdir = tmp_path / "m[/x]"
     flags = ("--config.eval.protocols=()", f"--config.data.dir={data_dir}", f"--workdir={workdir}")
     process = start("train.py", *SMALL, *flags, env={"PYTHONIOENCODING": "ascii"})
@@ -95,7 +95,7 @@ def test_train_goes_on_when_its_terminal_is_gone(data_dir, tmp_path):
     assert (workdir / "checkpoints" / "6").is_dir()
 
 
-def test_compile_cache_stores_programs_with_short_compile_times(tmp_path):
+def test_compile_cache_also_stores_programs_that_compile_quickly(tmp_path):
     code = """
 from jaxssl.training.output import compile_cache
 compile_cache.enable()
@@ -108,7 +108,7 @@ print(jax.jit(lambda x: x + 1)(1))
     assert list(tmp_path.glob("jaxssl/jax-*/jit_*-cache"))
 
 
-def test_platform_without_devices_is_named(tmp_path):
+def test_error_names_a_jax_platform_that_has_no_devices(tmp_path):
     done = run("train.py", "--workdir=x", cwd=tmp_path, env={"JAX_PLATFORMS": "cuda"})
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "JAX_PLATFORMS='cuda' in the environment: JAX finds no such device" in done.stderr
@@ -155,7 +155,7 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_names_all_flags_and_the_example_is_a_valid_command_line(command, capsys, monkeypatch):
+def test_help_of_a_command_lists_all_flags_and_its_example_is_valid(command, capsys, monkeypatch):
     module, calls = cli.load(command), []
     main = module.main
     with pytest.raises(SystemExit) as stop:
@@ -171,7 +171,7 @@ def test_help_names_all_flags_and_the_example_is_a_valid_command_line(command, c
     assert len(inspect.signature(main).parameters) == len(calls[0])
 
 
-def test_list_of_commands_survives_a_full_disk():
+def test_printing_the_list_of_commands_to_a_full_disk_is_no_error():
     with open("/dev/full", "w") as full:
         done = run("jaxssl/__main__.py", "--help", stdout=full)
     assert (done.returncode, done.stderr) == (0, "")
@@ -190,7 +190,9 @@ def test_list_of_commands_survives_a_full_disk():
         (["--seed=1", "train"], 2, "error: the command comes first: jaxssl COMMAND --seed=1\n"),
     ],
 )
-def test_command_line_without_a_command(arguments, status, message, monkeypatch, capsys):
+def test_command_line_without_a_valid_command_prints_help_version_or_an_error(
+    arguments, status, message, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", ["jaxssl", *arguments])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -198,7 +200,7 @@ def test_command_line_without_a_command(arguments, status, message, monkeypatch,
     assert "".join(capsys.readouterr()).startswith(message)
 
 
-def test_process_ends_after_an_error_although_a_thread_waits():
+def test_command_exits_after_an_error_even_if_a_thread_is_still_running():
     code = (
         "import threading, time; from jaxssl import cli; "
         "threading.Thread(target=time.sleep, args=(300,)).start(); cli.main('train')"
@@ -231,7 +233,9 @@ def test_process_ends_after_an_error_although_a_thread_waits():
         (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )
-def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monkeypatch, capsys):
+def test_user_errors_print_one_line_and_exit_with_status_2(
+    command, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         cli.run(command[0], command[1:])
@@ -256,7 +260,7 @@ def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monke
     ],
 )
 @pytest.mark.parametrize("command", ["export", "report"])
-def test_one_process_exports_and_reports(
+def test_only_process_0_of_several_processes_exports_and_reports(
     command, flags, environment, does_nothing, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -295,7 +299,7 @@ def test_exhausted_memory_is_reported_in_one_line(monkeypatch, capsys, error):
 
 
 @pytest.mark.parametrize("command", [("list", "losses", "nt_xent"), ("train", "--keys")])
-def test_settings_are_listed_with_type_value_and_a_line(command, capsys):
+def test_list_and_help_show_each_setting_with_type_value_and_description(command, capsys):
     with pytest.raises(SystemExit):
         cli.run(command[0], command[1:])
     keys = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -310,6 +314,6 @@ def test_settings_are_listed_with_type_value_and_a_line(command, capsys):
 
 
 @pytest.mark.parametrize("group", config.GROUPS)
-def test_each_setting_of_a_component_has_a_line(group):
+def test_every_setting_of_a_component_has_a_description(group):
     for name in components.names(group):
         assert all(one.line for one in component_settings(group, name)), name

@@ -54,7 +54,7 @@ def test_launcher_of_several_processes_is_detected(monkeypatch, environment, exp
 
 
 @pytest.mark.fast
-def test_processes_of_the_jobset_agree_on_their_number_and_their_first_host():
+def test_jobset_sets_the_number_of_processes_and_the_coordinator_consistently():
     jobset = yaml.safe_load((CLUSTER / "jobset.yaml").read_text())
     (job,) = jobset["spec"]["replicatedJobs"]
     container = job["template"]["spec"]["template"]["spec"]["containers"][0]
@@ -77,7 +77,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("words", commands(), ids=range(len(commands())))
-def test_commands_have_configs_and_flags_that_exist(words):
+def test_cluster_scripts_use_existing_configs_and_flags(words):
     words = [word for word in words if not word.startswith(("$", "--config."))]
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert flags <= {f"--{name}" for name in train.FLAGS}
@@ -86,7 +86,7 @@ def test_commands_have_configs_and_flags_that_exist(words):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_are_valid(script):
+def test_cluster_scripts_have_no_shell_syntax_errors(script):
     subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", script], check=True)
@@ -104,14 +104,14 @@ def slurm(tmp_path: Path, srun: str, *arguments: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("status", [0, 1, 143])
-def test_slurm_requeues_a_run_that_was_stopped_by_its_signal(tmp_path, status):
+def test_slurm_requeues_a_run_that_was_stopped_by_sigterm(tmp_path, status):
     done = slurm(tmp_path, f"exit {status}")
     assert done.returncode == status
     assert done.stdout == ("scontrol requeue 77\n" if status == 143 else "")
 
 
 @pytest.mark.long
-def test_tasks_of_slurm_join_and_train_one_run(tmp_path, data_dir):
+def test_two_slurm_tasks_train_one_run_together(tmp_path, data_dir):
     tasks = f"""
 shift; [ "$1" = jaxssl ] && shift
 for i in 0 1; do

@@ -250,7 +250,7 @@ LONG = {"multi-crop", "memory", "momentum", "queue", "accumulated"}
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in STEPS]
 )
-def test_step_communicates_gradients_statistics_and_the_loss(name):
+def test_training_step_communicates_gradients_batch_norm_statistics_and_the_loss(name):
     actual, params = step(name)
     assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
     gradient = summed(*[x.shape for x in params], times=1)
@@ -258,7 +258,7 @@ def test_step_communicates_gradients_statistics_and_the_loss(name):
 
 
 @pytest.mark.parametrize("group", [1, 4])
-def test_groups_of_batch_norm_add_only_the_mean_of_the_running_statistics(group):
+def test_batch_norm_groups_communicate_within_groups_and_average_running_statistics(group):
     actual, params = step("siamese", encoder=ENCODER._replace(norm_group=group))
     running = summed(*[(width,) for width in (*NET, *HEAD)], times=2)
     expected = summed(*[x.shape for x in params], times=1) + running + gathered(2)
@@ -270,7 +270,7 @@ def test_groups_of_batch_norm_add_only_the_mean_of_the_running_statistics(group)
 
 
 @pytest.mark.parametrize("sharding", ["optimizer", "all"])
-def test_split_parameters_are_gathered_and_their_gradient_is_reduced(sharding):
+def test_sharded_parameters_are_gathered_and_their_gradients_reduced(sharding):
     hidden = 2 * N
     head = heads.mlp(proj_hidden_dim=hidden, proj_output_dim=D)
     actual, params = step("siamese", sharding, ENCODER._replace(projector=head))

@@ -69,13 +69,13 @@ def environment(tmp_path):
         ("jaxssl completion ", "bash fish zsh"),
     ],
 )
-def test_last_word_of_a_line_is_completed(line, expected):
+def test_last_word_of_a_command_line_is_completed(line, expected):
     assert completion.complete(line) == expected.split()
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("group", "name"), ALL)
-def test_arguments_and_presets_read_from_the_source_are_those_of_the_component(group, name):
+def test_completion_reads_the_arguments_and_presets_of_a_component_from_its_file(group, name):
     parameters = inspect.signature(components.factory(group, name)).parameters.values()
     keyword = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     assert sorted(completion._arguments_of(group, name)) == sorted(keyword)
@@ -85,7 +85,7 @@ def test_arguments_and_presets_read_from_the_source_are_those_of_the_component(g
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", ["digits", "auc_cl:imagenet_vit_s", "graphs/tu:mmcl", "base"])
-def test_all_keys_of_a_config_are_offered(name):
+def test_completion_offers_all_keys_of_a_config(name):
     keys = set(flat_keys(config.load(name))) - {"plugins", "extended"}
     assert keys <= set(completion.config_keys([f"--config={name}"]))
 
@@ -108,7 +108,9 @@ def test_completion_does_not_import_jax():
         (["jaxssl", "train", "--workdir", "=", "runs/"], []),  # leaves files to bash
     ],
 )
-def test_bash_completes_the_part_of_a_word_that_it_replaces(words, expected, environment):
+def test_bash_completion_returns_only_the_part_after_the_last_word_break(
+    words, expected, environment
+):
     line = " ".join(words).replace(" = ", "=").replace(" : ", ":")
     call = (
         'eval "$(jaxssl completion bash)"; COMP_LINE=$1; COMP_POINT=${#1}; shift; '
@@ -123,7 +125,7 @@ def test_bash_completes_the_part_of_a_word_that_it_replaces(words, expected, env
 
 
 @pytest.mark.parametrize(("shell", "check"), [("zsh", "-n"), ("fish", "--no-execute")])
-def test_scripts_of_other_shells_have_no_syntax_errors(shell, check, tmp_path):
+def test_completion_scripts_of_zsh_and_fish_have_no_syntax_errors(shell, check, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "script").write_text(completion.SCRIPTS[shell])
@@ -131,7 +133,7 @@ def test_scripts_of_other_shells_have_no_syntax_errors(shell, check, tmp_path):
 
 
 @pytest.mark.fast
-def test_shell_must_be_one_that_is_known(capsys):
+def test_completion_command_rejects_missing_or_unknown_shells(capsys):
     messages = []
     for arguments in ([], ["tcsh"]):
         with pytest.raises(SystemExit):

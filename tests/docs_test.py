@@ -73,7 +73,7 @@ def small_equinox() -> ModuleType:
     [page for page in PAGES if page.name != "losses.md" and BLOCK.search(page.read_text())],
     ids=lambda page: page.name,
 )
-def test_python_blocks_of_a_page_run_in_order_as_pasted(page, tmp_path, monkeypatch):
+def test_python_blocks_of_each_docs_page_run_in_order(page, tmp_path, monkeypatch):
     if find_spec("equinox") is None:
         monkeypatch.setitem(sys.modules, "equinox", small_equinox())
     monkeypatch.chdir(tmp_path)
@@ -87,7 +87,7 @@ def test_python_blocks_of_a_page_run_in_order_as_pasted(page, tmp_path, monkeypa
             exec(compile("\n" * lines + block[1], page.name, "exec"), names)
 
 
-def test_python_code_of_the_pages_stands_in_python_blocks():
+def test_python_code_in_docs_pages_is_inside_python_blocks():
     code = re.compile(
         r"^    (import \w+|from \w+ import |.*\bjaxssl\.\w+\(|config\.).*", re.MULTILINE
     )
@@ -98,7 +98,7 @@ def test_python_code_of_the_pages_stands_in_python_blocks():
         assert set(re.findall("^```(.+)", text, re.MULTILINE)) <= kinds
 
 
-def test_contents_of_the_site_list_every_page_and_notebook_once():
+def test_table_of_contents_of_the_site_lists_every_page_and_notebook_once():
     text = (ROOT / "docs" / "index.md").read_text()
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     listed = [line for tree in trees for line in tree.splitlines() if line[0] != ":"]
@@ -114,14 +114,14 @@ def load_leaderboard():
     return leaderboard
 
 
-def test_leaderboard_and_the_table_of_the_readme_are_those_of_their_documents():
+def test_leaderboard_page_and_readme_table_are_generated_from_the_study_documents():
     leaderboard = load_leaderboard()
     assert leaderboard.page() == (ROOT / "docs" / "leaderboard.md").read_text()
     board = leaderboard.read(next(iter(leaderboard.DOCUMENTS.values())))
     assert leaderboard.table(board, "knn_top1") in (ROOT / "README.md").read_text()
 
 
-def test_leaderboard_corrects_the_number_of_comparisons_by_holm():
+def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
     """With differences of d - 1, d and d + 1, the test gives 0.001 for d = 18 and 0.03 for 3.4."""
     differences = {"best": 0.0, "mmcl": 18.0, "decl": 3.4, "tcl": 3.4}
     cells = {
@@ -146,7 +146,7 @@ def test_code_example_of_the_losses_page_computes_numbers(line):
     assert numbers and not any(jnp.isnan(x).any() for x in numbers)  # memory begins at -inf
 
 
-def test_examples_on_several_devices_give_the_value_and_gradient_of_one_device():
+def test_docs_examples_on_several_devices_give_value_and_gradient_of_one_device():
     names = ("NamedSharding(mesh, P())", "jax.shard_map(step")
     examples = [next(e for e in EXAMPLES.values() if name in e) for name in names]
     for example in examples:
@@ -193,7 +193,7 @@ def test_table_lines_of_readme_and_docs_have_at_most_100_characters():
     assert not wide, "\n".join(wide)
 
 
-def test_workflows_run_commands_that_exist():
+def test_github_workflows_run_existing_make_targets_and_files():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     steps = [x for file in workflows for x in re.findall(r"- run: (.+)", file.read_text())]

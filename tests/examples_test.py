@@ -44,7 +44,7 @@ def test_nnx_loop_lowers_the_loss_and_raises_the_accuracy():
     assert after > before + 3
 
 
-def test_loss_of_time_series_raises_the_accuracy():
+def test_training_the_time_series_example_raises_the_accuracy():
     before, after = example("time_series").main(steps=80)
     assert after > before + 5
 
@@ -58,7 +58,9 @@ def test_loss_of_time_series_raises_the_accuracy():
         ("own_data", "data", "python"),
     ],
 )
-def test_own_component_is_trained_from_python(name, group, component, tiny, tmp_path):
+def test_example_with_a_user_defined_component_trains_from_python(
+    name, group, component, tiny, tmp_path
+):
     run = example(name).main(workdir=str(tmp_path / "run"), config=tiny)
     assert run.metrics[-1]["step"] == 2 and np.isfinite(run.metrics[-1]["loss"])
     rows = {(row["protocol"], row["features"]) for row in run.results}
@@ -67,7 +69,7 @@ def test_own_component_is_trained_from_python(name, group, component, tiny, tmp_
 
 
 @pytest.mark.fast
-def test_own_loss_is_lower_for_aligned_views():
+def test_loss_of_the_own_loss_example_is_lower_for_aligned_views():
     align_uniform = example("own_loss").align_uniform
     z = jax.random.normal(jax.random.key(0), (16, 8))
     aligned = jaxssl.losses.pair_views([z, z])
@@ -104,7 +106,7 @@ def test_every_example_is_on_a_page_of_the_docs():
 
 
 @pytest.mark.fast
-def test_page_of_own_components_names_every_interface():
+def test_extending_page_names_every_interface_of_user_defined_components():
     page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
     names = [name for name, one in vars(interfaces).items() if getattr(one, "_is_protocol", False)]
     names.remove("Protocol")
@@ -113,7 +115,7 @@ def test_page_of_own_components_names_every_interface():
 
 
 @pytest.mark.fast
-def test_loss_of_two_batches_on_the_page_is_a_loss_of_pairs():
+def test_two_array_loss_on_the_extending_page_works_as_a_loss_of_pairs():
     page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     [text] = [block for block in blocks if "def loss(" in block]
@@ -127,7 +129,7 @@ def test_loss_of_two_batches_on_the_page_is_a_loss_of_pairs():
 
 
 @pytest.mark.long
-def test_pretraining_continues_from_the_digits_and_from_random_weights(tiny, tmp_path):
+def test_continue_pretraining_example_starts_from_digits_and_from_random_weights(tiny, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 28, 28, 1), np.uint8)
     split = images, np.arange(40) % 2
     small = {"augment.size": 8, "total_steps": 2, "schedule.warmup_epochs": 0.0}

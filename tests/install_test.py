@@ -69,7 +69,7 @@ for line in json.loads(sys.argv[1]):
 """
 
 
-def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
+def test_installed_wheel_trains_evaluates_studies_and_exports_outside_the_checkout(
     site, tmp_path, data_dir
 ):
     where = "import jaxssl, jaxssl.configs.base as base; print(jaxssl.__file__, base.__file__)"

@@ -167,7 +167,7 @@ def train(folder: Path, workdir: Path, *flags: str) -> Path:
     return workdir
 
 
-def test_plugins_are_named_in_the_config_with_their_arguments_and_digests(run):
+def test_config_records_user_components_with_arguments_and_file_digests(run):
     settings = config.read_config(run)
     assert settings.net.to_dict() == {
         "name": f"{run.parent}/own_network.py:SmallMixer",
@@ -186,7 +186,7 @@ def test_plugins_are_named_in_the_config_with_their_arguments_and_digests(run):
     assert all(len(digest) == components.DIGITS for _, _, digest in digests)
 
 
-def test_run_with_plugins_is_evaluated_and_embedded(run):
+def test_run_with_user_components_can_be_evaluated_and_embedded(run):
     rows = {(row["protocol"], row["features"]): row for row in jaxssl.Run(run).results}
     assert rows["knn", "pretrained"]["dataset"] == "own_data.py:stripes"
     assert rows["mine.py:spread", "pretrained"]["value"] > 0
@@ -196,7 +196,7 @@ def test_run_with_plugins_is_evaluated_and_embedded(run):
     assert features.shape == (3, 6)
 
 
-def test_run_with_a_moved_file_resumes_and_with_a_changed_file_does_not(run, tmp_path, capsys):
+def test_run_resumes_after_a_component_file_moved_but_not_after_it_changed(run, tmp_path, capsys):
     moved, workdir = tmp_path / "moved", tmp_path / "run"
     shutil.copytree(run.parent, moved)
     shutil.copytree(run, workdir)
@@ -210,7 +210,7 @@ def test_run_with_a_moved_file_resumes_and_with_a_changed_file_does_not(run, tmp
 
 
 @pytest.mark.fast
-def test_file_that_is_edited_during_a_run_does_not_change_it(plugin, caplog, monkeypatch):
+def test_component_file_edited_during_a_run_does_not_change_the_run(plugin, caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     name = plugin("number")
     path = Path(name.partition(":")[0])
@@ -229,7 +229,9 @@ def test_file_that_is_edited_during_a_run_does_not_change_it(plugin, caplog, mon
         pass
 
 
-def test_evaluation_warns_of_a_changed_file(run, caplog, monkeypatch):
+def test_loading_a_run_warns_if_a_component_file_has_changed_since_training(
+    run, caplog, monkeypatch
+):
     monkeypatch.setattr(logs.log, "propagate", True)
     path = run.parent / "own_network.py"
     content = path.read_text()
@@ -244,7 +246,7 @@ def test_evaluation_warns_of_a_changed_file(run, caplog, monkeypatch):
     assert set(caplog.messages) == {message}
 
 
-def test_weights_of_an_own_network_are_exported_by_path_with_a_card(run, tmp_path):
+def test_export_of_a_user_network_names_its_file_in_the_model_card(run, tmp_path):
     from safetensors.numpy import load_file
 
     from jaxssl.pretrained.export import export
@@ -290,7 +292,7 @@ def test_networks_of_every_kind_are_initialised_applied_and_updated(plugin, name
 
 
 @pytest.mark.fast
-def test_batch_norm_of_nnx_spans_all_devices_and_of_linen_needs_the_axis(plugin):
+def test_user_batch_norm_spans_all_devices_in_nnx_and_needs_axis_name_in_linen(plugin):
     mesh = Mesh(np.array(jax.devices()[:2]), "i")
     x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (4, 8, 8, 1)), jnp.float32)
 
@@ -374,7 +376,7 @@ def test_nnx_network_with_random_layers_raises_an_error():
 
 
 @pytest.mark.fast
-def test_own_loss_equals_its_formula_and_takes_settings_and_schedules(plugin):
+def test_user_loss_equals_its_formula_and_accepts_settings_and_schedules(plugin):
     settings = config.load("digits", [("loss.name", LOSS), ("loss.sharpness", "3")])
     assert (settings.loss.sharpness, settings.loss.learn) == (3.0, ())
     rng = np.random.default_rng(0)
@@ -392,7 +394,7 @@ def test_own_loss_equals_its_formula_and_takes_settings_and_schedules(plugin):
 
 
 @pytest.mark.fast
-def test_own_data_are_split_sliced_and_named(plugin):
+def test_user_data_set_supports_splits_slices_and_has_the_name_of_its_file(plugin):
     settings = data_config(name=DATA)
     splits = source.load_splits(settings)
     assert (len(splits.train), len(splits.test)) == (1600, 400)
@@ -413,7 +415,7 @@ def test_own_data_are_split_sliced_and_named(plugin):
 
 
 @pytest.mark.fast
-def test_own_views_depend_on_the_key_and_have_the_size(plugin):
+def test_views_of_a_user_augmentation_depend_on_the_key_and_have_augment_size(plugin):
     settings = load(augment=plugin("noisy"))
     augment = make_augment(settings)
     views = augment(jax.random.key(0), jnp.zeros((2, 9, 9, 1), jnp.uint8), jnp.arange(2))["views"]
@@ -422,7 +424,7 @@ def test_own_views_depend_on_the_key_and_have_the_size(plugin):
 
 
 @pytest.mark.fast
-def test_components_of_a_user_get_the_settings_of_the_config(plugin):
+def test_user_components_receive_their_settings_from_the_config(plugin):
     names = {"net": "Stateful", "augment": "noisy", "method": "is_labelled", "loss": "weighted"}
     settings = load(**{group: plugin(name) for group, name in names.items()})
     changes = {"net.width": "6", "augment.size": "6", "augment.noise": "0", "method.labels": "True"}
@@ -445,7 +447,7 @@ def test_components_of_a_user_get_the_settings_of_the_config(plugin):
 
 
 @pytest.mark.fast
-def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
+def test_user_protocols_accept_presets_and_unknown_presets_are_refused(plugin):
     one, two = select_protocols([plugin("spread"), plugin("probe:other")])
     assert (one.name, one.preset, two.name, two.preset) == (
         "mine.py:spread",
@@ -462,14 +464,14 @@ def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
 
 
 @pytest.mark.fast
-def test_protocol_that_returns_no_results_is_named(plugin):
+def test_error_about_a_protocol_that_returns_nothing_states_the_expected_type(plugin):
     (one,) = select_protocols([plugin("nothing")])
     with pytest.raises(UserError, match="must return a list of Result, got NoneType"):
         evaluation_run._run_protocol(one, None, "pretrained", 0, strict=True)
 
 
 @pytest.mark.fast
-def test_logger_without_methods_or_with_other_arguments_is_refused(plugin, tmp_path):
+def test_user_logger_with_wrong_arguments_or_missing_methods_is_refused(plugin, tmp_path):
     with pytest.raises(UserError, match=r"must be a function \(workdir, step, config\)"):
         loggers.check((plugin("of_two"),))
     loggers.check((plugin("logger"),))
@@ -479,7 +481,7 @@ def test_logger_without_methods_or_with_other_arguments_is_refused(plugin, tmp_p
 
 @pytest.mark.fast
 @pytest.mark.parametrize("of_class", [True, False])
-def test_equinox_module_is_refused_with_advice(of_class):
+def test_equinox_module_as_network_is_refused_with_advice(of_class):
     base = type("Module", (), {"__module__": "equinox._module", "__call__": None})
     module = type("Mine", (base,), {})
     with pytest.raises(UserError, match="Equinox module; pass a pair of functions"):
@@ -505,13 +507,13 @@ def test_loss_that_returns_nothing_is_refused():
         ("net", "needs_width", "net.width: .* has no default for it; give it one"),
     ],
 )
-def test_component_that_does_not_fit_its_group_is_refused(plugin, group, name, message):
+def test_component_of_another_group_than_its_config_key_is_refused(plugin, group, name, message):
     with pytest.raises(UserError, match=message):
         load(**{group: plugin(name)})
 
 
 @pytest.mark.fast
-def test_edited_file_is_loaded_again(plugin):
+def test_edited_component_file_is_loaded_again(plugin):
     path = Path(plugin("number").partition(":")[0])
     assert components.factory("net", f"{path}:number") == 3
     for number in (5, 6):  # The second edit keeps the size of the file and the second of its time.
@@ -520,7 +522,7 @@ def test_edited_file_is_loaded_again(plugin):
 
 
 @pytest.mark.fast
-def test_missing_broken_and_incomplete_files_are_refused(tmp_path):
+def test_missing_or_broken_component_files_and_paths_without_a_name_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"the file cannot be read \(No such file or directory\)"):
         load(net=f"{tmp_path}/none.py:net")
     broken = tmp_path / "broken.py"
@@ -532,7 +534,7 @@ def test_missing_broken_and_incomplete_files_are_refused(tmp_path):
 
 
 @pytest.mark.fast
-def test_python_objects_get_names_and_digests_that_tell_settings_apart():
+def test_python_objects_as_components_have_digests_that_depend_on_their_settings():
     name = components.register("net", Alone())
     assert name == "python:Alone" and components.is_custom(name)
     first = components.digest("net", name)
@@ -547,7 +549,7 @@ def test_python_objects_get_names_and_digests_that_tell_settings_apart():
         components.factory("net", "python:Missing")
 
 
-def test_train_takes_objects_and_other_settings_of_them_do_not_resume(tmp_path):
+def test_train_accepts_python_objects_and_refuses_to_resume_with_changed_ones(tmp_path):
     def loss(pairs, *, scale: float = 1.0):
         return scale * jaxssl.losses.nt_xent_loss(pairs)
 

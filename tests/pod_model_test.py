@@ -7,7 +7,7 @@ pytestmark = pytest.mark.fast
 LARGE = 1e12  # bytes, whose latency does not matter
 
 
-def test_large_all_reduce_is_bound_by_the_slowest_links():
+def test_predicted_time_of_a_large_all_reduce_is_bound_by_the_slowest_links():
     """Each GPU sends 7/8 of the bytes in its host, twice, and its eighth between hosts, twice."""
     pod = PODS["H100"]
     inside, between = 2 * 7 / 8 * LARGE / 450e9, 2 * 63 / 64 * LARGE / 8 / 50e9
@@ -16,7 +16,7 @@ def test_large_all_reduce_is_bound_by_the_slowest_links():
     assert pod.seconds("all-gather", LARGE, 8) == pytest.approx(inside / 2, rel=1e-3)
 
 
-def test_small_all_reduce_takes_a_tree_and_an_all_gather_a_ring():
+def test_predicted_latency_is_of_a_tree_for_all_reduce_and_a_ring_for_all_gather():
     pod = PODS["H100"]
     hops = pod.seconds("all-reduce", 0, 512) - pod.start, pod.seconds("all-gather", 0, 512)
     assert hops[0] == pytest.approx(2 * (7 * 0.9e-6 + 6 * 5e-6))
@@ -26,12 +26,12 @@ def test_small_all_reduce_takes_a_tree_and_an_all_gather_a_ring():
 @pytest.mark.parametrize(
     ("chips", "hops", "links"), [(256, 16, 4), (64, 14, 2), (8, 4, 2), (2, 1, 1), (1, 0, 1)]
 )
-def test_torus_sends_both_ways_along_closed_axes(chips, hops, links):
+def test_predicted_torus_sends_in_both_directions_along_closed_axes(chips, hops, links):
     network = torus(1.0, 2, 16)(chips)
     assert (network.reduce_hops(chips), network.bandwidth) == (hops, links)
 
 
-def test_collectives_are_told_apart_and_gathered_arrays_grow_with_the_batch():
+def test_model_assigns_collectives_to_parts_and_scales_gathers_with_the_batch():
     sums = {512, 1024}
     gradient, norm = ("all-reduce", (2**21, 512)), ("all-reduce", (512, 1024))
     gathered, moments = ("all-gather", (512,)), ("all-reduce", (65536, 512))

@@ -48,7 +48,7 @@ def test_views_are_computed_in_float32(name, settings):
 
 
 @pytest.mark.parametrize("name", components.names("loss"))
-def test_losses_and_their_state_are_float32(name):
+def test_losses_and_their_memory_are_float32(name):
     hyper = {"cross_entropy": {"num_classes": 3}, "decl": {"noise": 0.1}}.get(name, {})
     objective = import_module(f"jaxssl.losses.{name}").objective(**hyper)
     z, index = jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)

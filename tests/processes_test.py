@@ -54,7 +54,7 @@ def in_processes(monkeypatch, number, function):
         return list(pool.map(process, range(number)))
 
 
-def test_error_of_one_process_stops_all(monkeypatch):
+def test_error_in_one_process_stops_all_processes(monkeypatch):
     def fail(index):
         if index == 1:
             raise KeyError("disk")
@@ -69,7 +69,7 @@ def test_error_of_one_process_stops_all(monkeypatch):
     assert in_processes(monkeypatch, 2, lambda i: distributed.raise_together(lambda: i)) == [0, 1]
 
 
-def test_process_that_sees_another_workdir_is_named_and_nothing_is_left(monkeypatch, tmp_path):
+def test_error_names_the_process_whose_workdir_is_not_the_shared_one(monkeypatch, tmp_path):
     monkeypatch.setattr(workdir, "PATIENCE", 0.1)
     one, two = tmp_path / "one", tmp_path / "two"
     errors = in_processes(monkeypatch, 3, lambda i: workdir.check_shared(two if i == 1 else one))
@@ -80,7 +80,7 @@ def test_process_that_sees_another_workdir_is_named_and_nothing_is_left(monkeypa
     assert list(tmp_path.rglob("*")) == [one]
 
 
-def test_process_with_another_number_of_devices_is_named(monkeypatch):
+def test_error_names_the_process_with_another_number_of_devices(monkeypatch):
     devices = [SimpleNamespace(process_index=process) for process in (0, 0, 1, 1, 2)]
     monkeypatch.setattr(jax, "devices", lambda: devices)
     monkeypatch.setattr(distributed, "process_count", lambda: 2)
@@ -117,7 +117,7 @@ def test_every_process_gets_the_features_of_all_images(monkeypatch, n, number, d
 
 
 @pytest.mark.parametrize("kind", ["image", "video", "graph"])
-def test_raw_features_have_a_row_for_each_example(kind):
+def test_raw_features_of_each_kind_have_a_row_for_each_example(kind):
     rng, mesh = np.random.default_rng(0), distributed.make_mesh(jax.devices()[:1])
     examples = {
         "image": rng.integers(0, 256, (9, 6, 4, 3), np.uint8),
@@ -131,7 +131,7 @@ def test_raw_features_have_a_row_for_each_example(kind):
 
 
 @pytest.mark.parametrize("crops", [None, Crops((Crop(4, (0.2, 0.6), (1.5, 2.5)),) * 2, (), 4)])
-def test_processes_read_their_rows_of_every_batch(crops):
+def test_each_process_reads_only_its_rows_of_every_batch(crops):
     images = np.random.default_rng(0).integers(0, 256, (20, 6, 9, 3), np.uint8)
     records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
     part = PreparedSplit(records)
@@ -145,7 +145,7 @@ def test_processes_read_their_rows_of_every_batch(crops):
         jax.tree.map(np.testing.assert_array_equal, local(3), jax.tree.map(itemgetter(rows), whole))
 
 
-def test_crops_depend_on_seed_step_and_example_and_differ_between_crops():
+def test_host_crops_differ_between_seeds_steps_examples_and_views():
     pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 1), np.uint8)
     part = PreparedSplit([{"image": pixels, "label": 0}] * 3)
     source = Source("made", "train", ((part, np.arange(3)),), ("a",), (16, 24, 1))
@@ -158,7 +158,7 @@ def test_crops_depend_on_seed_step_and_example_and_differ_between_crops():
     assert len({one.tobytes() for one in cut}) == 36
 
 
-def test_taking_from_several_parts_keeps_the_order():
+def test_subset_of_a_source_of_several_parts_keeps_the_order():
     parts = [
         (PreparedSplit([{"image": np.full((2, 3, 1), v, np.uint8), "label": v} for v in values]), i)
         for values, i in (([5, 6, 7, 8], [3, 1]), ([1, 2, 3], [0, 1, 2]), ([4, 9], [1]))
@@ -185,7 +185,7 @@ def test_round_up_returns_a_multiple_that_is_not_smaller():
 @pytest.mark.parametrize(
     ("shape", "axis"), [((8, 16), 1), ((24, 16), 0), ((8, 9), 0), ((7, 9), None), ((8,), None)]
 )
-def test_longest_divisible_axis_is_split_over_devices(shape, axis):
+def test_parameters_are_sharded_along_the_longest_divisible_axis(shape, axis):
     sharding = distributed.split_sharding(shape, distributed.make_mesh())
     expected = tuple(n // 8 if i == axis else n for i, n in enumerate(shape))
     assert sharding.shard_shape(shape) == expected
@@ -204,7 +204,9 @@ def test_longest_divisible_axis_is_split_over_devices(shape, axis):
         ("host0", "192.0.2.1", None),
     ],
 )
-def test_first_process_listens_on_the_address_that_is_given(monkeypatch, host, addresses, listen):
+def test_coordinator_listens_on_the_given_address_if_it_is_local(
+    monkeypatch, host, addresses, listen
+):
     lookup = socket.getaddrinfo
     if addresses:
         monkeypatch.setattr(socket, "getaddrinfo", lambda _, *args, **kw: lookup(addresses, None))

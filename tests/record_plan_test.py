@@ -26,7 +26,7 @@ each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)
 
 
 @each_scale
-def test_benchmark_plan_has_every_piece_once_in_order_of_importance(scale):
+def test_benchmark_plan_lists_every_piece_once_by_importance(scale):
     plan = make_plan(scale)
     names = [piece.name for piece in plan]
     assert len(set(names)) == len(names)
@@ -65,7 +65,7 @@ def runs_of(*names, minutes=4.0):
     return [Piece(f"run/{name}", {}, minutes, 2, 8.0) for name in names]
 
 
-def test_measured_times_replace_planned_times():
+def test_measured_piece_times_replace_planned_times():
     plan = runs_of("a-b1-s0", "a-b1-s1", "b-b1-s0")
     done = {"run/a-b1-s0": figure(minutes=6.0)}
     estimates = Estimates(plan, a_record(done), DEVICE.name)
@@ -75,7 +75,7 @@ def test_measured_times_replace_planned_times():
     assert elsewhere.minutes(plan[1]) == 4.0
 
 
-def test_time_of_a_stopped_run_is_estimated_from_its_checkpoint():
+def test_total_time_of_a_stopped_run_is_estimated_from_its_last_checkpoint():
     plan = runs_of("a-b1-s0", "b-b1-s0")
     stopped = {"run/a-b1-s0": {**figure(minutes=3.0), "share": 0.25}}
     estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
@@ -86,7 +86,7 @@ def test_time_of_a_stopped_run_is_estimated_from_its_checkpoint():
         assert [estimates.minutes(piece) for piece in plan] == [expected, 4.0]
 
 
-def test_estimated_time_of_runs_that_share_a_device_grows_by_the_trace():
+def test_estimated_time_of_concurrent_runs_depends_on_the_measured_idle_gaps():
     [piece] = runs_of("a-b1-s0")
     trace = {"trace/x": figure({"gaps": 0.5})}
     estimates = Estimates([piece], a_record(trace), DEVICE.name)
@@ -177,7 +177,7 @@ def call(tmp_path, monkeypatch):
     return do
 
 
-def test_second_call_continues_the_benchmark_plan(call, tmp_path, capsys):
+def test_second_call_of_the_benchmark_continues_the_plan(call, tmp_path, capsys):
     plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
     result = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
     assert list(result["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
@@ -193,7 +193,7 @@ def test_second_call_continues_the_benchmark_plan(call, tmp_path, capsys):
     assert "3 pieces are in" in capsys.readouterr().out
 
 
-def test_runs_are_trained_side_by_side(call):
+def test_benchmark_trains_runs_concurrently(call):
     pieces = runs_of("a-b1-s0", "b-b1-s0")
     waits = [{"waits": "b-b1-s0"}, {"waits": "a-b1-s0"}]
     pair = [piece._replace(settings=wait) for piece, wait in zip(pieces, waits, strict=True)]
@@ -225,7 +225,7 @@ class Clock:
         self.ahead = self.ahead or 3600.0 * self.happened()
 
 
-def test_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_path, capsys):
+def test_benchmark_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_path, capsys):
     [piece] = runs_of("a-b1-s0", minutes=0.001)
     piece = piece._replace(settings={"sleeps": 600})
     log = tmp_path / "work" / "run-a-b1-s0.log"
@@ -242,7 +242,7 @@ def test_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_path, capsy
 # ---- The work itself
 
 
-def test_check_reports_deviations_beyond_the_bound():
+def test_benchmark_check_reports_deviations_beyond_the_bound():
     result = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
     assert result["beyond"] == ["b", "c"] and result["largest"] is None
     assert record_checks.summary({"a": 1e-4, "b": 2e-3}, 1e-3)["largest"] == 2e-3
@@ -252,7 +252,7 @@ def test_check_reports_deviations_beyond_the_bound():
 
 
 @pytest.mark.long
-def test_check_compares_training_steps_with_another_device(monkeypatch):
+def test_benchmark_check_compares_training_steps_of_two_devices(monkeypatch):
     monkeypatch.setattr(record_checks, "BATCH", 4)
     monkeypatch.setattr(record_checks, "cpu", lambda: jax.devices()[1])
     with jax.numpy_dtype_promotion("standard"):
@@ -265,7 +265,7 @@ def test_check_compares_training_steps_with_another_device(monkeypatch):
 
 
 @pytest.mark.long
-def test_training_piece_writes_a_complete_record(data_dir, tmp_path):
+def test_training_piece_of_the_benchmark_writes_a_complete_record(data_dir, tmp_path):
     values = {**TINY, "epochs": 2, "loss.name": "nt_xent", "seed": 0, "eval.every": 1.0}
     del values["eval.protocols"]
     settings = {"config": "tiny", "values": values, "data": [["data.dir", str(data_dir)]]}

@@ -57,7 +57,7 @@ def test_merging_a_benchmark_record_twice_changes_nothing(out, tmp_path, capsys)
     assert [name for name in merged["figures"] if name in order] == order
 
 
-def test_measurement_of_another_commit_does_not_replace_a_measurement(out, tmp_path, capsys):
+def test_merging_keeps_the_recorded_result_over_one_of_another_commit(out, tmp_path, capsys):
     pages = tmp_path / "pages"
     book.merge(out, pages, "tiny")
     first = texts(pages)
@@ -71,7 +71,7 @@ def test_measurement_of_another_commit_does_not_replace_a_measurement(out, tmp_p
     )
 
 
-def test_unfinished_run_is_recorded_until_it_is_finished(out, tmp_path):
+def test_unfinished_benchmark_run_is_recorded_until_it_is_finished(out, tmp_path):
     pages, name = tmp_path / "pages", "run/tcl-b64-s1"
     stopped = {name: {**figure(), "share": 0.5}}
     book.write_record(out / "figures.json", a_record(unfinished=stopped))
@@ -82,7 +82,7 @@ def test_unfinished_run_is_recorded_until_it_is_finished(out, tmp_path):
     assert book.read_record(pages / "record.json", "tiny")["unfinished"] == {}
 
 
-def test_merging_keeps_the_prose_of_a_page(tmp_path):
+def test_merging_a_record_changes_only_the_marked_part_of_a_docs_page(tmp_path):
     path = tmp_path / "methods.md"
     path.write_text("# Methods\n\nBefore.\n")
     record_tables.insert(path, r"one \1" + "\n")

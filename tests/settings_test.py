@@ -117,22 +117,22 @@ def recorded():
 
 
 @pytest.mark.parametrize(("group", "name"), COMPONENTS)
-def test_defaults_and_presets_of_a_component_are_the_recorded_ones(recorded, group, name):
+def test_defaults_and_presets_of_a_component_equal_the_recorded_settings(recorded, group, name):
     assert component(group, name) == recorded["components"][f"{group}.{name}"]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_presets_of_a_protocol_are_the_recorded_ones(recorded, name):
+def test_presets_of_a_protocol_equal_the_recorded_settings(recorded, name):
     assert protocol(name) == recorded["protocols"][name]
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_settings_of_a_recipe_are_the_recorded_ones(recorded, name):
+def test_settings_of_a_config_equal_the_recorded_settings(recorded, name):
     assert recipe(name) == recorded["recipes"][name]
 
 
 @pytest.mark.parametrize("name", [r for r in RECIPES if "cross_entropy" not in r])
-def test_first_protocol_of_a_recipe_is_the_one_of_its_published_figure(name):
+def test_first_protocol_of_a_config_is_that_of_its_published_result(name):
     starts = [start for start in PUBLISHED_WITH if name.startswith(start)]
     if starts:  # Demos and studies have no published figure.
         first = config_lib.load(name).eval.protocols[0]
@@ -151,7 +151,7 @@ def test_first_protocol_of_a_recipe_is_the_one_of_its_published_figure(name):
         )
 
 
-def test_every_recorded_name_exists(recorded):
+def test_every_recorded_component_protocol_and_config_exists(recorded):
     names = {"components": ["{}.{}".format(*item) for item in COMPONENTS]}
     names |= {"protocols": PROTOCOLS, "recipes": RECIPES}
     assert {kind: set(values) for kind, values in recorded.items()} == {

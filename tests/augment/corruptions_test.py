@@ -309,7 +309,7 @@ def test_invalid_severities_are_rejected(n, severities, photos):
         corruptions.evaluate(photos[:n], np.zeros(n), len, severities=severities, seed=0)
 
 
-def test_corruption_rows_contain_settings_and_consistent_means(photos, monkeypatch):
+def test_corruption_rows_contain_the_settings_and_the_mean_over_corruptions(photos, monkeypatch):
     preset = {**corruptions.PRESETS["quick"], "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)
     context, _ = context_of(photos)
@@ -326,7 +326,7 @@ def test_corruption_rows_contain_settings_and_consistent_means(photos, monkeypat
         assert row.details["by_severity"] == {"3": row.value}
 
 
-def test_corruption_rows_are_the_accuracies_on_the_drawn_images(photos, monkeypatch):
+def test_corruption_rows_are_the_accuracies_on_the_sampled_test_images(photos, monkeypatch):
     """The images hold their numbers, so that each can be told from the others."""
     preset = {**corruptions.PRESETS["quick"], "severities": (1, 4, 5), "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)

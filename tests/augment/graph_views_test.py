@@ -90,7 +90,7 @@ def test_nodes_with_the_smallest_random_numbers_are_dropped_or_get_noise(row, sh
 
 @each_share
 @pytest.mark.parametrize("add", [False, True])
-def test_perturb_edges_drops_edges_and_adds_random_ones(row, share, add):
+def test_perturb_edges_drops_edges_and_adds_random_edges(row, share, add):
     # With the largest float below 1, the index must not exceed that of the last node.
     u = uniform(4, len(row["edge"]), 3)
     u[::3, 1:] = np.nextafter(np.float32(1), np.float32(0))
@@ -247,7 +247,7 @@ WIDE = Room(96, 200)
     ("rows", "room"),
     [pytest.param(1, Room(300, 700), marks=pytest.mark.long), (4, WIDE), (5, None)],
 )
-def test_graph_views_do_not_depend_on_rows_or_padding(many, rows, room):
+def test_graph_views_do_not_depend_on_the_packing_or_padding_of_the_batch(many, rows, room):
     graphs, index, expected = many
     assert_same_views(views_of(graphs, index, rows, room)[:24], expected)
 
@@ -271,7 +271,7 @@ def test_graph_views_differ_between_views_indices_and_keys(many):
     assert not np.array_equal(first, second)
 
 
-def test_graph_recipe_without_choices_is_the_identity(many):
+def test_graph_recipe_without_operations_returns_the_graph_unchanged(many):
     graphs, index, _ = many
     rows = packed(graphs, 2)
     view = jax.jit(ops.make_graph_views([recipes.graph(choices=())]))(KEY, rows, index)["views"]

@@ -137,7 +137,7 @@ def test_erase_sets_the_pixels_inside_the_box():
     np.testing.assert_array_equal(ops.erase(image, jnp.array([2.0, 1, 7, 4])), expected)
 
 
-def test_random_erase_erases_the_box_of_the_numbers_after_the_first():
+def test_random_erase_uses_the_first_number_as_chance_and_the_others_as_box():
     image = images(12, 30, 2)
     erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5))
     for u in draw(20, 5):
@@ -231,7 +231,7 @@ def test_views_of_an_example_do_not_depend_on_the_batch():
     np.testing.assert_allclose(np.concatenate(halves, axis=1), whole, atol=1e-6)
 
 
-def test_views_differ_between_views_small_crops_examples_and_keys():
+def test_random_draws_differ_between_views_small_crops_examples_and_keys():
     batch, index = np.repeat(pixels(1, 8, 8, 1), 8, axis=0), np.arange(8)
     augment = jax.jit(make_views([window] * 2, [window] * 2))
     drawn = [augment(jax.random.key(seed), batch, index) for seed in (0, 1)]
@@ -304,7 +304,7 @@ def test_invalid_recipe_settings_raise_an_error_that_names_them(name, setting, m
         getattr(recipes, name)(**setting)
 
 
-def test_simclr_without_colours_and_flip_is_the_crop():
+def test_simclr_recipe_without_colour_operations_and_flip_is_the_random_crop():
     image = images(9, 12, 3)
     nothing = {"flip": 0.0, "jitter": 0.0, "grayscale": 0.0}
     plain, mirrored = (recipes.simclr(size=6, **{**nothing, "flip": p}) for p in (0.0, 1.0))
@@ -349,7 +349,7 @@ def test_preprocess_repeats_a_grey_image_over_the_channels():
         preprocess(pixels(1, 8, 8, 3), Inputs(8, 1))
 
 
-def test_every_view_uses_the_host_crop_made_for_it():
+def test_each_view_and_small_crop_is_made_from_its_own_host_crop():
     plain = lambda key, image: image + 0 * jax.random.uniform(key)  # noqa: E731
     other = lambda key, image: image / 2 + 0 * jax.random.uniform(key)  # noqa: E731
     batch = {"views": pixels(3, 3, 4, 5, 1), "crops": pixels(3, 2, 2, 3, 1, seed=1)}

@@ -74,7 +74,7 @@ def frame_by_frame(u, frame):
     return jnp.moveaxis(image, 0, 2)
 
 
-def test_recipe_applies_image_operations_with_one_draw_for_all_frames():
+def test_video_recipe_draws_image_operations_once_for_all_frames_of_a_clip():
     sample, of_frame = random_video("rgb"), jax.jit(frame_by_frame)
     flipped = set()
     for key, view in zip(keys(6), views(sample), strict=True):
@@ -88,7 +88,7 @@ def test_recipe_applies_image_operations_with_one_draw_for_all_frames():
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kind", ["grey", "flow"])
-def test_random_windows_are_strided_and_start_everywhere(kind, stride):
+def test_random_frame_windows_have_the_stride_and_cover_all_start_frames(kind, stride):
     sample = numbered(9, c=SHAPES[kind][3])
     actual = numbers(views(sample, 40, stride=stride, **NOTHING))
     starts = actual[:, 0]
@@ -151,7 +151,7 @@ def test_flip_and_reverse_mirror_frames_and_negate_flow(kind, name):
 
 
 @pytest.mark.parametrize("name", ["flip", "reverse"])
-def test_random_flips_and_reversals_happen_below_the_probability(name):
+def test_random_flip_and_reversal_happen_if_the_number_is_below_the_probability(name):
     sample = random_video("flow")
     for u, happens in ((0.2, True), (0.3, False)):
         actual = getattr(video_ops, f"random_{name}")(jnp.float32(u), sample, 0.3)
@@ -168,7 +168,7 @@ def test_random_flips_and_reversals_happen_below_the_probability(name):
         (4, 1, 3, [1]),
     ],
 )
-def test_centre_window_is_in_the_middle(t, frames, stride, expected):
+def test_centre_window_takes_the_middle_frames(t, frames, stride, expected):
     window = jax.jit(partial(video_ops.centre_window, frames=frames, stride=stride))
     np.testing.assert_array_equal(numbers(window(numbered(t))), expected)
 

@@ -99,7 +99,7 @@ CASES = {
 }
 
 
-def test_every_recipe_has_a_case():
+def test_every_augmentation_recipe_has_a_test_case():
     assert {name.split()[0] for name in CASES} | {"graph"} == set(components.names("augment"))
 
 
@@ -134,7 +134,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_operations_have_their_settings_and_random_numbers_of_their_own(case, calls):
+def test_each_operation_of_a_recipe_gets_its_settings_and_separate_random_numbers(case, calls):
     settings, shape, expected = CASES[case]
     view = getattr(recipes, case.split()[0])(**settings)
     view(jax.random.key(0), jnp.zeros(shape))
@@ -144,13 +144,13 @@ def test_operations_have_their_settings_and_random_numbers_of_their_own(case, ca
     assert len(set(numbers.tolist())) == len(numbers)
 
 
-def test_flow_gets_no_changes_of_colour(calls):
+def test_optical_flow_gets_no_colour_operations(calls):
     settings, _, _ = CASES["video"]
     recipes.video(**settings)(jax.random.key(0), jnp.zeros((7, 9, 12, 2)))
     assert set(calls) == {"random_window", "random_reverse", "random_resized_crop", "random_flip"}
 
 
-def test_fractions_of_the_graph_recipe_belong_to_their_operations(monkeypatch):
+def test_graph_recipe_passes_each_fraction_to_its_operation(monkeypatch):
     monkeypatch.setattr(graph_ops, "one_of", lambda choices, **settings: (choices, settings))
     settings = {"drop": 0.1, "perturb": 0.2, "add": False, "mask": 0.3, "keep": 0.4}
     choices = ("subgraph", "drop_nodes")

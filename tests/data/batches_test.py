@@ -111,7 +111,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_take_returns_the_next_indices_and_advances_the_position(make, devices):
+def test_order_take_returns_the_next_indices_and_advances_the_position(make, devices):
     batches, expected = make(devices=devices), indices(make(), 5)
     batches.next()
     data, index = batches.take(2, 3)
@@ -152,7 +152,7 @@ def test_prepared_digits_are_not_prepared_again(data_dir, monkeypatch):
 
 
 @each_cache
-def test_batch_rows_match_their_indices(make, some, cache):
+def test_rows_of_a_batch_are_the_examples_with_the_indices_of_the_batch(make, some, cache):
     batches, images = make(cache), some.images(8)
     for batch in take(batches, 3):
         assert batch["input"].shape == (BATCH, 8, 8, 1)
@@ -186,7 +186,7 @@ def test_example_order_depends_on_the_seed(make, cache):
 
 @pytest.mark.parametrize("resumed", CACHES)
 @pytest.mark.parametrize("saved", CACHES)
-def test_saved_position_continues_exactly_with_either_cache(make, saved, resumed):
+def test_batches_continue_from_a_saved_position_with_either_cache(make, saved, resumed):
     batches = make(saved)
     take(batches, PER_EPOCH + 4)  # in the middle of the second epoch
     state = json.loads(json.dumps(batches.get_state()))
@@ -212,7 +212,7 @@ def test_global_batches_are_equal_on_one_and_eight_devices(make, cache):
         (1, "streamed by threads (0.0 MiB, the limit is 0 MiB), cropped on the device"),
     ],
 )
-def test_cache_auto_keeps_sets_below_the_limit_on_the_device(make, monkeypatch, limit, way):
+def test_cache_auto_keeps_data_sets_below_the_limit_on_the_device(make, monkeypatch, limit, way):
     monkeypatch.setattr(batches_lib, "CACHE_BYTES", limit)
     batches = make("auto", workers=0)
     assert batches.plan.why.startswith(way)
@@ -289,7 +289,7 @@ def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs)
     assert_same(take(again, 2), expected[PER_EPOCH:])
 
 
-def test_worker_processes_give_the_same_batches(make, photographs):
+def test_worker_processes_give_the_batches_that_the_main_process_reads(make, photographs):
     settings = {"source": photographs, "crops": TWO_VIEWS}
     expected = take(make("auto", workers=0, **settings), PER_EPOCH + 1)
     workers = make("auto", workers=2, **settings)
@@ -301,7 +301,7 @@ def test_worker_processes_give_the_same_batches(make, photographs):
         workers.close()
 
 
-def test_worker_ignores_group_signals_and_its_death_is_reported(make, some):
+def test_reader_process_ignores_sigint_and_sigterm_and_its_death_is_reported(make, some):
     before = set(multiprocessing.active_children())
     expected, workers = take(make("none"), 8), make("none", workers=1)
     try:
@@ -338,7 +338,7 @@ def test_worker_processes_exit_when_the_run_is_killed():
     assert ended.returncode == -signal.SIGKILL
 
 
-def test_resuming_with_other_host_crops_logs_a_warning(make, some, caplog):
+def test_resuming_logs_a_warning_if_images_are_no_longer_cropped_on_the_host(make, some, caplog):
     streamed = make("none", crops=TWO_VIEWS)
     cached = make("device", crops=TWO_VIEWS)
     logger = batches_lib.log
@@ -353,7 +353,7 @@ def test_resuming_with_other_host_crops_logs_a_warning(make, some, caplog):
     assert "images were cropped on the host before: views differ from here on" in caplog.text
 
 
-def test_resuming_with_another_number_of_images_is_rejected(make, some):
+def test_resuming_with_another_number_of_training_images_is_rejected(make, some):
     state = make().get_state()
     fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
     with pytest.raises(UserError, match="a run on 51 images, but the training split has 40 now"):
@@ -381,7 +381,7 @@ def test_undecodable_image_raises_an_error_with_its_index(make):
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
 )
-def test_wrong_batch_settings_are_rejected_with_the_numbers(make, settings, parts):
+def test_error_about_impossible_batch_settings_states_the_numbers(make, settings, parts):
     with pytest.raises(UserError) as error:
         make(**settings)
     for part in parts:

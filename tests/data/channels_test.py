@@ -38,7 +38,7 @@ def npy(values):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("channels", [2, 4, 5, 16])
-def test_each_channel_is_cropped_and_resized_alone(channels):
+def test_each_channel_of_an_image_is_cropped_and_resized_independently(channels):
     values = RNG.integers(0, 256, (9, 12, channels), np.uint8)
     values[..., -1] = 0  # Pillow would make all pixels of this alpha black.
     crop = decoding.Crop(5, (0.3, 0.9), (0.75, 1.3))
@@ -55,7 +55,7 @@ def test_each_channel_is_cropped_and_resized_alone(channels):
 @pytest.mark.fast
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
-def test_arrays_and_items_keep_their_channels(channels, dtype):
+def test_images_in_memory_keep_any_number_of_channels(channels, dtype):
     pixels, labels = images(channels, dtype)
     expected = np.round(pixels * {np.uint8: 1, np.uint16: 1 / 257, np.float32: 255}[dtype])
     for data in ((pixels, labels), list(zip(pixels, labels, strict=True))):
@@ -66,7 +66,7 @@ def test_arrays_and_items_keep_their_channels(channels, dtype):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("shape", [(4, 8, 8, 17), (4, 3, 16, 16), (4, 1, 8, 8)])
-def test_too_many_channels_and_channels_that_come_first_are_refused(shape):
+def test_images_with_too_many_channels_or_channels_first_are_refused(shape):
     with refused(f"the shape {list(shape)}; expected images [n, h, w, c] with 1 to 16 channels"):
         load_splits(np.zeros(shape, np.uint8))
 
@@ -84,7 +84,7 @@ NPY = {
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", NPY)
-def test_array_files_of_another_form_are_refused(name):
+def test_npy_files_of_unsupported_shape_dtype_or_range_are_refused(name):
     content, message = NPY[name]
     with pytest.raises((ValueError, OSError)) as error:
         decoding.open_picture(content, 5)
@@ -92,7 +92,7 @@ def test_array_files_of_another_form_are_refused(name):
 
 
 @pytest.mark.parametrize("channels", [1, 4, 6])
-def test_folders_hold_grey_rgba_and_array_pictures(channels, load, tmp_path):
+def test_folder_data_sets_read_grey_rgba_and_npy_pictures(channels, load, tmp_path):
     names = [f"{c}/{i}.{'npy' if channels > 4 else 'png'}" for c in "ab" for i in range(3)]
     shape = (6, 8, channels)
     pixels = {name: pixels_of(name, shape[: 2 + (channels > 1)]) for name in names}
@@ -111,13 +111,13 @@ def test_folders_hold_grey_rgba_and_array_pictures(channels, load, tmp_path):
 
 
 @pytest.mark.fast
-def test_channels_of_other_data_sets_are_refused(load):
+def test_data_channels_setting_is_refused_for_data_sets_other_than_folders(load):
     with refused("data.channels is only for data.name='folder'"):
         load("", name="digits", channels=4)
 
 
 @pytest.mark.fast
-def test_statistics_are_those_of_the_training_images():
+def test_normalisation_uses_mean_and_std_of_the_training_images():
     pixels, _ = images(5)
     train = load_splits(pixels)[0].train
     measured = statistics("auto", train, 8)
@@ -136,7 +136,7 @@ def test_statistics_are_those_of_the_training_images():
 
 
 @pytest.mark.fast
-def test_views_are_scaled_by_the_statistics_and_shown_unscaled():
+def test_views_are_normalised_per_channel_and_converted_back_for_display():
     pixels, _ = images(4)
     scale = Scale((0.5, 0.25, 0.1, 0.2), (0.3, 0.2, 0.1, 0.4))
     arguments = jax.random.key(0), pixels, np.arange(24, dtype=np.int32)
@@ -164,7 +164,7 @@ def test_colour_operations_that_need_rgb_are_left_out(channels):
     ]
 
 
-def test_run_on_five_channels_of_16_bits_trains_evaluates_embeds_and_exports(tmp_path):
+def test_run_on_16_bit_images_with_five_channels_trains_evaluates_embeds_and_exports(tmp_path):
     pixels, labels = images(5, np.uint16)
     np.savez(tmp_path / "data.npz", image=pixels, label=labels)
     config = jaxssl.get_config("digits")

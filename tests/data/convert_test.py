@@ -153,7 +153,7 @@ TEMPLATES += ["{DATASET}-{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"]
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_conversion_keeps_records_and_order(old, prepared, template):
+def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template):
     folder = old(template)
     before = everything(folder)
     assert convert.convert(folder) == 26
@@ -172,7 +172,7 @@ def test_data_set_without_file_format_or_template_is_converted(old, prepared):
     assert_converted(folder, prepared)
 
 
-def test_conversion_keeps_other_metadata(old):
+def test_conversion_keeps_citation_and_alternative_formats_in_dataset_info(old):
     folder = old(alternativeFileFormats=["riegeli"], citation="Ours.")
     convert.convert(folder)
     info = json.loads((folder / "dataset_info.json").read_text())
@@ -198,7 +198,7 @@ def test_error_for_a_tfrecord_set_names_the_convert_command(old, prepared):
     np.testing.assert_array_equal(train.labels, original.labels[:20])
 
 
-def test_converting_twice_changes_nothing(old, monkeypatch, capsys):
+def test_second_conversion_changes_nothing(old, monkeypatch, capsys):
     folder = old()
     assert command(capsys, folder)[0] == 0
     before = everything(folder)
@@ -225,7 +225,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_conversion_of_a_damaged_file_fails_and_leaves_dataset_info(old, monkeypatch, capsys, kind):
+def test_conversion_of_a_damaged_file_fails_and_changes_no_file(old, monkeypatch, capsys, kind):
     folder, (damage, reason) = old(), DAMAGE[kind]
     path = folder / FIRST
     path.write_bytes(damage(path.read_bytes()))
@@ -241,7 +241,9 @@ INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLen
 
 
 @pytest.mark.parametrize("kind", [*INFOS, "no folder", "an empty folder", "the set's folder"])
-def test_conversion_of_another_folder_is_rejected(tmp_path, monkeypatch, capsys, kind):
+def test_conversion_of_a_folder_without_a_prepared_set_is_rejected(
+    tmp_path, monkeypatch, capsys, kind
+):
     folder = tmp_path / "none"
     if kind != "no folder":
         folder.mkdir()
@@ -285,7 +287,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_conversion_that_is_refused_says_why_and_changes_nothing(old, capsys, case):
+def test_refused_conversion_states_the_reason_and_changes_nothing(old, capsys, case):
     settings, change, words = REFUSED[case]
     folder = old(**settings)
     if change is not None:
@@ -297,7 +299,7 @@ def test_conversion_that_is_refused_says_why_and_changes_nothing(old, capsys, ca
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupted_conversion_can_be_repeated(old, prepared, monkeypatch, error):
+def test_conversion_succeeds_after_an_interrupted_conversion(old, prepared, monkeypatch, error):
     folder, read = old(), convert.grain.experimental.TFRecordIterDataset
 
     def stopped(path):

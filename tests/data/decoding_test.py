@@ -78,7 +78,7 @@ def test_colour_images_become_grey_by_luma():
 
 
 @pytest.mark.parametrize("format", ["jpeg", "webp"])
-def test_lossy_files_are_decoded_as_by_pillow(format):
+def test_lossy_files_are_decoded_as_pillow_decodes_them(format):
     picture = smooth(40, 30)
     data = file_of(picture, format, quality=95)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -208,7 +208,7 @@ def test_png_with_a_changed_byte_is_rejected():
             open_picture(bytes(data), 3)
 
 
-def test_other_image_formats_are_not_opened(monkeypatch):
+def test_image_formats_outside_the_supported_ones_are_not_opened(monkeypatch):
     """For EPS, Pillow would run Ghostscript, whatever the file is called."""
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("run"))

@@ -65,20 +65,22 @@ def header(kind: bytes, size: int) -> bytes:
         (tarfile.GNUTYPE_SPARSE, "an entry that is a sparse file; pack it again without --sparse"),
     ],
 )
-def test_archive_with_a_header_of_a_gigabyte_is_refused_unread(tmp_path, kind, entry, message):
+def test_archive_with_a_tar_header_of_a_gigabyte_is_refused_before_it_is_read(
+    tmp_path, kind, entry, message
+):
     path = write(tmp_path / f"bomb{kind}", header(entry, BIG), len(ZEROS))
     with refused(str(path), message):
         list(files.read_files(path))
 
 
-def test_thousands_of_headers_of_one_entry_are_refused(tmp_path):
+def test_archive_with_thousands_of_tar_headers_for_one_entry_is_refused(tmp_path):
     path = write(tmp_path / "bomb.tar.gz", 5000 * header(tarfile.GNUTYPE_LONGNAME, 0), 0)
     with refused(str(path), "is damaged", "recursion"):
         list(files.read_files(path))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_zip_entry_without_bounded_decompression_is_refused_by_method(tmp_path, method):
+def test_bzip2_and_lzma_zip_entries_are_refused_with_the_method_named(tmp_path, method):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("a.png", b"x")
@@ -98,7 +100,7 @@ def bomb(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [".zip", *sorted(COMPRESSED)])
-def test_expansion_is_refused_with_little_memory(tmp_path, kind):
+def test_decompression_bomb_is_refused_without_using_much_memory(tmp_path, kind):
     path = bomb(tmp_path / f"bomb{kind}")
     measure = [sys.executable, "-c", MEASURE, str(path)]
     out = subprocess.run(measure, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -107,7 +109,7 @@ def test_expansion_is_refused_with_little_memory(tmp_path, kind):
     assert float(out[-1]) < 200
 
 
-def test_ratio_of_a_large_archive_is_not_limited_by_the_free_bytes(tmp_path, monkeypatch):
+def test_archive_that_expands_less_than_the_ratio_limit_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(decompression, "FREE", 0)
     rng = np.random.default_rng(0)
     content = rng.bytes(9000) + rng.bytes(100) * 9000
@@ -121,7 +123,7 @@ def test_ratio_of_a_large_archive_is_not_limited_by_the_free_bytes(tmp_path, mon
 
 
 @pytest.mark.parametrize("kind", sorted(COMPRESSED))
-def test_archive_of_several_streams_is_read_to_the_end(tmp_path, kind):
+def test_archive_of_several_compressed_streams_is_read_to_the_end(tmp_path, kind):
     """Parallel compressors write one stream for each block."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
@@ -146,7 +148,7 @@ def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
         list(files.read_files(path))
 
 
-def test_gzip_file_beyond_its_ratio_is_refused(monkeypatch):
+def test_gzip_file_that_expands_beyond_the_ratio_limit_is_refused(monkeypatch):
     monkeypatch.setattr(decompression, "FREE", 0)
     data = gzip.compress(ZEROS)
     with refused("archive images-ubyte.gz is refused because it expands"):

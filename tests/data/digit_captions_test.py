@@ -46,7 +46,7 @@ def words_of(text):
     return text.replace(",", " ").replace(":", " ").split()
 
 
-def test_digit_captions_has_the_images_and_labels_of_the_digits(all_digits):
+def test_digit_captions_data_set_has_the_images_and_labels_of_digits(all_digits):
     opened, _, plain = all_digits
     assert opened.captioned and not plain.captioned and opened.class_names == plain.class_names
     np.testing.assert_array_equal(opened.images(8), plain.images(8))
@@ -106,7 +106,7 @@ def test_measured_ink_grows_with_stroke_thickness():
     np.testing.assert_allclose(actual, [255 * w / 16 for w in (1, 2, 4)])
 
 
-def test_measured_slant_has_the_sign_of_the_upper_end():
+def test_measured_slant_of_a_bar_is_positive_if_its_top_leans_right():
     bars = [bar(-0.5), bar(0.0, width=2), bar(0.5)]
     actual = digit_captions.lean(np.stack(bars))
     assert actual[0] < -0.4 and abs(actual[1]) < 1e-9 and actual[2] > 0.4

@@ -67,7 +67,7 @@ def test_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
 
 
 @each_kind
-def test_archives_are_not_unpacked_to_disk(archive, kind, tmp_path, monkeypatch):
+def test_archive_entries_are_read_without_unpacking_to_disk(archive, kind, tmp_path, monkeypatch):
     path = archive(kind)
     before = sorted(path.parent.iterdir())
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ TYPES = [getattr(tarfile, f"{kind}TYPE") for kind in ("SYM", "LNK", "CHR", "BLK"
         (".tar", [entry(tarfile.TarInfo, os.fsdecode(b"b\xffd.png"))], "not UTF-8; rename it"),
     ],
 )
-def test_archive_with_links_repeated_or_other_odd_entries_is_rejected(
+def test_archive_with_links_repeated_names_or_special_entries_is_rejected(
     tmp_path, kind, entries, message
 ):
     path = tmp_path / f"pack{kind}"
@@ -178,7 +178,7 @@ def test_archive_with_links_repeated_or_other_odd_entries_is_rejected(
 
 
 @pytest.mark.parametrize("name", [b"b\xffd.png", b"b\xffd/0.png"])
-def test_name_of_a_file_or_a_folder_that_is_not_utf8_is_rejected(tmp_path, name):
+def test_file_or_folder_name_that_is_not_utf8_is_rejected(tmp_path, name):
     path = tmp_path / os.fsdecode(name)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"")
@@ -187,7 +187,7 @@ def test_name_of_a_file_or_a_folder_that_is_not_utf8_is_rejected(tmp_path, name)
 
 
 @each_kind
-def test_truncated_archive_and_file_with_another_content_are_rejected(archive, kind, tmp_path):
+def test_truncated_archive_and_file_that_is_no_archive_are_rejected(archive, kind, tmp_path):
     whole = archive(kind).read_bytes()
     cut = tmp_path / f"cut{kind}"
     parts = (whole[: int(share * min(len(whole), 9000))] for share in (0, 0.1, 0.5, 0.9))
@@ -329,7 +329,7 @@ def test_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
     assert len(set(seen)) == len(seen)
 
 
-def test_fingerprint_of_an_archive_changes_with_it(tmp_path):
+def test_fingerprint_of_an_archive_changes_with_its_bytes(tmp_path):
     path = pack(tmp_path / "pack.zip", CONTENT)
     first = files.fingerprint(path, (".png",))
     found(path)

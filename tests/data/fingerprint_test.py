@@ -49,14 +49,14 @@ def source(images=PICTURES, labels=None, indices=None, classes=("a", "b"), **set
     return Source("made", "train", ((part, indices),), classes, (4, 4, 3))
 
 
-def test_equal_splits_have_equal_fingerprints():
+def test_splits_with_equal_decoded_pixels_have_equal_fingerprints():
     assert fingerprint(source()) == fingerprint(source(PICTURES.copy()))
     for level in (1, 9):  # PNG files are compared by their pixels
         packed = source([png(x, compress_level=level) for x in PICTURES])
         assert fingerprint(packed) == fingerprint(source())
 
 
-def test_fingerprint_is_of_the_pixels_that_training_sees():
+def test_fingerprint_includes_palette_and_exif_orientation_of_images():
     palette = np.arange(768, dtype=np.uint8).reshape(256, 3)
     both = [
         [source(quantized(colours)) for colours in (palette, 255 - palette)],
@@ -68,7 +68,7 @@ def test_fingerprint_is_of_the_pixels_that_training_sees():
         assert fingerprint(first) == fingerprint(source(pixels[0])) != fingerprint(second)
 
 
-def test_every_change_changes_the_fingerprint():
+def test_fingerprint_changes_with_pixels_labels_indices_or_class_names():
     one_pixel = PICTURES.copy()
     one_pixel[7, 3, 3, 2] ^= 1
     changed = [
@@ -84,12 +84,12 @@ def test_every_change_changes_the_fingerprint():
     assert len(set(map(fingerprint, changed))) == len(changed)
 
 
-def test_damaged_picture_is_refused():
+def test_fingerprint_of_a_split_with_a_damaged_picture_is_refused():
     with refused("cannot be decoded", "chunk b'IDAT'", "copy the set again"):
         fingerprint(source([png(x)[:-20] + bytes(20) for x in PICTURES]))
 
 
-def test_graphs_have_a_fingerprint():
+def test_graph_data_sets_have_a_fingerprint():
     graphs = random_graphs(10)
     records = [{"graph": graph, "label": 0} for graph in graphs]
     several = [
@@ -101,7 +101,7 @@ def test_graphs_have_a_fingerprint():
 
 
 @pytest.mark.parametrize(("most", "expected"), [(4, 4), (100, 10)])
-def test_number_of_records_that_are_read_is_limited(monkeypatch, most, expected):
+def test_fingerprint_reads_at_most_the_given_number_of_records(monkeypatch, most, expected):
     monkeypatch.setattr(fingerprint_lib, "MOST", most)
     read, used = PreparedSplit.read_records, []
 

@@ -71,7 +71,7 @@ def test_folders_of_splits_with_folders_of_classes_are_read(around):
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
-def test_single_split_folder_is_skipped(only):
+def test_single_top_folder_named_like_a_split_is_skipped(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 
@@ -123,7 +123,7 @@ def test_test_split_depends_on_seed_and_names_only():
     assert test(names, test_fraction=0.5) > first  # more of the same
 
 
-def test_class_with_one_image_is_in_train_only():
+def test_class_with_a_single_image_is_in_the_train_split_only():
     actual = arrange(["a/1.png", "b/1.png", "b/2.png"])
     assert "a/1.png" in actual.splits["train"] and len(actual.splits["test"]) == 1
     assert list(arrange(["a/1.png", "b/2.png"]).splits) == ["train"]
@@ -164,7 +164,7 @@ def test_unknown_folder_layouts_are_rejected(names, parts):
 
 
 @pytest.mark.parametrize("name", ["b\nc", "b\rc", " ", "b ", "\tb", "\xa0b", "b/c\n"])
-def test_class_name_that_would_shift_or_merge_classes_is_rejected(name):
+def test_class_name_with_a_line_break_or_outer_spaces_is_rejected(name):
     names = [f"{c}/{i}.png" for c in ("a", name, "z") for i in range(2)]
     with refused(f"the class name {name!r} has a line break, or spaces at an end"):
         arrange(names)
@@ -173,7 +173,7 @@ def test_class_name_that_would_shift_or_merge_classes_is_rejected(name):
         arrange(list(labels), labels=labels)
 
 
-def test_labels_stay_right_with_odd_class_names(load, tmp_path):
+def test_unusual_class_names_keep_the_labels_of_their_images(load, tmp_path):
     classes = sorted(["#a", "a\tb", "b \x1b[31mc", "é\u2028x"])
     files = {f"{c}/{i}.png": picture(f"{c}{i}") for c in classes for i in range(2)}
     opened = load(unpack(tmp_path / "odd", files), test_fraction=0.0)
@@ -183,7 +183,7 @@ def test_labels_stay_right_with_odd_class_names(load, tmp_path):
     ]
 
 
-def test_label_table_that_does_not_match_is_rejected():
+def test_label_table_that_does_not_match_the_image_files_is_rejected():
     names = ["1.png", "2.png", "3.png"]
     with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):
         arrange(names, labels={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
@@ -201,7 +201,9 @@ def train_and_test(load, labelled):
     return load(labelled), load(labelled, "test")
 
 
-def test_folder_set_has_the_images_and_labels_of_the_folder(train_and_test, labelled):
+def test_set_prepared_from_a_folder_has_the_images_and_labels_of_the_folder(
+    train_and_test, labelled
+):
     assert [len(opened) for opened in train_and_test] == [24, 6]
     actual = contents(train_and_test[0]) | contents(train_and_test[1])
     assert sorted(actual) == sorted(LABELLED)
@@ -217,7 +219,7 @@ def test_folder_set_has_the_images_and_labels_of_the_folder(train_and_test, labe
     assert train_and_test[1].describe() == f"{labelled.name}, test: 6 images of 6x8x3, 3 classes"
 
 
-def test_folder_set_is_not_ordered_by_class(train_and_test):
+def test_set_prepared_from_a_folder_is_not_ordered_by_class(train_and_test):
     labels = train_and_test[0].labels
     assert (np.diff(labels) < 0).sum() > 3
 
@@ -250,7 +252,7 @@ def test_folders_of_the_same_name_in_an_archive_are_separate_sets(load, tmp_path
     assert files_of(load(f"{path}/b/all")) == ["2.png"]
 
 
-def test_unlabelled_split_beside_labelled_splits_has_no_labels(load, tmp_path):
+def test_split_without_class_folders_beside_labelled_splits_is_unlabelled(load, tmp_path):
     unpack(tmp_path, pictures("train/a/1.png", "train/b/2.png", "test/a/3.png", "unlabelled/4.png"))
     opened = load(tmp_path, "unlabelled")
     assert opened.labels.tolist() == [-1] and not opened.labelled
@@ -351,7 +353,7 @@ def test_changed_folder_is_prepared_again(load, tmp_path):
     assert sorted(files_of(load(tmp_path, **whole))) == ["a/1.png", "c/3.png"]
 
 
-def test_folders_that_differ_only_in_location_are_two_sets(load, tmp_path):
+def test_folders_of_equal_name_size_and_time_at_two_paths_are_prepared_separately(load, tmp_path):
     first, second = tmp_path / "x" / "set", tmp_path / "y" / "set"
     for root, names in ((first, "one"), (second, "two")):
         for file in ("a/1.png", "b/2.png"):
@@ -375,7 +377,7 @@ def test_names_with_line_breaks_keep_their_labels_and_classes(load, tmp_path):
     assert load(root, **options).class_names == ("a\u20283", "a\u20281")
 
 
-def test_split_settings_change_the_prepared_set(load, labelled, train_and_test):
+def test_changing_test_fraction_or_split_seed_prepares_another_set(load, labelled, train_and_test):
     other = load(labelled, "test", split_seed=1)
     assert len(other) == 6 and set(files_of(other)) != set(files_of(train_and_test[1]))
     assert len(load(labelled, "test", test_fraction=0.5)) == 15

@@ -24,7 +24,7 @@ GRAPHS = random_graphs(16)
 BATCH = 8
 
 
-def test_packing_graphs_returns_the_documented_arrays():
+def test_packing_graphs_into_rows_returns_the_documented_arrays():
     triangle = graph(3, [(0, 1), (0, 2), (1, 2)], [0, 1, 2])
     actual = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
     shapes = {name: (x.shape, x.dtype) for name, x in actual.items()}
@@ -47,7 +47,7 @@ def test_packing_graphs_returns_the_documented_arrays():
 
 @pytest.mark.parametrize("more", [(0, 0), (13, 5)])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 20])
-def test_packing_and_unpacking_keeps_graphs_and_order(rows, more):
+def test_packing_and_unpacking_graphs_keeps_them_and_their_order(rows, more):
     actual = unpacked(packed(GRAPHS, rows, more=more))
     assert_same(actual[: len(GRAPHS)], GRAPHS)
     assert_same(actual[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
@@ -134,7 +134,7 @@ def test_graph_batch_capacity_grows_for_larger_batches(monkeypatch):
         assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes)
 
 
-def test_example_input_is_a_row_of_two_graphs():
+def test_example_graph_input_is_one_row_of_two_graphs():
     actual = reader_of(4).example
     assert_same(unpacked(actual["input"]), GRAPHS[:2])
     assert actual["index"].tolist() == [0, 1] and actual["input"]["size"].shape == (1, 2)
@@ -155,7 +155,7 @@ def test_graph_blocks_have_one_shape_and_contain_every_graph_once(number, size, 
     assert {len(block["size"].reshape(-1)) for block in blocks} == {size}
 
 
-def test_graph_block_may_start_at_any_index():
+def test_graph_blocks_from_any_start_index_have_the_same_shape():
     large = random_graphs(1, least=30, most=30)
     # Three large ones stand together, but in no three that begin at a multiple of three.
     graphs = [*GRAPHS[:2], *large * 3, *GRAPHS[2:]]
@@ -178,7 +178,9 @@ def opened(tmp_path_factory, prepared):
 
 
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
-def test_graph_batches_follow_the_order_of_the_epoch(opened, devices, parts):
+def test_graph_batches_contain_the_graphs_in_the_shuffled_order_of_the_epoch(
+    opened, devices, parts
+):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     graphs = graph_kind.array(opened).graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
@@ -205,7 +207,7 @@ def test_graphs_cannot_be_cached_on_the_device(opened):
         make_batches(opened, BATCH, cache="device", **settings)
 
 
-def test_batches_of_all_epochs_have_the_shapes_that_are_announced():
+def test_graph_batches_of_all_epochs_have_the_shapes_that_the_reader_announces():
     order = Order(21, 6, 0)
     reader = graph_kind.make_reader(source_of(random_graphs(21, most=40)), order, 2)
     expected = {name: value.shape for name, value in reader.shapes["input"].items()}

@@ -72,7 +72,7 @@ PAIRS = list(zip(PIXELS, LABELS, strict=True))
     ],
     ids=["grey and a list", "floats", "a dict", "items", "dicts of Pillow images"],
 )
-def test_all_forms_of_data_give_the_splits_of_arrays(data):
+def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data):
     splits, digest = load_splits((data, data))
     expected, expected_digest = load_splits(((PIXELS, LABELS), (PIXELS, LABELS)))
     assert digest == expected_digest and expected.train.labelled and splits.labelled
@@ -82,14 +82,14 @@ def test_all_forms_of_data_give_the_splits_of_arrays(data):
         assert split.class_names == ("0", "1", "2", "3") and split.shape == (2, 3, 1)
 
 
-def test_pictures_of_different_sizes_are_read():
+def test_in_memory_pictures_of_different_sizes_are_read():
     data = [(np.zeros((8, 6, 3), np.uint8), 0), (np.zeros((5, 9, 3), np.uint8), 1)]
     splits, _ = load_splits((data, data))
     assert splits.train.shape == (None, None, 3)
     assert splits.train.images(4).shape == (2, 4, 4, 3)
 
 
-def test_test_examples_depend_on_the_seed_and_the_fraction_only():
+def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
     images, labels = examples([0, 1] * 10)
 
     def test_images(**settings):
@@ -108,7 +108,7 @@ def test_test_examples_depend_on_the_seed_and_the_fraction_only():
     assert [len(test_images(test_fraction=x)) for x in (0.1, 0.2, 0.5)] == [2, 4, 10]
 
 
-def test_unlabelled_examples_are_in_both_splits():
+def test_data_without_any_label_is_used_whole_as_train_and_test_split():
     images, _ = examples([0] * 5)
     for data in (images, (images, np.full(5, -1))):
         splits, _ = load_splits(data)
@@ -118,7 +118,7 @@ def test_unlabelled_examples_are_in_both_splits():
 
 
 @pytest.mark.parametrize("name", ["test", "validation"])
-def test_named_test_split_is_evaluated(name):
+def test_test_split_named_by_the_user_is_evaluated(name):
     train, test = examples([0, 1, 1]), examples([1, 0])
     splits, _ = load_splits({"train": train, name: test})
     expected = ((splits.train, train), (splits.bank, train), (splits.test, test))
@@ -140,7 +140,7 @@ def test_hugging_face_data_keep_their_class_names(key):
         load_splits({"train": HuggingFace(examples([1, 2]), ["ant", "bee"]), "test": data})
 
 
-def test_labels_beside_a_data_set_do_not_get_the_class_names_of_its_own_labels():
+def test_separate_labels_do_not_get_the_class_names_of_the_hugging_face_label_column():
     data = HuggingFace(examples([1, 0, 1]), ["dog", "cat"])
     given = data, ["dog", "cat", "cat"]
     splits, _ = load_splits({"train": given, "test": given})
@@ -148,13 +148,13 @@ def test_labels_beside_a_data_set_do_not_get_the_class_names_of_its_own_labels()
 
 
 @pytest.mark.parametrize(("train", "test"), [([0, 1], [0, 3]), ([0, 3], [0, 1]), ([2, -1], [3, 0])])
-def test_both_splits_have_all_classes_of_the_data_set(train, test):
+def test_train_and_test_split_both_have_all_classes_of_the_data_set(train, test):
     splits, _ = load_splits((examples(train), examples(test)))
     assert splits.train.class_names == splits.test.class_names == ("0", "1", "2", "3")
     assert (splits.train.labels.tolist(), splits.test.labels.tolist()) == (train, test)
 
 
-def test_fingerprint_depends_on_the_images_the_labels_and_the_split():
+def test_fingerprint_of_in_memory_data_depends_on_images_labels_and_split():
     (images, labels), (others, _) = examples([0, 1, 1]), examples([0, 1, 1])
     data = [
         (images, labels),
@@ -196,7 +196,7 @@ def test_examples_without_a_label_are_not_evaluated(caplog):
         (["bee", 1, "ant"], "labels of data are object [3]; expected integers"),
     ],
 )
-def test_labels_that_are_no_class_indices_are_refused(labels, message):
+def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
     with refused(message):
         load_splits((examples([0, 1, 1])[0], labels))
 
@@ -214,7 +214,7 @@ def test_labels_that_are_no_class_indices_are_refused(labels, message):
         (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
     ],
 )
-def test_data_of_other_types_shapes_and_ranges_are_refused(data, message):
+def test_in_memory_data_of_unsupported_types_shapes_or_ranges_are_refused(data, message):
     with refused(message):
         load_splits({"train": data, "test": data})
 
@@ -230,26 +230,26 @@ def test_data_of_other_types_shapes_and_ranges_are_refused(data, message):
         ([None] * 3, [-1, -1, -1], ()),
     ],
 )
-def test_labels_of_other_types_become_class_indices(labels, expected, names):
+def test_float_string_and_missing_labels_become_class_indices(labels, expected, names):
     images, _ = examples([0, 1, 1])
     splits, _ = load_splits({"train": (images, labels), "test": (images[:1], labels[:1])})
     assert (splits.train.labels.tolist(), splits.train.class_names) == (expected, names)
 
 
-def test_missing_value_of_pandas_is_no_label():
+def test_pandas_missing_value_counts_as_unlabelled():
     data = {"image": examples([0, 1, 1])[0], "label": [1, PandasNA(), 0]}
     splits, _ = load_splits({"train": data, "test": data})
     assert splits.train.labels.tolist() == [1, -1, 0]
 
 
-def test_class_names_of_both_splits_are_joined():
+def test_class_names_of_train_and_test_split_are_merged():
     train, test = ((examples(x)[0], [*x]) for x in ("ca", "bca"))
     splits, _ = load_splits((train, test))
     assert splits.train.class_names == splits.test.class_names == ("a", "b", "c")
     assert (splits.train.labels.tolist(), splits.test.labels.tolist()) == ([2, 0], [1, 2, 0])
 
 
-def test_ignored_keys_are_named_if_there_are_no_labels(caplog):
+def test_warning_names_ignored_keys_of_unlabelled_in_memory_data(caplog):
     images, labels = examples([0, 1, 1])
     items = [{"img": x, "target": y} for x, y in zip(images, labels, strict=True)]
     for data in ({"image": images, "target": labels}, items):
@@ -329,7 +329,9 @@ def test_unreadable_picture_files_are_named_or_left_out(files, caplog):
         ("x.npz", b"", "cannot be read"),
     ],
 )
-def test_files_of_other_content_are_refused(name, content, message, tmp_path):
+def test_unreadable_npy_parquet_csv_and_npz_data_files_are_refused(
+    name, content, message, tmp_path
+):
     (tmp_path / name).write_bytes(content)
     with refused(str(tmp_path / name), message):
         load_splits(tmp_path / name)
@@ -363,7 +365,7 @@ def test_pillow_images_have_the_pixels_of_their_files(mode):
     np.testing.assert_array_equal(source.images(0)[1].squeeze(), expected)
 
 
-def test_pictures_of_an_unknown_range_are_refused():
+def test_pillow_images_with_an_unknown_value_range_are_refused():
     picture = Image.fromarray(np.ones((4, 5), np.float32))
     with refused("item 1 of images has floating-point pixels"):
         load_images([picture.convert("L"), picture])

@@ -72,7 +72,7 @@ def test_feature_classes_outside_tfds_are_not_imported(labelled_set, tmp_path, m
         ),
     ],
 )
-def test_wrong_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change, message):
+def test_damaged_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change, message):
     load, root = labelled_set
     rewrite(root / file, change)
     with refused(str(root), "is damaged", message):
@@ -80,7 +80,7 @@ def test_wrong_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_another_number_of_records_than_announced_is_rejected(labelled_set, more):
+def test_split_with_another_number_of_records_than_its_metadata_is_rejected(labelled_set, more):
     _, root = labelled_set
     [path] = root.glob("*-train.array_record-*")
     number = ArrayRecordReader(str(path)).num_records()
@@ -106,7 +106,9 @@ def test_label_that_is_missing_or_out_of_range_is_rejected(record):
         part.label_of(part.read_records([0])[0])
 
 
-def test_records_replaced_by_others_of_the_same_shape_are_decoded_again(labelled_set, tmp_path):
+def test_decoded_images_are_renewed_if_other_records_of_equal_size_replace_the_old_ones(
+    labelled_set, tmp_path
+):
     load, root = labelled_set
     before = load().images(8)
     turned = dict(zip(LABELLED, reversed(LABELLED.values()), strict=True))

@@ -129,7 +129,7 @@ def test_prepared_moving_digits_has_metadata_and_classes(opened):
         np.testing.assert_array_equal(np.bincount(labels), size // len(MOTIONS))
 
 
-def test_prepared_moving_digits_match_draw_video(opened, tmp_path):
+def test_prepared_moving_digits_equal_the_videos_of_draw_video(opened, tmp_path):
     made = Builder(data_dir=tmp_path)._split_generators(None)
     for split in SIZES:
         expected = {x["clip"].tobytes(): x["label"] for _, x in made[split]}
@@ -140,7 +140,7 @@ def test_prepared_moving_digits_match_draw_video(opened, tmp_path):
     assert records[0]["clip"].dtype == np.uint8
 
 
-def test_moving_digits_of_test_are_not_in_train(opened):
+def test_moving_digits_of_the_test_split_are_not_in_the_train_split(opened):
     def digits(split):  # the values of their pixels, wherever these are
         records = records_of(opened, split)
         return {np.sort(record["clip"][0], axis=None).tobytes() for record in records}

@@ -50,7 +50,7 @@ def broken(tmp_path_factory):
     return unpack(tmp_path_factory.mktemp("broken"), content)
 
 
-def test_on_error_stop_rejects_unreadable_files(load, broken, prepared):
+def test_on_error_stop_rejects_a_folder_with_unreadable_images(load, broken, prepared):
     before = finished(prepared)
     for _ in range(2):
         with refused(
@@ -77,7 +77,7 @@ def said(caplog, monkeypatch):
     return lines
 
 
-def test_on_error_skip_leaves_out_unreadable_files_with_a_warning(load, broken, said, monkeypatch):
+def test_on_error_skip_leaves_out_unreadable_images_with_a_warning(load, broken, said, monkeypatch):
     for _ in range(2):
         opened = load(broken, on_error="skip")
         [line] = said()
@@ -162,7 +162,7 @@ def interrupted(error):
         PermissionError(13, "Permission denied"),
     ],
 )
-def test_full_disk_is_reported_and_leaves_no_prepared_set(
+def test_full_disk_during_preparation_is_reported_and_leaves_no_prepared_set(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_omniglot_has_136_classes_of_20_binary_images(load, public):
     assert set(np.unique(opened.images(0)[:50])) == {0, 255}
 
 
-def test_flickr_photographs_are_read_without_labels(load, public):
+def test_flickr_photographs_are_read_as_unlabelled_images(load, public):
     path = f"{public('flickr8k_1k.tar.xz')}/images"
     opened = load(path)
     assert len(opened) == 800 and len(load(path, "test")) == 200
@@ -308,7 +308,7 @@ def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
     assert images == {pixels_of(str(i), (2, 3, 4))[:, :, :3].tobytes() for i in range(2)}
 
 
-def test_copy_of_a_folder_is_one_line_with_its_size(tmp_path, caplog, capsys):
+def test_preparing_a_folder_logs_one_line_with_the_copied_size(tmp_path, caplog, capsys):
     path = unpack(tmp_path / "pictures", LABELLED)
     with caplog.at_level("INFO", "jaxssl"):
         prepare.prepare(data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared")))

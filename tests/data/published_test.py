@@ -162,7 +162,7 @@ KINDS += [("mnist", "gz"), ("mnist", "idx")]
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_published_files_are_prepared_into_the_expected_examples(tmp_path, name, kind):
+def test_published_data_set_files_are_prepared_into_the_expected_examples(tmp_path, name, kind):
     one, path = SETS[name], bring(name, kind, tmp_path)
     for split, examples in one.splits.items():
         source = load(group(name, tmp_path / "data", path), split)
@@ -332,7 +332,7 @@ def test_published_files_are_downloaded_and_checked_without_data_path(tmp_path, 
         assert_holds(load(group(name, tmp_path / "data"), split), examples)
 
 
-def test_error_without_network_names_data_path(tmp_path, monkeypatch):
+def test_download_error_without_a_network_suggests_data_path(tmp_path, monkeypatch):
     serve(monkeypatch, requests.ConnectionError("no route to host"))
     # TFDS would repeat the request.
     monkeypatch.setattr(requests.Session, "get", lambda *_, **__: pytest.fail("asked again"))

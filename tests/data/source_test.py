@@ -90,7 +90,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("split", SPECS)
-def test_split_reads_the_expected_examples_in_order(directory, digits, split):
+def test_split_spec_selects_the_expected_examples_in_order(directory, digits, split):
     source = load(group(directory), split)
     images = np.concatenate([digits[s]["image"][part] for s, part in SPECS[split]])
     labels = np.concatenate([digits[s]["label"][part] for s, part in SPECS[split]])
@@ -108,7 +108,7 @@ def test_split_reads_the_expected_examples_in_order(directory, digits, split):
     np.testing.assert_array_equal(pixels[..., None], images[indices])
 
 
-def test_load_splits_follows_the_config(directory):
+def test_load_splits_opens_the_train_bank_and_test_split_of_the_config(directory):
     splits = load_splits(group(directory, train_split="train[:30]", test_split="test[:7]"))
     assert (len(splits.train), len(splits.bank), len(splits.test)) == (30, 30, 7)
     assert splits.bank is splits.train and splits.labelled
@@ -277,7 +277,7 @@ def lazy(directory, folder):
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
-def test_arrays_equals_the_decoded_array(lazy, monkeypatch, which, key):
+def test_lazily_decoded_arrays_equal_the_decoded_array(lazy, monkeypatch, which, key):
     actual, array = lazy[which]
     monkeypatch.setattr(arrays, "BLOCK", 4)
     assert isinstance(actual, LazyArray) and not isinstance(array, LazyArray)
@@ -287,7 +287,7 @@ def test_arrays_equals_the_decoded_array(lazy, monkeypatch, which, key):
     np.testing.assert_array_equal(part, array[KEYS[key]])
 
 
-def test_arrays_raises_index_error(lazy):
+def test_lazily_decoded_arrays_raise_index_error_out_of_range(lazy):
     with pytest.raises(IndexError):
         lazy[0][0][15]
 
@@ -308,7 +308,7 @@ def kept(directory):
     return {path.name: path.stat().st_mtime_ns for path in directory.rglob("decoded-*")}
 
 
-def test_decoded_arrays_is_written_once_and_reused(directory, digits, monkeypatch):
+def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monkeypatch):
     forget(directory)
     first = load(group(directory), "train+test[:5]")
     first.images(8), first.labels
@@ -328,7 +328,7 @@ def test_decoded_arrays_is_written_once_and_reused(directory, digits, monkeypatc
 
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 @pytest.mark.parametrize("blocks", [1, 20])
-def test_records_replaced_by_others_of_equal_size_and_time_are_decoded_again(
+def test_cached_array_is_renewed_if_records_of_equal_size_and_mtime_replace_the_old_ones(
     blocks, place, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(arrays, "SAMPLES", 5)
@@ -374,7 +374,9 @@ def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
 
 
 @pytest.mark.parametrize("reason", ["read-only", "full"])
-def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, caplog, reason):
+def test_unwritable_cache_of_decoded_images_only_logs_a_warning(
+    directory, digits, monkeypatch, caplog, reason
+):
     forget(directory)
     path_type = type(epath.Path())
     path_open = path_type.open
@@ -404,7 +406,7 @@ def test_reading_published_sets_does_not_import_tensorflow():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_split_is_labelled_and_captioned_only_if_all_its_parts_are(first):
+def test_combined_split_is_labelled_and_captioned_only_if_all_parts_are(first):
     records = [{"image": np.zeros((2, 2, 1), np.uint8), "label": label} for label in (3, -1)]
     parts = [
         (PreparedSplit(records[:1], captions=CaptionReader("captions", 8)), np.arange(1)),

@@ -38,7 +38,7 @@ class Items:
 
 
 @pytest.mark.fast
-def test_opening_and_hashing_a_large_source_read_few_items():
+def test_opening_and_fingerprinting_a_huge_user_sequence_reads_few_items():
     items = Items()
     splits, digest = load_splits(items)
     assert items.read <= items_of.PROBED + 2
@@ -55,7 +55,7 @@ def test_opening_and_hashing_a_large_source_read_few_items():
 
 
 @pytest.mark.fast
-def test_labels_beside_a_source_are_used_and_those_of_its_items_are_named(caplog):
+def test_separate_labels_of_a_sequence_are_used_and_labels_in_items_are_reported(caplog):
     labels = np.arange(NUMBER) % 7
     items = Items()
     splits, _ = load_splits((items, labels))
@@ -69,7 +69,7 @@ def test_labels_beside_a_source_are_used_and_those_of_its_items_are_named(caplog
 
 
 @pytest.mark.fast
-def test_labels_of_a_column_of_a_hugging_face_data_set_are_used():
+def test_label_column_of_a_hugging_face_data_set_can_be_passed_as_labels():
     class HuggingFace(Items):
         features = {"label": SimpleNamespace(names=["a", "b"])}
 
@@ -88,7 +88,7 @@ def test_labels_of_a_column_of_a_hugging_face_data_set_are_used():
     ("cache", "side", "streamed"),
     [("auto", 32, True), ("auto", 2, False), ("none", 2, True), ("device", 32, False)],
 )
-def test_sources_are_read_in_advance_if_they_are_small_or_shall_be_on_the_device(
+def test_sequences_are_read_into_memory_if_small_or_cached_on_the_device(
     cache, side, streamed, monkeypatch
 ):
     monkeypatch.setattr(items_of, "IN_ADVANCE", 1000 * 32 * 32)
@@ -101,7 +101,7 @@ def test_sources_are_read_in_advance_if_they_are_small_or_shall_be_on_the_device
 
 
 @pytest.mark.fast
-def test_items_of_another_shape_and_too_many_items_are_refused():
+def test_sequences_with_unequal_item_shapes_or_too_many_items_are_refused():
     def item(image, index):
         return image[1:] if index == 5 else image
 
@@ -112,7 +112,9 @@ def test_items_of_another_shape_and_too_many_items_are_refused():
         load_splits(Items(2**31))
 
 
-def test_example_of_the_page_trains_on_a_million_items_and_reads_few(tmp_path, monkeypatch):
+def test_docs_example_trains_on_a_million_items_but_reads_only_the_needed_ones(
+    tmp_path, monkeypatch
+):
     [code] = [code for code in BLOCK.findall(PAGE.read_text()) if "class Generated" in code]
     monkeypatch.chdir(tmp_path)
     read = []

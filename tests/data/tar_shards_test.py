@@ -53,7 +53,7 @@ def values(split):
 
 @pytest.mark.parametrize("cache", ["auto", "none"])
 @pytest.mark.parametrize("names", [("train/0.tar", "val/0.tar"), ("a-train-0.tar", "a-test-0.tar")])
-def test_splits_pictures_and_labels_are_those_of_the_shards(tmp_path, names, cache):
+def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, names, cache):
     for number, name in enumerate(names):
         write_shard(tmp_path / "shards" / name, number * PICTURES)
     splits = load_splits(settings(tmp_path / "shards", cache=cache, test_split="test[:6]"))
@@ -70,7 +70,7 @@ def test_splits_pictures_and_labels_are_those_of_the_shards(tmp_path, names, cac
 @pytest.mark.parametrize(
     "options", [{"format": tarfile.USTAR_FORMAT}, {"format": tarfile.PAX_FORMAT}]
 )
-def test_labels_may_be_names_or_missing_and_names_may_be_long(tmp_path, options, names):
+def test_tar_shards_accept_class_names_missing_labels_and_long_file_names(tmp_path, options, names):
     shard = tmp_path / "shards" / "0.tar"
     write_shard(shard, 0, lambda index: [*names, ""][index % 3], **options)
     splits = load_splits(settings(tmp_path / "shards", cache="none"))
@@ -79,7 +79,7 @@ def test_labels_may_be_names_or_missing_and_names_may_be_long(tmp_path, options,
     assert splits.test.labelled and len(splits.train) + len(splits.test) <= PICTURES
 
 
-def test_the_index_is_stored_and_built_again_after_a_change(tmp_path, monkeypatch):
+def test_index_of_tar_shards_is_stored_and_rebuilt_after_a_change(tmp_path, monkeypatch):
     scans = []
     scan = tar_shards._scan
     monkeypatch.setattr(tar_shards, "_scan", lambda *a: scans.append(a) or scan(*a))
@@ -112,7 +112,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("damage", "message"), BAD)
-def test_unusable_shards_are_refused_in_one_line(tmp_path, damage, message):
+def test_unusable_tar_shards_are_refused_in_one_line(tmp_path, damage, message):
     shard = tmp_path / "shards" / "0.tar"
     write_shard(shard, 0)
     damage(shard)
@@ -121,7 +121,7 @@ def test_unusable_shards_are_refused_in_one_line(tmp_path, damage, message):
     assert not (tmp_path / "sets").exists()
 
 
-def test_a_shard_that_shrinks_while_it_is_read_is_named(tmp_path):
+def test_error_names_a_tar_shard_that_was_truncated_after_opening(tmp_path):
     shard = tmp_path / "shards" / "0.tar"
     write_shard(shard, 0)
     train = load_splits(settings(shard.parent, cache="none")).train

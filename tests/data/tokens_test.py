@@ -40,7 +40,7 @@ def ids(text, context=77):
 
 
 @pytest.mark.parametrize("text", PUBLISHED, ids=ascii)
-def test_token_ids_match_published_ones(text):
+def test_token_ids_equal_published_token_ids(text):
     assert ids(text) == PUBLISHED[text]
 
 

@@ -58,14 +58,14 @@ def test_tu_files_as_folder_and_zip_give_the_same_graphs(tmp_path, files):
     assert (actual.labels, actual.num_tags) == ([0, 2, 0], 2)
 
 
-def test_graph_nodes_without_tags_share_one_tag(tmp_path):
+def test_graph_nodes_without_node_labels_all_get_node_label_0(tmp_path):
     files = {name: data for name, data in MANY.items() if "node_labels" not in name}
     actual = tu.read_tu_graphs(unpack(tmp_path, named(files)))
     assert_holds(actual, [[0] * len(tag) for tag in TAGS])
     assert actual.num_tags == 1
 
 
-def test_first_of_several_node_tags_is_used(tmp_path):
+def test_first_of_several_labels_of_a_node_is_used(tmp_path):
     rows = (b"%d, %d" % (tag, i) for i, tag in enumerate((3, 7, 3, 7, 7, 3, 3, 7)))
     files = {**MANY, "{0}_node_labels.txt": b"\r\n".join(rows) + b"\r\n\r\n"}
     assert_holds(tu.read_tu_graphs(unpack(tmp_path, named(files))))
@@ -78,7 +78,7 @@ def test_node_attributes_are_ignored(tmp_path):
 
 @pytest.mark.parametrize("files", [MANY | MORE, ONE])
 @pytest.mark.parametrize("suffix", ["", ".zip", ".tar.xz"])
-def test_unrelated_files_beside_graphs_are_ignored(tmp_path, files, suffix):
+def test_files_beside_the_tu_graph_files_are_ignored(tmp_path, files, suffix):
     content = named({**files, **FOLDS, "README.txt": b"=== TINY ==="}, around="TINY/")
     content |= named(ONE, "OTHER", "OTHER/")
     make = pack if suffix else unpack
@@ -211,7 +211,9 @@ def test_graph_set_is_prepared_again_only_when_a_file_changes(tmp_path, monkeypa
     assert len(finished(directory)) == 2
 
 
-def test_kind_of_examples_must_match_the_views(tmp_path, prepared, data_dir):
+def test_graphs_are_refused_for_image_recipes_and_images_for_graph_recipes(
+    tmp_path, prepared, data_dir
+):
     path = unpack(tmp_path, named(ONE))
     with refused("data.name='tu' holds graphs, but augment.name makes views of images; change"):
         of_tu(path, prepared, kind="image")

@@ -98,7 +98,7 @@ def test_unknown_video_folder_layouts_are_rejected(names, parts):
 # Folders of frames, prepared and read.
 
 
-def test_frames_are_cropped_to_their_centres(load, tmp_path):
+def test_video_frames_are_centre_cropped_to_the_frame_size(load, tmp_path):
     content = FOUR | several("b/3", count=5)
     opened = load(unpack(tmp_path, content), test_fraction=0.4)
     actual = examples(opened) | examples(opened, "test")
@@ -113,7 +113,7 @@ def test_frames_are_cropped_to_their_centres(load, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
-def test_archive_of_frames_in_any_order_gives_the_same_set(load, tmp_path, suffix):
+def test_archive_of_video_frames_in_any_order_gives_the_same_prepared_set(load, tmp_path, suffix):
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
     opened = load(pack(tmp_path / f"pack{suffix}", {f"in/{k}": v for k, v in mixed.items()}))
     actual = examples(opened) | examples(opened, "test")
@@ -238,7 +238,7 @@ def test_wrong_video_settings_are_rejected(load, tmp_path, changes, part):
         load(changes.pop("path", tmp_path), **changes)
 
 
-def test_prepared_videos_are_not_listed_again(load, tmp_path, monkeypatch):
+def test_frame_folders_of_prepared_videos_are_not_listed_again(load, tmp_path, monkeypatch):
     unpack(tmp_path, FOUR)
     before = load(tmp_path).data_dir
     smaller = load(tmp_path, frame_size=4)
@@ -292,7 +292,7 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
     assert set(starts(0)) == {0, 1, 2}
 
 
-def test_views_of_a_clip_in_training_are_random_windows():
+def test_training_views_of_a_clip_are_random_windows_of_frames():
     clip = SimpleNamespace(input=numbered(10), label=0)
     source = SimpleNamespace(read=lambda indices: [clip] * len(indices))
     reader = ReadClips(source, Crops((), (), 2, frames=(4, 4)), seed=0)

@@ -34,7 +34,7 @@ def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_pre
 @pytest.mark.parametrize(
     ("module", "preset"), [(m, name) for m in (knn, retrieval) for name in m.PRESETS], ids=str
 )
-def test_results_of_a_preset_name_its_settings(module, preset):
+def test_result_rows_of_a_preset_contain_its_name_and_settings(module, preset):
     rows = module.run(EvalContext(FEATURES), seed=0, preset=preset)
     assert {row.metric: row.value for row in rows} == module.evaluate(*FEATURES, preset=preset)
     for row in rows:
@@ -43,14 +43,14 @@ def test_results_of_a_preset_name_its_settings(module, preset):
 
 
 @each
-def test_example_of_the_docstring_runs(module):
+def test_example_in_the_docstring_of_evaluate_runs(module):
     (line,) = re.findall(r"scores = .*", module.evaluate.__doc__)
     scope = {module.__name__.rpartition(".")[2]: module, **dict(zip(NAMES, FEATURES, strict=True))}
     exec(line, scope)
     assert scope["scores"] and all(np.isfinite(list(scope["scores"].values())))
 
 
-def test_settings_replace_values_of_the_preset():
+def test_keyword_settings_override_values_of_the_preset():
     expected = knn.accuracy(FEATURES, k=3, temperature=0.07)
     assert knn.evaluate(*FEATURES, preset="moco_v3_20", k=3) == expected
     assert list(retrieval.evaluate(*FEATURES, k=(2,))) == ["retrieval_r2"]
@@ -75,7 +75,7 @@ def test_settings_replace_values_of_the_preset():
         ({"temprature": 1}, "the setting 'temprature' is unknown"),
     ],
 )
-def test_wrong_arguments_are_named(module, changes, message):
+def test_error_of_evaluate_names_the_wrong_argument(module, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         module.evaluate(**{**dict(zip(NAMES, FEATURES, strict=True)), **changes})
 
@@ -85,7 +85,7 @@ def test_presets_that_train_on_images_are_refused():
         linear.evaluate(*FEATURES, preset="cifar")
 
 
-def test_examples_of_the_page_run():
+def test_example_of_the_evaluation_page_runs():
     code = PAGE.read_text().partition("## In your own code")[2]
     block = re.search(r"```python\n(.*?)```", code, re.DOTALL)
     assert block

@@ -63,7 +63,9 @@ def features_by(encoder, variables, images, crop=0.75):
     return np.asarray(make_encode(encoder, inputs)({"net": variables}, images))
 
 
-def test_each_kind_of_features_has_its_own_weights(contexts, encoder, splits):
+def test_raw_untrained_and_pretrained_features_use_pixels_random_and_trained_weights(
+    contexts, encoder, splits
+):
     bank, test = splits.bank.images(SIZE), splits.test.images(SIZE)
     expected = {
         "raw": [x.reshape(len(x), -1) / np.float32(255) for x in (bank, test)],
@@ -99,7 +101,7 @@ def test_protocols_get_the_bank_the_test_split_and_the_evaluated_encoder(context
         np.testing.assert_allclose(made.encode(images), made.features.test[:7], rtol=1e-5)
 
 
-def test_views_are_encoded_without_the_central_crop(contexts, encoder, splits):
+def test_augmented_views_are_encoded_without_the_central_crop(contexts, encoder, splits):
     images = splits.train.images(SIZE)[:3]
     pixels = np.round(255 * contexts["raw"].views(images, 2, 1)).astype(np.uint8)
     views = pixels.reshape(2, 3, SIZE, SIZE, 1)
@@ -108,7 +110,7 @@ def test_views_are_encoded_without_the_central_crop(contexts, encoder, splits):
         np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_views_of_an_image_do_not_depend_on_its_block(contexts, splits, monkeypatch):
+def test_augmented_views_of_an_image_do_not_depend_on_the_block_size(contexts, splits, monkeypatch):
     images = np.repeat(splits.train.images(SIZE)[:1], 5, axis=0)
     whole = contexts["raw"].views(images, 2, 1)
     distance = np.abs(whole.reshape(10, 1, -1) - whole.reshape(1, 10, -1)).max(axis=2)
@@ -117,7 +119,7 @@ def test_views_of_an_image_do_not_depend_on_its_block(contexts, splits, monkeypa
     np.testing.assert_allclose(contexts["raw"].views(images, 2, 1), whole, atol=1e-6)
 
 
-def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mesh):
+def test_images_of_different_sizes_are_centre_cropped_only_once(encoder, load, labelled, mesh):
     one_size = load(labelled, "train")
     many = one_size.__class__(**{**vars(one_size), "shape": (None, None, 3)})
     color = encoder._replace(inputs=encoder.inputs._replace(channels=3))
@@ -125,7 +127,7 @@ def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mes
     assert image.fit_inputs(color.inputs, many).crop == 0
 
 
-def test_features_of_copies_are_averaged_by_example(encoder):
+def test_features_are_averaged_over_the_prepared_copies_of_each_image(encoder):
     class Twice:
         """Each image, and the image upside down."""
 
@@ -142,7 +144,9 @@ def test_features_of_copies_are_averaged_by_example(encoder):
     np.testing.assert_allclose(features, (both[0] + both[1]) / 2, rtol=1e-4, atol=1e-5)
 
 
-def test_hash_of_the_data_tells_evaluations_apart(encoder, splits, tmp_path):
+def test_data_hash_differs_if_data_settings_network_or_weights_file_differ(
+    encoder, splits, tmp_path
+):
     settings = data_config()
 
     def digest(changes=None, path=None, **metadata):

@@ -114,7 +114,7 @@ def open_set(folder, name, class_names=None):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_published_sets_are_read_by_corruption_and_severity(name, folder):
+def test_published_corrupted_sets_are_read_by_corruption_and_severity(name, folder):
     opened = open_set(folder, name)
     assert list(opened) == KEYS
     for key in READ:
@@ -136,7 +136,9 @@ def test_published_sets_are_read_by_corruption_and_severity(name, folder):
         ("imagenet2012_corrupted", "fog_3"),
     ],
 )
-def test_set_without_a_severity_is_refused_with_what_is_there(name, part, folder, tmp_path):
+def test_corrupted_set_without_one_severity_is_refused_and_existing_ones_listed(
+    name, part, folder, tmp_path
+):
     shutil.copytree(folder / name, tmp_path / name)
     path, lacking, rest = tmp_path / name / part, "fog 3", "fog 1 2 4 5"
     if path.is_dir():
@@ -149,7 +151,7 @@ def test_set_without_a_severity_is_refused_with_what_is_there(name, part, folder
         open_set(tmp_path, name)
 
 
-def test_absent_sets_and_other_classes_are_refused(folder, tmp_path):
+def test_missing_corrupted_sets_and_wrong_classes_are_refused(folder, tmp_path):
     for name in ("ImageNet-C", "cifar10_corrupted"):
         with pytest.raises(ValueError, match=f"{name} lacks .*; it holds nothing; put the whole"):
             open_set(tmp_path, name)
@@ -179,7 +181,7 @@ def test_mean_corruption_error_is_relative_to_alexnet():
 
 
 @pytest.mark.parametrize(("preset", "metric"), [("cifar10_c", "mean_error"), ("imagenet_c", "mce")])
-def test_published_presets_report_the_error_of_their_set(preset, metric, folder):
+def test_presets_of_published_corrupted_sets_report_the_metric_of_the_set(preset, metric, folder):
     name = corruptions.PRESETS[preset]["corruptions"]
     # Class 1 is bright in all severities, and the others are alike.
     images = np.repeat(np.array([[50], [200]], np.uint8), 8, axis=0)[:, :, None, None]

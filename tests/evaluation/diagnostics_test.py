@@ -312,7 +312,7 @@ def test_noisy_knn_accuracy_falls_to_chance_with_large_noise(monkeypatch):
         assert row.details == expected
 
 
-def test_noise_rows_have_the_mean_and_deviation_of_the_draws(monkeypatch):
+def test_noisy_knn_rows_have_mean_and_std_over_the_random_draws(monkeypatch):
     preset = {**noise.PRESETS["cifar_simclr"], "stddevs": (0.0, 0.5)}
     monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
     accuracy = np.array([[90.0, 90.0, 90.0], [80.0, 50.0, 65.0]])

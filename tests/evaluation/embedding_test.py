@@ -32,7 +32,7 @@ def test_pictures_of_a_folder_and_an_archive_have_the_embeddings_of_their_pixels
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "tiff"])
-def test_pictures_are_turned_upright_before_they_are_embedded(tmp_path, format):
+def test_pictures_are_rotated_by_exif_orientation_before_they_are_embedded(tmp_path, format):
     pixels = np.zeros((6, 9), np.uint8)
     pixels[:, 6:] = 255  # a white part on the right
     exif, out = Image.Exif(), io.BytesIO()
@@ -43,7 +43,7 @@ def test_pictures_are_turned_upright_before_they_are_embedded(tmp_path, format):
     np.testing.assert_allclose(jaxssl.embed(flat_encoder(), folder), expected, atol=0.1)
 
 
-def test_layer_projector_gives_the_projection_of_the_features():
+def test_embed_with_layer_projector_returns_the_projector_output():
     pixels = pixels_of("one", (1, SIZE, SIZE, 1))
     encoder = flat_encoder()
     with refused("layer 'projector': these weights have no projector"):
@@ -57,6 +57,6 @@ def test_layer_projector_gives_the_projection_of_the_features():
     np.testing.assert_allclose(jaxssl.embed(encoder, pixels, layer="projector"), expected)
 
 
-def test_weights_file_has_no_step_to_embed_with(tmp_path):
+def test_embed_rejects_a_step_for_a_weights_file(tmp_path):
     with refused("weights.safetensors is a weights file", "remove step 5"):
         jaxssl.embed(tmp_path / "weights.safetensors", np.zeros((1, 8, 8, 1), np.uint8), step=5)

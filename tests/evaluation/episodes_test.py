@@ -88,7 +88,7 @@ def test_episodes_depend_only_on_labels_and_seed():
     assert not np.array_equal(episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=1), first)
 
 
-def test_prototype_distances_are_precise_far_from_the_origin():
+def test_few_shot_prototype_distances_are_precise_far_from_the_origin():
     """Where |q|^2 - 2 q p + |p|^2 in float32 would have none left."""
     features, labels = classes([9, 6, 12, 8, 7], spread=0.05)
     far = (features / 64).round(4) + 1000

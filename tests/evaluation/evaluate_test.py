@@ -143,7 +143,7 @@ def test_fine_tuning_starts_from_the_evaluated_encoder(run, data_dir):
     jax.tree.map(np.testing.assert_array_equal, moved["params"], before.variables["params"])
 
 
-def test_published_corruptions_are_read_from_the_data_folder(run, out, data_dir):
+def test_eval_reads_published_corrupted_sets_from_the_data_folder(run, out, data_dir):
     with refused(f"protocol 'corruptions:imagenet_c': {data_dir / 'ImageNet-C'} lacks gaussian"):
         evaluate.evaluate(run, ["corruptions:imagenet_c"], out=out)
     assert not out.exists()
@@ -288,14 +288,16 @@ def test_eval_rejects_a_data_set_that_does_not_fit_the_run(run, out, labelled, d
         knn(run, out.with_name("x"), data=unseen)
 
 
-def test_eval_rejects_weights_options_for_a_run_and_step_for_a_weights_file(run, tmp_path):
+def test_load_encoder_rejects_network_options_for_a_run_and_a_step_for_a_weights_file(
+    run, tmp_path
+):
     with pytest.raises(UserError, match=r"is a run, whose config defines the network; remove stem"):
         jaxssl.load_encoder(run, stem="cifar")
     with pytest.raises(UserError, match="is a weights file, which has no checkpoints"):
         jaxssl.load_encoder(tmp_path / "x.pth", "best")
 
 
-def test_step_flag_is_a_number_or_a_name():
+def test_step_flag_of_eval_accepts_a_number_last_or_best():
     assert [cli.parse_step(text) for text in (None, "best", "12")] == [None, "best", 12]
     with pytest.raises(UserError, match="--step must be a number, last or best"):
         cli.parse_step("-1")
@@ -314,7 +316,7 @@ def test_eval_overrides_accept_only_data_keys(run):
         overrides.data_config(run, ConfigDict(data_config()), None, [("data.splt", "x")])
 
 
-def test_results_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
+def test_results_of_earlier_protocols_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     def stopped(*args, **kwargs):
         raise KeyboardInterrupt
 

@@ -125,7 +125,7 @@ def answers(x, w, mean, variance):
 
 
 @pytest.mark.parametrize("lr", [1e-4, 1e-2, 0.1])
-def test_training_one_elevater_candidate_equals_a_float64_loop(lr, monkeypatch):
+def test_final_training_of_elevater_equals_a_float64_loop(lr, monkeypatch):
     """One rate and one decay are no search, so the figure is that of the final run alone."""
     monkeypatch.setattr(fewshot, "DECAYS", np.array([0.3]))
     calls = []
@@ -170,7 +170,7 @@ def test_elevater_epoch_covers_every_example_without_a_batch_of_size_one(n, size
     assert set(result.ravel()) - {-1} == set(range(n))  # nobody is left out for good
 
 
-def test_search_tries_the_learning_rates_and_decays_of_elevater():
+def test_hyper_parameter_search_tries_the_learning_rates_and_decays_of_elevater():
     """A plain loop per rate, as published: 7 decays, then neighbours of the best so far."""
     grid = np.logspace(-6, 6, 97)
     table = np.random.default_rng(0).integers(0, 5, (4, 97))  # many ties
@@ -212,7 +212,7 @@ def test_elevater_hyper_parameters_are_chosen_on_the_shots_only():
     assert not np.array_equal(one.accuracy, shuffled.accuracy)
 
 
-def test_validation_shots_cover_every_class_and_are_not_trained_on(monkeypatch):
+def test_elevater_validation_shots_cover_every_class_and_are_not_trained_on(monkeypatch):
     n, classes = 60, 3
     labels = np.arange(n) % classes
     number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)  # a row tells which
@@ -260,7 +260,7 @@ def test_elevater_is_invariant_to_scale_offset_and_dead_features():
         )
 
 
-def test_elevater_separates_classes_with_any_label_numbers():
+def test_elevater_accepts_class_numbers_with_gaps():
     features = labelled(90, 240, 7, 3, spread=0.01)
     names = np.array([2, 7, 40])
     features = features._replace(

@@ -66,7 +66,7 @@ def test_fine_tuning_search_trains_and_validates_on_disjoint_training_images(con
         assert set(used.labels) == set(context.train.labels)
 
 
-def test_fine_tuning_search_selects_by_the_requested_metric(context, monkeypatch):
+def test_fine_tuning_search_selects_the_rate_by_the_requested_metric(context, monkeypatch):
     """One rate predicts the frequent class correctly, the other one the rare classes."""
     rare_known, frequent_known = 0.1, 0.2
     few = [np.flatnonzero(context.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]

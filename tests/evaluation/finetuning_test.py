@@ -73,7 +73,7 @@ def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
     assert classifier.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
 
 
-def test_a_frozen_backbone_keeps_parameters_and_statistics_to_the_bit(frozen, train):
+def test_frozen_backbone_keeps_parameters_and_batch_norm_statistics_to_the_bit(frozen, train):
     encoder, training, tuner = frozen
     classifier = tuner.fit(train, **HYPER)
     assert same(classifier.variables, encoder.variables["net"])
@@ -92,7 +92,7 @@ def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train,
     assert not same(classifier.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
-def test_fine_tuned_logits_are_computed_of_the_central_crops(frozen, train, data_dir, monkeypatch):
+def test_fine_tuned_logits_are_computed_from_central_crops(frozen, train, data_dir, monkeypatch):
     encoder, _, tuner = frozen
     classifier, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
     monkeypatch.setattr(features, "BLOCK", 32)
@@ -165,7 +165,9 @@ def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen,
     assert not same(classifiers[0].head, classifiers[1].head)
 
 
-def test_loss_is_the_mean_of_an_epoch_and_the_seed_orders_the_batches(train, mesh, monkeypatch):
+def test_reported_loss_is_the_mean_over_the_epoch_and_the_seed_orders_batches(
+    train, mesh, monkeypatch
+):
     """The loss of a step is its number, and an epoch has three steps."""
     seeds, batches = [], SimpleNamespace(next=dict, close=lambda: None)
     state = finetuning._State({"head": {}}, {}, ())
@@ -183,7 +185,7 @@ def test_loss_is_the_mean_of_an_epoch_and_the_seed_orders_the_batches(train, mes
     assert seeds == [4, 4]
 
 
-def test_views_of_crops_from_the_host_are_not_cropped_again():
+def test_fine_tuning_does_not_crop_host_crops_again():
     crops = np.random.default_rng(0).integers(0, 256, (4, 1, SIZE, SIZE, 1), np.uint8)
     training = Training(crop_scale=(0.1, 0.2), flip=0.0)
     batch = {"input": {"views": crops}, "index": np.arange(4)}
@@ -191,7 +193,7 @@ def test_views_of_crops_from_the_host_are_not_cropped_again():
     np.testing.assert_allclose(views(jax.random.key(0)), crops[:, 0] / 255, atol=1e-6)
 
 
-def test_every_step_of_fine_tuning_draws_other_views(train, mesh):
+def test_every_step_of_fine_tuning_draws_new_random_views(train, mesh):
     """Without training, only the views change the loss of a batch that holds all images."""
     training = Training(batch_size=48, epochs=4, frozen=True, head_std=0.5)
     tuner = finetuning.make_tuner(tiny_encoder(), training, 10, mesh)
@@ -200,7 +202,7 @@ def test_every_step_of_fine_tuning_draws_other_views(train, mesh):
     assert len(losses) == 4 and min(np.diff(losses)) > 1e-4
 
 
-def test_images_are_mixed_with_the_whole_batch_in_reverse_order():
+def test_mixup_pairs_images_with_the_reversed_batch_across_devices():
     mesh, x = distributed.make_mesh(), np.arange(16.0)
     split = PartitionSpec(distributed.DATA_AXIS)
     reverse = partial(finetuning._reversed, axis=distributed.DATA_AXIS)
@@ -295,7 +297,7 @@ def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
     assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
 
 
-def test_cutmix_pastes_a_box_of_the_sides_proportions():
+def test_cutmix_pastes_a_box_with_the_aspect_ratio_of_the_image():
     """A box of the share 1 - lambda has the proportions of the image."""
     ones, zeros = jnp.ones((1, 30, 90, 1)), jnp.zeros((1, 30, 90, 1))
     targets = jnp.ones((1, 1)), jnp.zeros((1, 1))
@@ -314,7 +316,7 @@ def test_cutmix_pastes_a_box_of_the_sides_proportions():
     assert whole >= 3
 
 
-def test_loss_of_training_equals_the_loss_of_the_logits(train, mesh, monkeypatch):
+def test_fine_tuning_loss_equals_the_cross_entropy_of_the_logits(train, mesh, monkeypatch):
     """Images are standardised, and the images of the reversed batch keep their labels."""
     monkeypatch.setattr(finetuning, "mix", lambda key, batch, others, **_: others)
     encoder = tiny_encoder()
@@ -327,7 +329,7 @@ def test_loss_of_training_equals_the_loss_of_the_logits(train, mesh, monkeypatch
     assert classifier.loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 
 
-def test_subset_of_a_source_keeps_images_with_their_labels(train):
+def test_subset_of_a_source_keeps_the_label_of_each_image(train):
     indices = np.array([40, 3, 17, 3])
     part, kept = train.take(indices), [3, 17, 40]
     assert len(part) == 3
@@ -338,7 +340,7 @@ def test_subset_of_a_source_keeps_images_with_their_labels(train):
     np.testing.assert_array_equal(both.labels, train.labels[[9]])
 
 
-def test_linear_probe_reports_the_best_of_its_evaluated_epochs(monkeypatch):
+def test_linear_probe_on_crops_reports_the_best_of_its_evaluated_epochs(monkeypatch):
     scores = iter([{"top1": score, "top5": 90.0} for score in (10.0, 30.0, 20.0)])
     epochs = [finetuning.Classifier({}, {}, loss) for loss in (3.0, 2.0, 1.0)]
     tuner = SimpleNamespace(epochs=lambda *_, **__: epochs, logits=lambda *_: None)

@@ -53,7 +53,7 @@ def settings(name="cifar10_baselines:simclr", **changes):
     return config_lib.load(name, list(changes.items()))
 
 
-def test_host_crop_range_and_ratio_equal_those_of_the_recipe():
+def test_host_crops_have_the_scale_and_ratio_of_the_augmentation_recipe():
     view = Crop(32, (0.08, 1.0), RATIO)
     assert make_crops(settings()) == Crops((view, view), (), 32)
     other = make_crops(settings(**{"second_view.crop_scale": "(0.5, 0.6)"}))
@@ -80,7 +80,7 @@ def test_host_crops_reject_an_invalid_crop_range(key, value):
 
 
 @pytest.mark.parametrize("scale", [(0.2, 0.5), (1.0, 1.0)])
-def test_example_views_are_host_crops_without_a_cache(photographs, scale):
+def test_gallery_views_of_large_images_are_host_crops_and_write_no_cache(photographs, scale):
     config = settings(**{"augment.size": "16", "augment.crop_scale": str(scale), **STILL})
     images, result = gallery.example_views(config, photographs, 3)
     assert result.keys() == {"views"} and result["views"].shape == (3, 2, 16, 16, 3)
@@ -94,14 +94,16 @@ def test_example_views_are_host_crops_without_a_cache(photographs, scale):
     assert not list(part.path.parent.glob("decoded-*"))
 
 
-def test_write_sheet_draws_one_row_per_image(photographs, tmp_path):
+def test_write_sheet_draws_one_row_of_views_per_image(photographs, tmp_path):
     config = settings(**{"augment.size": "16", **STILL})
     gallery.write_sheet(config, photographs, 9, tmp_path / "views.png")
     with Image.open(tmp_path / "views.png") as image:
         assert image.format == "PNG" and image.height > len(SIZES) * 100
 
 
-def test_sheet_has_each_view_and_crop_below_its_title(photographs, tmp_path, monkeypatch):
+def test_sheet_of_views_shows_each_view_and_small_crop_below_its_title(
+    photographs, tmp_path, monkeypatch
+):
     crops = {"crops.number": "2", "crops.size": "8", "crops.crop_scale": "(0.05, 0.2)"}
     config, drawn = settings(**{"augment.size": "16", **crops, **STILL}), []
     monkeypatch.setattr(gallery.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
@@ -162,7 +164,7 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def test_gallery_with_a_pickle_is_damaged_and_runs_no_code(tmp_path):
+def test_gallery_file_with_a_pickle_is_reported_as_damaged_and_runs_no_code(tmp_path):
     path, trap = tmp_path / "gallery.npz", tmp_path / "trap"
     np.savez(path, step=np.array(Trap(trap), object), block_size=np.array(0))
     assert gallery.read_step(tmp_path) is None
@@ -171,7 +173,7 @@ def test_gallery_with_a_pickle_is_damaged_and_runs_no_code(tmp_path):
     assert not trap.exists()
 
 
-def test_frame_grid_has_the_frames_in_rows():
+def test_frame_grid_arranges_frames_of_a_clip_in_rows():
     clip = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
     grid = frame_grid(clip)
     assert grid.shape == (4, 6, 1)

@@ -115,7 +115,9 @@ def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
 
 
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
-def test_knn_takes_the_smaller_index_on_equal_similarity(bank_block, monkeypatch):
+def test_knn_takes_the_neighbour_with_the_smaller_index_on_equal_similarity(
+    bank_block, monkeypatch
+):
     monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", bank_block)
     bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
     similarity, place = neighbours(bank, 3 * bank[:2], 12)

@@ -156,7 +156,7 @@ def test_learned_loss_parameters_are_read_from_the_training_log(run, tmp_path):
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3
 
 
-def test_gallery_of_an_earlier_version_is_rewritten(run, tmp_path):
+def test_gallery_file_of_an_earlier_version_counts_as_missing(run, tmp_path):
     workdir, arrays = run
     assert gallery.read_step(workdir) == 4
     earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}
@@ -166,7 +166,7 @@ def test_gallery_of_an_earlier_version_is_rewritten(run, tmp_path):
     assert "made by an earlier version" in html and "Nearest neighbours" in html
 
 
-def test_thumbnails_are_means_of_blocks():
+def test_thumbnails_average_blocks_of_pixels():
     images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
     result = shrink(images)
     assert result.shape == (2, 65, 100, 3)

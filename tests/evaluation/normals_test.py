@@ -50,7 +50,7 @@ def test_normals_from_depth_are_exact_on_planes_and_close_on_spheres(seed):
 
 
 @pytest.mark.fast
-def test_normals_near_unknown_depth_are_unknown():
+def test_surface_normals_near_unknown_depth_are_unknown():
     depth = np.full((30, 40), 2.0)
     depth[10, 20], depth[20, 30] = 0, np.nan
     known = np.isfinite(sn.from_depth(depth, radius=2)[..., 0])
@@ -61,7 +61,7 @@ def test_normals_near_unknown_depth_are_unknown():
 
 
 @pytest.mark.fast
-def test_angles_and_shares_equal_numpy():
+def test_angles_between_normals_and_their_summary_equal_numpy():
     rng = np.random.default_rng(0)
     a, b = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in rng.normal(size=(2, 4, 50, 3)))
     b[0] = a[0] + 1e-4 * rng.normal(size=(50, 3))  # small angles, where float32 arc cosines fail
@@ -85,7 +85,7 @@ def test_angles_and_shares_equal_numpy():
 
 
 @pytest.mark.parametrize("settings", [{"depth": 18}, {"depth": 26, "stem": "imagenet"}], ids=str)
-def test_dilated_maps_hold_the_maps_of_the_strided_network(settings):
+def test_dilated_feature_maps_contain_those_of_the_strided_network(settings):
     net = resnet.net(width=4, **settings)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64, 96, 3)), jnp.float32)
     variables = net.init(jax.random.key(0), x, train=False)
@@ -98,7 +98,7 @@ def test_dilated_maps_hold_the_maps_of_the_strided_network(settings):
 
 
 @pytest.mark.fast
-def test_cells_of_the_pyramid_are_those_of_adaptive_pooling():
+def test_pyramid_pooling_averages_the_cells_of_adaptive_pooling():
     for side in (2, 6, 7, 16):
         for cells in (1, 2, 3, 6):
             weights = dense_head._cell_weights(side, cells)
@@ -120,7 +120,7 @@ def test_normals_are_quantised_to_the_nearest_direction_on_a_grid():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_training_changes_the_backbone_only_if_it_is_not_frozen(frozen):
+def test_dense_head_training_changes_the_backbone_only_if_not_frozen(frozen):
     scenes = [render(seed) for seed in range(6)]
     examples = [(Image.fromarray(x), n.astype(np.float32)) for x, _, n in scenes]
     encoder = make_encoder(resnet.net(depth=18, width=4))
@@ -163,7 +163,9 @@ def evaluate(encoder, data, out, monkeypatch):
     return {row["metric"]: row for row in rows if row["features"] == "pretrained"}
 
 
-def test_protocol_reports_angles_of_a_folder_with_normals(folder, tmp_path, monkeypatch):
+def test_normals_protocol_reports_angles_on_a_folder_of_images_and_normals(
+    folder, tmp_path, monkeypatch
+):
     scenes = {render(seed)[0].tobytes(): seed for seed in range(5, 8)}
 
     def predict(picture, shape):
@@ -241,7 +243,7 @@ class Means(SimpleNamespace):
         return SimpleNamespace(cluster_centers_=rows[: self.k])
 
 
-def test_images_without_fitting_normals_are_refused(folder, tmp_path, monkeypatch):
+def test_images_with_missing_or_misshapen_normals_are_refused(folder, tmp_path, monkeypatch):
     net, out, file = make_encoder(resnet.net(depth=18, width=4)), tmp_path / "out", "test/6.npy"
     shape = "expected [32, 48, 3] like the image"
     for normals_of, parts in (
@@ -263,7 +265,9 @@ def test_images_without_fitting_normals_are_refused(folder, tmp_path, monkeypatc
     assert not out.exists()
 
 
-def test_other_data_and_networks_are_refused(folder, data_dir, tmp_path, monkeypatch):
+def test_normals_protocol_refuses_data_without_normals_and_networks_without_maps(
+    folder, data_dir, tmp_path, monkeypatch
+):
     other = make_encoder(convnet.net(widths=(4,), strides=(2,)))
     with refused("dense predictions need the maps of a ResNet, got ConvNet"):
         evaluate(other, settings_of(folder), tmp_path / "out", monkeypatch)
@@ -274,7 +278,7 @@ def test_other_data_and_networks_are_refused(folder, data_dir, tmp_path, monkeyp
 
 
 @pytest.mark.long
-def test_encoder_trained_on_scenes_is_above_the_untrained_one():
+def test_encoder_trained_on_scenes_predicts_normals_better_than_an_untrained_one():
     scenes = [render(seed) for seed in range(220)]
     examples = [(Image.fromarray(x), n.astype(np.float32)) for x, _, n in scenes]
     encoder = make_encoder(resnet.net(depth=18, width=8))

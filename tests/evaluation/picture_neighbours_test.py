@@ -34,7 +34,9 @@ def read(page: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_exact_copy_and_changed_copy_are_likely_duplicates(folder, tmp_path, monkeypatch, capsys):
+def test_exact_and_slightly_changed_copies_of_a_picture_are_likely_duplicates(
+    folder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: flat_encoder())
     page = tmp_path / "out" / "page.html"
     with pytest.raises(SystemExit) as stop:
@@ -79,7 +81,7 @@ def test_neighbours_are_the_nearest_other_pictures_by_cosine(folder, tmp_path):
     np.testing.assert_array_equal(shown[0][1][..., 0], pixels["0.png"].reshape(SIZE, SIZE))
 
 
-def test_page_is_bounded_and_equal_pictures_are_not_their_own_neighbours(tmp_path):
+def test_page_shows_limited_rows_and_no_picture_as_its_own_neighbour(tmp_path):
     images, page = np.full((40, SIZE, SIZE, 1), 9, np.uint8), tmp_path / "page.html"
     settings = {**SETTINGS, "rows": 5}
     number, pairs = picture_neighbours.write(flat_encoder(), images, page, **settings)
@@ -89,7 +91,7 @@ def test_page_is_bounded_and_equal_pictures_are_not_their_own_neighbours(tmp_pat
     assert "shows 5 of 40 pictures" in "".join(page_cases.page(page).text)
 
 
-def test_no_pair_reaches_the_threshold_and_few_pictures_have_few_neighbours(tmp_path):
+def test_page_of_few_pictures_lists_all_others_and_reports_no_duplicates(tmp_path):
     images = np.stack([pixels_of(name, (SIZE, SIZE, 1)) for name in NAMES[:3]])
     page = tmp_path / "page.html"
     assert picture_neighbours.write(flat_encoder(), images, page, **SETTINGS) == (3, 0)
@@ -99,7 +101,7 @@ def test_no_pair_reaches_the_threshold_and_few_pictures_have_few_neighbours(tmp_
     assert "No two pictures have a cosine of 0.98" in "".join(page_cases.page(page).text)
 
 
-def test_unreadable_picture_is_named_or_left_out(folder, tmp_path):
+def test_unreadable_picture_raises_an_error_with_its_name_or_is_skipped(folder, tmp_path):
     (folder / "0.png").write_bytes((folder / "0.png").read_bytes()[:-20])
     page = tmp_path / "page.html"
     with refused("1 of the pictures in", "(0.png: "):
@@ -120,7 +122,9 @@ def test_unreadable_picture_is_named_or_left_out(folder, tmp_path):
         (["nowhere", "pictures"], "nowhere holds no checkpoint"),
     ],
 )
-def test_wrong_argument_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+def test_wrong_argument_of_neighbours_command_prints_one_line(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         cli.run("neighbours", arguments)
@@ -129,7 +133,7 @@ def test_wrong_argument_is_one_line(arguments, message, tmp_path, monkeypatch, c
     assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
-def test_page_of_another_suffix_or_one_picture_is_refused(folder, tmp_path):
+def test_page_without_html_suffix_and_a_single_picture_are_refused(folder, tmp_path):
     with refused("the page", "page.pdf must end with one of .html, .htm"):
         picture_neighbours.write(flat_encoder(), folder, tmp_path / "page.pdf", **SETTINGS)
     with refused("a picture has no neighbours in", "4.png"):

@@ -63,7 +63,7 @@ def test_logistic_regression_reaches_the_optimum_of_ill_conditioned_features():
     assert again.num_steps < result.num_steps
 
 
-def test_logistic_regression_in_blocks_gives_the_same_fit(monkeypatch):
+def test_logistic_regression_in_blocks_equals_the_fit_on_all_examples(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
     whole = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
@@ -127,7 +127,7 @@ def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
     assert result == pytest.approx(expected)
 
 
-def test_normalised_linear_probe_equals_the_probe_of_unit_rows():
+def test_normalised_linear_probe_equals_the_probe_on_features_of_unit_norm():
     features = labelled(120, 120, 5, 4, spread=1.5)
     scale = np.random.default_rng(1).uniform(0.1, 9, (120, 1)).astype(np.float32)
     other = features._replace(train=features.train * scale, test=features.test * scale[::-1])
@@ -144,7 +144,7 @@ def test_normalised_linear_probe_equals_the_probe_of_unit_rows():
     ("lost", "won", "worse"),
     [(4, 0, True), (1, 0, False), (9, 4, True), (7, 4, False), (0, 5, False)],
 )
-def test_worse_means_by_more_than_a_standard_error(lost, won, worse):
+def test_candidate_is_worse_only_by_more_than_a_standard_error(lost, won, worse):
     hit = np.array([False] * lost + [True] * won + [True, False])
     other = np.array([True] * lost + [False] * won + [True, False])
     assert logistic_regression._is_worse(hit, other) is worse
@@ -240,7 +240,7 @@ def test_collapse_metrics_report_equal_embeddings_as_collapsed():
     assert result["feature_std"] < collapse.COLLAPSED_STD
 
 
-def test_orthogonal_embeddings_have_full_rank_and_spherical_ones_full_spread():
+def test_orthogonal_embeddings_have_full_rank_and_spherical_ones_unit_feature_std():
     assert measures(5 * np.eye(6, 8, dtype=np.float32)[None])["effective_rank"] == pytest.approx(6)
     sphere = np.random.default_rng(0).normal(size=(1, 500, 8)).astype(np.float32)
     assert measures(sphere)["feature_std"] == pytest.approx(1, abs=0.02)

@@ -61,7 +61,7 @@ def test_retrieval_within_a_split_never_returns_the_query():
     assert retrieval.recall(features, k=(1,)) == {"retrieval_r1": 100}
 
 
-def test_retrieval_within_a_split_keeps_other_images_equal_to_the_query():
+def test_retrieval_within_a_split_returns_other_images_with_equal_features():
     """The query may come after its copies, or not among the neighbours at all."""
     rows, labels = np.ones((9, 5), np.float32), np.array([0, 1, 1, 1, 1, 1, 1, 1, 1])
     features = Features(rows, labels, rows, labels)

@@ -64,7 +64,7 @@ def by_hand(x, y, machines, standardised=False, seed=0):
     ("machines", "standardised"),
     [(("kernel",), True), (("linear",), False), (("kernel", "linear"), False)],
 )
-def test_each_svm_fold_uses_the_C_with_the_best_accuracy_on_the_other_folds(machines, standardised):
+def test_each_svm_fold_uses_the_C_that_is_best_on_the_other_folds(machines, standardised):
     x, y = clouds()
     result = evaluate(x, y, machines=machines, standardised=standardised)
     assert result.shape == (10,) and result.std() > 0
@@ -143,7 +143,7 @@ def whole():
         (range(40), range(10)),
     ],
 )
-def test_svm_uses_an_example_of_both_splits_once(train, test):
+def test_svm_uses_an_example_that_is_in_both_splits_once(train, test):
     x, y, expected = whole()
     of = [x[list(train)], y[list(train)], x[list(test)], y[list(test)]]
     context = EvalContext(Features(*of), split_of(train), split_of(test))
@@ -161,7 +161,7 @@ def test_svm_keeps_examples_of_two_splits_with_the_same_index_apart():
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_svm_evaluates_features_without_a_data_set():
+def test_svm_uses_features_once_if_train_and_test_arrays_are_the_same():
     x, y, expected = whole()
     source = split_of(range(40))
     for of in ((None, None), (source, source)):

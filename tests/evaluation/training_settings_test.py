@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
         ({"schedule": "constant", "warmup": 1.5}, [0, 0.5, 1, 1.5, 2, 2.5] + [3.0] * 6),
     ],
 )
-def test_rate_falls_at_milestones_and_rises_in_the_warmup(settings, expected):
+def test_fine_tuning_rate_falls_at_milestones_and_rises_in_the_warmup(settings, expected):
     resolved = finetuning.resolve(Training(**settings, epochs=3, batch_size=10), 40, 1)
     rates = finetuning.learning_rates(resolved, 3.0, 40)  # four steps an epoch
     np.testing.assert_allclose(rates, expected, rtol=1e-6)

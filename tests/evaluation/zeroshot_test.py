@@ -198,7 +198,7 @@ def test_captions_and_zeroshot_reject_a_missing_text_encoder_or_captions():
             captions.run(context, seed=0)
 
 
-def test_prompts_of_digits_spell_the_figures_and_keep_other_names():
+def test_digit_prompts_spell_digits_as_words_and_keep_other_class_names():
     filled = prompts.fill("digits", ["0", "7", "a_b", "10"])
     words = ["zero", "seven", "a_b", "10"]
     assert filled == [[t.format(word) for t in prompts.PROMPTS["digits"]] for word in words]

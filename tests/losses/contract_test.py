@@ -81,7 +81,7 @@ def test_loss_equals_the_numpy_oracle(case, kind):
     np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=3e-5)
 
 
-def test_cases_change_every_number_of_every_loss():
+def test_loss_cases_change_every_numeric_hyper_parameter_of_every_loss():
     unchanged = []
     for name in NAMES:
         changed = {key for case in CASES if case.name == name for key, _ in case.hyper}
@@ -322,7 +322,7 @@ def test_loss_casts_bfloat16_before_it_computes(case):
 
 @pytest.mark.parametrize("kind", INVALID)
 @each_program
-def test_loss_of_embeddings_that_are_not_numbers_is_nan(case, kind):
+def test_loss_of_embeddings_with_nan_or_infinity_is_nan(case, kind):
     run = hard_values("float32", tuple(PROGRAMS))
     value, gradient = run(jnp.asarray(INVALID[kind]), jnp.float32(0.1))[case]
     assert np.isnan(value)
@@ -330,7 +330,7 @@ def test_loss_of_embeddings_that_are_not_numbers_is_nan(case, kind):
 
 
 @pytest.mark.parametrize("case", RINGS, ids=str)
-def test_loss_of_embeddings_that_are_not_numbers_is_nan_around_a_ring(case):
+def test_ring_loss_of_embeddings_with_nan_or_infinity_is_nan(case):
     value, gradient = split(4, "ring checked", kind="NaN in the second view")[case]
     assert np.isnan(value) and np.isnan(gradient).any()
 
@@ -384,7 +384,7 @@ def test_loss_of_two_towers_on_eight_devices_equals_one_device(case, kind):
 
 
 @pytest.mark.parametrize("kind", ["queue", "queue only"])
-def test_queue_counts_once_on_eight_devices(kind):
+def test_loss_counts_the_replicated_queue_only_once_on_eight_devices(kind):
     """AUC-CL sums moments over devices, and NT-Xent gathers candidates; both add the queue."""
     cases = tuple(case for case in DEFAULTS if case.name in ("auc_cl", "nt_xent"))
     whole = jax.jit(lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases})(embeddings())
@@ -425,14 +425,16 @@ def gradients_of_numbers(how: str):
 @pytest.mark.parametrize("how", ["blocks", "ring"])
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_gradient_of_numbers_equals_that_of_the_matrix_on_eight_devices(name, kind, how):
+def test_hyper_parameter_gradients_on_eight_devices_equal_the_full_matrix_gradients(
+    name, kind, how
+):
     actual, expected = gradients_of_numbers(how)[name, kind], gradients_of_numbers("whole")
     for key, slope in expected[name, kind].items():
         assert abs(slope) > 1e-3
         np.testing.assert_allclose(actual[key], slope, rtol=1e-4, err_msg=key)
 
 
-def test_two_array_form_on_devices_with_labels_equals_the_mean_over_anchors_with_a_positive():
+def test_two_array_loss_with_labels_on_eight_devices_averages_anchors_with_a_positive():
     """The anchors without a positive are spread unevenly, one example on each device."""
     z, labels = jnp.asarray(embeddings()), jnp.asarray(LABELS, jnp.int32)
 
@@ -450,7 +452,7 @@ def test_two_array_form_on_devices_with_labels_equals_the_mean_over_anchors_with
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", EXPORTED)
-def test_two_array_form_is_the_program_of_the_mean_over_anchors(name):
+def test_two_array_loss_traces_to_the_same_program_as_the_mean_over_anchors(name):
     z, on_arrays = list(jnp.asarray(embeddings())), getattr(losses, name)
     extra = inputs(pair_views(z), NEEDS.get(name, ()))
 
@@ -479,7 +481,7 @@ BAD = {"> 0": 0.0, "> 1": 1, ">= 0": -1.0, "in [0, 1]": 1.5, "in [0, 1)": 1.0}
         if predicate in BAD or predicate == "one of"
     ],
 )
-def test_setting_out_of_its_range_raises_an_error_with_its_name(name, number, valid):
+def test_hyper_parameter_out_of_range_raises_an_error_with_its_name(name, number, valid):
     bad = BAD.get(valid, "other")
     message = re.escape(f"{number} must be {valid}") + f".*got {bad!r}"
     if number in inspect.signature(loss_of(name)).parameters:

@@ -29,13 +29,13 @@ def on_arrays(case, z1, z2):
 
 
 @each_name
-def test_both_forms_can_be_pickled_and_copied(name):
+def test_losses_of_two_arrays_and_of_pairs_can_be_pickled_and_copied(name):
     for function in (getattr(losses, name), getattr(losses, f"{name}_loss")):
         assert pickle.loads(pickle.dumps(function)) is function
         assert copy.deepcopy(function) is function
 
 
-def test_stub_equals_the_signatures():
+def test_type_stub_of_the_losses_equals_their_signatures():
     """If this fails, run `python tests/losses/stub.py`."""
     assert stub.PATH.read_text() == stub.text()
 
@@ -162,7 +162,7 @@ def test_export_with_a_symbolic_batch_size_raises_where_it_must_be_constant(loss
         export.export(jax.jit(loss))(symbolic())
 
 
-def test_forward_mode_works_except_through_blocks_where_it_names_reverse_mode():
+def test_forward_mode_derivatives_work_except_for_blockwise_losses():
     z = jnp.asarray(embeddings()[0])
     jax.eval_shape(lambda z: jax.jvp(lambda z: [on_arrays(c, z, z) for c in CASES], (z,), (z,)), z)
     loss = lambda z: losses.nt_xent(z, z, block_size=3)  # noqa: E731

@@ -65,12 +65,12 @@ SAME = {
 
 
 @pytest.mark.parametrize("identity", SAME)
-def test_pairs_of_equivalent_losses_have_the_same_gradient(identity):
+def test_losses_that_are_equal_by_theory_have_the_same_gradient(identity):
     actual, expected = (jax.jit(jax.grad(loss))(views()) for loss in SAME[identity])
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_decl_exponential_samples_have_mean_and_variance_one():
+def test_decl_exponential_samples_have_mean_and_variance_one_and_are_uncorrelated():
     draws = exponential(jax.random.key(0), pair_views(jnp.zeros((2, 20000, 1))))
     np.testing.assert_allclose([draws.mean(), draws.var()], 1, atol=0.05)
     other = exponential(jax.random.key(1), pair_views(jnp.zeros((2, 20000, 1))))

@@ -52,7 +52,7 @@ def test_queue_holds_the_latest_rows_of_all_devices(size, devices):
 
 @pytest.mark.parametrize("logs", [False, True])
 @pytest.mark.parametrize("devices", [1, 4])
-def test_buffer_is_read_and_written_by_the_index_of_the_example(devices, logs):
+def test_per_example_buffer_is_read_and_written_by_example_index(devices, logs):
     """Each of four devices holds five rows. The batch has their first and last rows."""
     index = np.array([0, 19, 4, 5, 9, 10, 14, 7], np.int32)
     mesh = distributed.make_mesh(jax.devices()[:devices])
@@ -73,7 +73,7 @@ def test_buffer_is_read_and_written_by_the_index_of_the_example(devices, logs):
     np.testing.assert_allclose(written, buffer, rtol=1e-5, atol=1e-6)
 
 
-def test_log_average_weighs_numbers_and_starts_at_the_first():
+def test_log_average_is_the_log_of_a_moving_average_that_starts_at_the_first_value():
     old, new = jnp.array([-jnp.inf, 0.0, 3.0]), jnp.array([2.0, 1.0, -50.0])
     expected = np.log(0.75 * np.exp([0.0, 3.0]) + 0.25 * np.exp([1.0, -50.0]))
     np.testing.assert_allclose(log_average(old, new, 0.25), [2.0, *expected], rtol=1e-6)

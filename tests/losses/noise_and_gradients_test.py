@@ -55,7 +55,7 @@ def test_decl_noise_is_normal_and_follows_the_example_index():
     np.testing.assert_array_equal(turned[:40], drawn[:40][::-1])
 
 
-def test_draws_of_decl_noise_differ_from_the_gamma_samples():
+def test_decl_gaussian_noise_is_not_drawn_with_the_keys_of_the_gamma_samples():
     pairs, key = pair_views(jnp.zeros((2, 8, 3))), jax.random.key(0)
     keys = anchor_keys(key, pairs)
     of_samples = jax.vmap(lambda key: jax.random.normal(key, (16,)))(keys)

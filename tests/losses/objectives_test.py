@@ -130,7 +130,7 @@ def test_memory_with_a_row_per_example_may_be_sharded(setting):
 @pytest.mark.parametrize(
     "name", ["nt_xent", "dino", "auc_dino", "cross_entropy", "nnclr", "swav", "sogclr"]
 )
-def test_objective_reads_its_schedules_at_the_step(name):
+def test_objective_evaluates_scheduled_hyper_parameters_at_the_step(name):
     """A schedule has the effect of its value."""
     number = "label_smoothing" if name == "cross_entropy" else "temperature"
     number = "teacher_temperature" if "dino" in name else number
@@ -157,7 +157,7 @@ def test_objective_reads_its_schedules_at_the_step(name):
         ("auc_dino", "center_momentum", {}),
     ],
 )
-def test_memory_is_updated_with_the_scheduled_number_of_the_step(name, number, hyper):
+def test_loss_memory_is_updated_with_the_scheduled_hyper_parameter_of_the_step(name, number, hyper):
     at = lambda step: 0.2 + 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
     memories = []
     for value in (at, 0.5, 0.2):
@@ -177,7 +177,7 @@ def test_memory_is_updated_with_the_scheduled_number_of_the_step(name, number, h
 OTHERS = ~np.tile(np.eye(8, dtype=bool), (2, 2))
 
 
-def test_decl_rates_use_the_similarity_of_the_loss():
+def test_decl_rates_are_computed_with_the_similarity_of_the_loss():
     """Without Gamma samples, the rate of an anchor is the mean of its negatives' similarities."""
     z = jnp.asarray(embeddings())
     hyper = {"similarity": "neg_euclidean", "temperature": 0.5}
@@ -280,7 +280,9 @@ def test_mmcl_passes_its_settings_to_the_solver(monkeypatch, solver, further):
 @pytest.mark.parametrize("bad", [-1, NUM_EXAMPLES, NUM_EXAMPLES + 3])
 @pytest.mark.parametrize("mapping", ["one device", "rows split", "rows split, checked", "checked"])
 @pytest.mark.parametrize("setting", ["decl by a buffer", "sogclr", "isogclr"])
-def test_index_outside_the_table_gives_nan_and_changes_no_entry(setting, mapping, bad):
+def test_example_index_outside_the_memory_gives_a_nan_loss_and_changes_no_other_entry(
+    setting, mapping, bad
+):
     step, before = step_of(setting, mapping)
     index = np.array([2, 5, 9, bad], np.int32)
     value, after = step(jnp.asarray(embeddings(b=4)), jnp.asarray(index), before)
@@ -377,7 +379,7 @@ def test_objective_checks_hyper_parameters_at_construction(name, hyper, message)
 @pytest.mark.parametrize(
     ("name", "expected"), [("inverse", [1, 1 / 2, 1 / 3, 1 / 4]), ("alternate", [1, 0, 1, 0])]
 )
-def test_scheduled_weight_of_decl_by_step(name, expected):
+def test_weight_schedules_of_decl_have_the_expected_values_by_step(name, expected):
     decl = losses.objective("decl", rate="batch", weight=name)
     pairs = pair_views(jnp.asarray(embeddings()))
     for step, weight in enumerate(expected):
@@ -425,7 +427,7 @@ def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if "block_size" in inspect.signature(loss_of(n)).parameters]
 )
-def test_objective_in_blocks_computes_no_matrix_of_all_pairs(name):
+def test_blockwise_objective_never_computes_the_full_similarity_matrix(name):
     pairs = pairs_for(name, jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32))
     n, m = len(pairs.anchor), len(pairs.candidate)
 
@@ -459,7 +461,7 @@ def scaled(name, scale, **hyper):
 
 
 @pytest.mark.parametrize(("name", "hyper"), [("clip", {}), ("decl", LEARNED)])
-def test_learned_scale_is_clipped_at_a_hundred(name, hyper):
+def test_learned_logit_scale_is_clipped_at_a_hundred(name, hyper):
     at_bound = scaled(name, np.log(100), **hyper)[1]
     for scale in (np.log(101), 9.0):
         _, value, slope = scaled(name, scale, **hyper)
@@ -468,7 +470,7 @@ def test_learned_scale_is_clipped_at_a_hundred(name, hyper):
     assert scaled(name, np.log(99), **hyper)[2] != 0
 
 
-def test_decl_scale_starts_at_the_given_temperature():
+def test_learned_scale_of_decl_starts_at_the_given_temperature():
     params, value, slope = scaled("decl", np.log(2), **LEARNED, temperature=0.07)
     close(params["logit_scale"], np.log(1 / 0.07))
     preset = import_module("jaxssl.losses.decl").PRESETS["clip"]

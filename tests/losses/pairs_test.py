@@ -59,7 +59,7 @@ def test_positives_with_labels_are_all_views_of_the_class():
     np.testing.assert_array_equal(pairs.index, np.tile(np.arange(3), 2))
 
 
-def test_positive_of_a_query_is_its_key_and_queue_rows_are_negatives():
+def test_positive_of_a_query_is_the_key_of_its_image_and_queue_rows_are_negatives():
     queue = embeddings(5, 4)
     pairs = pair_towers(embeddings(3, 4), embeddings(3, 4, seed=1), queue=queue)
     expected = np.concatenate([np.eye(3, dtype=bool), np.zeros((3, 5), bool)], axis=1)
@@ -83,7 +83,7 @@ def test_count_positives_equals_the_row_sums_of_the_mask(num_views, labels):
     np.testing.assert_array_equal(count_positives(pairs), positives(pairs).sum(1))
 
 
-def test_partners_are_other_views_or_the_key():
+def test_partners_are_the_other_views_of_an_image_or_the_key_of_a_query():
     z = embeddings(3, 4, 5)
     pairs = pair_views(z)
     np.testing.assert_array_equal(stack_views(pairs, "x"), z)

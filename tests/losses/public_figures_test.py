@@ -215,7 +215,7 @@ def test_loss_and_gradient_equal_the_public_implementation(case):
         close(actual, expected, rtol=1e-9, atol=1e-10 * scale)
 
 
-def test_every_stored_public_value_is_tested():
+def test_every_stored_value_of_a_public_implementation_is_tested():
     used = {case for family in FAMILIES for case in losses_of(family)}
     left = [case for case in CASES if case not in used]
     assert {case.split("/")[0] for case in left if "/pgd_" not in case} == {

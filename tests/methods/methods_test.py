@@ -113,14 +113,14 @@ def test_queue_stores_the_keys_of_all_views():
     assert carried.memory["queue"]["next"] == 2 * B
 
 
-def test_networks_are_initialised_with_different_keys():
+def test_projector_and_predictor_are_initialised_with_different_keys():
     encoder = Encoder(Net(DIM), Head(), Head())
     params, _ = start(momentum.method(encoder, objective("byol")), batch_of())
     kernels = [params[name]["Dense_0"]["kernel"] for name in ("projector", "predictor")]
     assert kernels[0].shape == kernels[1].shape and (kernels[0] != kernels[1]).all()
 
 
-def test_terms_of_a_step_have_weights_and_keys_of_their_own():
+def test_loss_terms_of_a_step_have_separate_weights_and_random_keys():
     """Values are summed with the weights, metrics are averaged with them, memories are merged."""
     keys = []
 
@@ -161,7 +161,7 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
     ("make", "encoder"),
     [(siamese.method, ENCODER), (partial(momentum.method, momentum=0.9), PREDICTING)],
 )
-def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
+def test_gradient_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
     batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
     whole, parts = make(encoder, NT_XENT), make(encoder._replace(num_chunks=3), NT_XENT)
     params, carried = start(whole, batch)
@@ -169,7 +169,7 @@ def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, enc
     jax.tree.map(close, actual, expected)
 
 
-def test_accumulation_normalises_each_chunk_separately():
+def test_gradient_accumulation_applies_batch_norm_to_each_chunk():
     encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
     method = siamese.method(encoder, NT_XENT)
@@ -223,7 +223,7 @@ BYOL = partial(momentum.method, ENCODER, objective("byol"))
         ),
     ],
 )
-def test_methods_reject_invalid_arguments_and_views(make, num_views, message):
+def test_training_schemes_reject_invalid_arguments_and_views(make, num_views, message):
     def run():
         method, batch = make(), batch_of(num_views)
         params, carried = method.init(KEY, batch, 20)

@@ -49,7 +49,7 @@ def captioned(b, k=5, seed=0):
     return {"image": rng.integers(0, 256, (b, 8, 8, 1), np.uint8), "text": text}
 
 
-def test_captions_of_an_example_are_drawn_uniformly(pair_views):
+def test_captions_of_an_image_are_drawn_uniformly(pair_views):
     pairs, index, number = captioned(4), np.arange(4, dtype=np.int32) + 100, 2000
     keys = jax.random.split(KEY, number)
     texts = jax.jit(jax.vmap(lambda key: pair_views(key, pairs, index)["texts"]))(keys)
@@ -155,7 +155,7 @@ def test_two_tower_rejects_incompatible_settings(path, changes, parts):
 
 
 @pytest.mark.parametrize("path", [CAPTIONED, DIGITS])
-def test_only_a_config_with_captions_has_a_text_encoder(path):
+def test_only_configs_for_captioned_images_have_a_text_encoder(path):
     config = load(path, list(ALONE.items()) if path == DIGITS else [])
     assert build(config, 1297).steps_per_epoch == 1297 // config.batch_size
     assert (make_networks(config).text is not None) == (path == CAPTIONED)

@@ -59,7 +59,7 @@ def test_stem_and_stages_give_feature_maps_of_the_expected_shapes(stem, side, st
     assert [seen[f"Block_{i}"].shape for i in range(4)] == shapes
 
 
-def test_average_pool_equals_the_mean_of_each_square():
+def test_average_pool_equals_the_mean_of_each_square_of_pixels():
     x = jnp.arange(2 * 5 * 7 * 3, dtype=jnp.float32).reshape(2, 5, 7, 3)
     actual = clip_resnet.average_pool(x, 2)
     assert actual.shape == (2, 2, 3, 3)  # the last row and column are dropped
@@ -70,7 +70,7 @@ def test_average_pool_equals_the_mean_of_each_square():
     assert clip_resnet.average_pool(x, 1) is x
 
 
-def test_block_is_the_identity_at_initialisation():
+def test_residual_block_is_the_identity_at_initialisation():
     block = clip_resnet.Block(3, 1)
     x = jnp.abs(normal(2, 4, 4, 12))
     start = jax.jit(lambda x: block.apply(block.init(KEY, x, train=False), x, train=False))

@@ -87,7 +87,7 @@ def test_gin_equals_float64_loops_for_any_padding_and_packing(rows, more, train)
     jax.tree.map(close, moved["batch_stats"], stats)
 
 
-def test_kernels_are_initialised_as_in_pytorch():
+def test_gin_kernels_are_initialised_as_in_pytorch():
     """Uniform in [-1 / sqrt(fan_in), 1 / sqrt(fan_in)]."""
     wide = gin.net(width=64, layers=1)
     init = jax.jit(partial(wide.init, train=False))
@@ -128,7 +128,7 @@ def on_devices(devices):
 
 
 @pytest.mark.parametrize("devices", [4, pytest.param(8, marks=pytest.mark.long)])
-def test_uneven_devices_give_the_same_features_statistics_and_gradients_as_one(devices):
+def test_gin_on_devices_with_unequal_node_counts_equals_one_device(devices):
     nodes = (packed(GRAPHS, devices)["graph"] < len(GRAPHS) // devices).sum(1)
     assert nodes.max() > 2 * nodes.min()
     grads, out, stats = on_devices(devices)

@@ -70,7 +70,7 @@ LEARNED = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned
         (s3d.net(), (8, 32, 16, 3), "5 frames of 17 x 17 .* got 8 of 32 x 16"),
     ],
 )
-def test_inputs_of_a_size_that_a_network_cannot_take_are_refused(net, shape, message):
+def test_networks_refuse_inputs_of_unsupported_size(net, shape, message):
     with pytest.raises(ValueError, match=message):
         init_shapes(net, 1, *shape)
 

@@ -68,7 +68,7 @@ def test_zero_init_makes_a_block_the_identity_at_initialisation(bottleneck, zero
     assert zeros == {k: zero_init and k == last for k in zeros}
 
 
-def test_zero_init_residual_reaches_every_block():
+def test_zero_init_residual_setting_applies_to_every_block():
     assert resnet.net(zero_init_residual=True).zero_init_residual
     assert not resnet.net().zero_init_residual
     net = resnet.ResNet((2, 1), bottleneck=True, stem="cifar", width=2, zero_init_residual=True)
@@ -238,7 +238,7 @@ PRECISIONS = {
         *(pytest.param(n, marks=pytest.mark.long) for n in ("convnet", "resnet", "dino")),
     ],
 )
-def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
+def test_networks_compute_in_bfloat16_if_parameters_and_inputs_are_bfloat16(name):
     module, shape = PRECISIONS[name]
     x = normal(*shape)
     variables = dict(random_variables(module, x))

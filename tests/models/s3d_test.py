@@ -23,7 +23,7 @@ def test_s3d_parameter_count_and_feature_size_equal_torchvision():
     assert (out.shape, out.dtype) == ((2, 1024), jnp.float32)
 
 
-def test_gating_adds_a_dense_layer_per_temporal_convolution():
+def test_s3d_gating_adds_a_dense_layer_per_temporal_convolution():
     variables, _ = init_shapes(s3d.net(gating=True), 2, 8, 32, 32, 3)
     widths = [64, 192, 128, 32, 192, 96, 208, 48, 224, 64, 256, 64, 288, 64, 320, 128, 320, 128]
     widths += [384, 128]

@@ -110,7 +110,7 @@ def test_token_outside_the_vocabulary_gives_nan():
     assert np.isnan(actual[2]).all() and np.isfinite(actual[np.array([0, 1, 3])]).all()
 
 
-def test_gradients_reach_only_tokens_before_the_end_of_text_with_and_without_remat():
+def test_gradients_reach_only_embeddings_of_tokens_up_to_the_end_of_text():
     def gradient(remat):
         apply = text.net(**SMALL, remat=remat).apply
         loss = lambda p: jnp.sum(jnp.cos(apply({"params": p}, TOKENS, train=True)))  # noqa: E731

@@ -144,7 +144,7 @@ def test_stochastic_depth_scales_have_linear_rates_and_mean_one():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_frozen_patch_embedding_has_no_gradient_and_images_do(frozen):
+def test_frozen_patch_embedding_has_no_gradient_but_input_images_have(frozen):
     net = small(layers=1, frozen_patches=frozen)
 
     def loss(params, x):

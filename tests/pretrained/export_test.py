@@ -169,7 +169,7 @@ def test_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
     assert not list(workdir.rglob("*.partial"))
 
 
-def test_every_result_is_in_its_cell_of_the_model_card(runs, tmp_path):
+def test_model_card_table_has_every_result_in_the_right_cell(runs, tmp_path):
     pretrained = load.load_pretrained(runs("convnet"))
     inputs = pretrained.inputs._replace(mean=(0.25,), std=(0.75,))
     row = ROW | {"bank": "train[:5%]", "std": 1.5, "step": 9}
@@ -193,7 +193,7 @@ def test_every_result_is_in_its_cell_of_the_model_card(runs, tmp_path):
 @pytest.mark.parametrize(
     ("entry", "value"), [("net", "strides"), ("inputs", "mean"), ("precision", "bf16")]
 )
-def test_a_changed_entry_of_the_header_is_detected(runs, tmp_path, entry, value):
+def test_changed_header_entry_of_an_exported_file_is_detected(runs, tmp_path, entry, value):
     path, _ = export(runs("convnet"), ["safetensors"], out=tmp_path)
     with safetensors.safe_open(path, framework="numpy") as file:
         arrays = {name: file.get_tensor(name) for name in file.keys()}
@@ -260,13 +260,13 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
         (1.0, "the central square of 1 of the short side, to 64 x 64"),
     ],
 )
-def test_model_card_says_whether_images_are_cropped(crop, rule, runs):
+def test_model_card_states_whether_images_are_centre_cropped(crop, rule, runs):
     pretrained = load.load_pretrained(runs("convnet"))._replace(inputs=Inputs(64, 3, crop=crop))
     assert f"| resized | {rule} |" in model_card.render(pretrained, 8, [], [])
 
 
 @pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])
-def test_pytorch_example_has_the_padding_of_the_stem(stem, padding, runs):
+def test_pytorch_example_of_the_model_card_has_the_stem_padding(stem, padding, runs):
     pretrained = load.load_pretrained(runs("convnet"))
     encoder = pretrained.encoder._replace(net=resnet.net(depth=18, stem=stem))
     pretrained = pretrained._replace(encoder=encoder, inputs=Inputs(32, 1))

@@ -87,7 +87,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reading_a_run_executes_no_file_that_the_user_did_not_name(name, forge, plugin):
+def test_loading_an_untrusted_run_executes_no_python_file_that_it_names(name, forge, plugin):
     group = {"loss.name": f"{plugin}:loss", "eval.protocols": [f"{plugin}:loss"]}
     run = forge({f"config.{key}": value for key, value in group.items()})
     if name in ("report", "results"):
@@ -100,7 +100,7 @@ def test_reading_a_run_executes_no_file_that_the_user_did_not_name(name, forge, 
     assert not plugin.with_name("executed").exists() and not run.with_name("new").exists()
 
 
-def test_protocols_of_an_encoder_and_data_of_config_json_are_not_executed(forge, plugin):
+def test_python_files_named_as_protocol_or_data_of_an_untrusted_run_are_not_executed(forge, plugin):
     run = forge({"config.eval.protocols": [f"{plugin}:loss:preset"]})
     with pytest.raises(UserError, match=f"not trained with: {plugin} "):
         evaluation.evaluate(load_pretrained(run), data={})
@@ -112,7 +112,7 @@ def test_protocols_of_an_encoder_and_data_of_config_json_are_not_executed(forge,
     assert not plugin.with_name("executed").exists()
 
 
-def test_file_is_executed_if_the_user_trusts_the_run_or_has_trained_with_it(forge, plugin):
+def test_python_file_is_executed_if_the_run_is_trusted_or_the_user_trained_with_it(forge, plugin):
     name = f"{plugin}:loss"
     run = forge({"config.loss.name": name})
     executed = plugin.with_name("executed")
@@ -136,7 +136,9 @@ def test_file_is_executed_if_the_user_trusts_the_run_or_has_trained_with_it(forg
         trust.require([f"{copy}:loss"], run, False)
 
 
-def test_state_folder_that_cannot_be_written_is_named(plugin, tmp_path, monkeypatch, caplog):
+def test_warning_names_the_reason_if_trust_cannot_be_recorded(
+    plugin, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr("jaxssl.training.output.logs.log.propagate", True)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -156,7 +158,7 @@ class Opened(Exception):
 
 
 @pytest.mark.parametrize("key", trust.DATA_KEYS)
-def test_data_that_only_the_run_names_are_neither_read_nor_written(
+def test_data_paths_of_an_untrusted_run_are_neither_read_nor_written(
     key, forge, tmp_path, monkeypatch
 ):
     def opened(*_):
@@ -188,7 +190,7 @@ def test_data_that_only_the_run_names_are_neither_read_nor_written(
         jaxssl.evaluate(run, "knn")
 
 
-def test_another_data_set_is_not_looked_for_in_the_folder_of_the_run(forge, tmp_path):
+def test_evaluating_another_data_set_uses_no_data_path_of_an_untrusted_run(forge, tmp_path):
     run = forge({"config.data.dir": str(tmp_path / "theirs"), "config.data.path": "elsewhere"})
     with pytest.raises(UserError, match=f"not trained with: data.dir={tmp_path}/theirs; "):
         data_config(run, base.get_config().data, "digits", [])
@@ -230,7 +232,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_forged_values_end_in_one_line_before_anything_is_built(name, forge):
+def test_forged_config_values_of_a_run_raise_a_one_line_error(name, forge):
     changes, message = FORGED[name]
     run = forge(changes)
     with pytest.raises(UserError, match=message) as error:
@@ -238,7 +240,7 @@ def test_forged_values_end_in_one_line_before_anything_is_built(name, forge):
     assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1500
 
 
-def test_config_of_the_checkpoint_and_config_json_must_agree(forge):
+def test_config_json_that_differs_from_the_config_in_the_checkpoint_is_refused(forge):
     run = forge({"config.seed": 1}, config_json=False)
     with pytest.raises(UserError, match=r"another config than .*config.json \(seed: 1 -> 0\)"):
         jaxssl.load_encoder(run)

@@ -58,7 +58,7 @@ def exported(tmp_path, monkeypatch):
     return make
 
 
-def test_folder_describes_network_and_images_for_timm(exported):
+def test_timm_export_writes_a_config_json_for_network_and_preprocessing(exported):
     encoder, (weights, config, card) = exported("tiny")
     assert (weights.name, config.name) == ("model.safetensors", "config.json")
     described = json.loads(config.read_text())
@@ -74,7 +74,7 @@ def test_folder_describes_network_and_images_for_timm(exported):
 
 
 @pytest.mark.parametrize("case", ENCODERS)
-def test_public_encoder_keeps_network_and_arrays_in_a_folder_for_timm(case, exported_to, tmp_path):
+def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_to, tmp_path):
     if case in REFUSED:
         with pytest.raises(UserError, match=f"timm has no .*{REFUSED[case]}.* --to safetensors"):
             exported_to(case, ["timm"])
@@ -93,7 +93,7 @@ def test_public_encoder_keeps_network_and_arrays_in_a_folder_for_timm(case, expo
     reason="needs torch, timm and transformers",
 )
 @pytest.mark.parametrize("case", [case for case in ENCODERS if case not in REFUSED])
-def test_libraries_load_the_folder_and_give_the_same_features(case, exported_to):
+def test_timm_and_transformers_load_the_exported_folder_with_equal_features(case, exported_to):
     import timm
     import torch
     import transformers
@@ -134,7 +134,7 @@ class FakeHub(types.ModuleType):
             self.files[f"{repo_id}/{name}"] = (folder_path / name).read_bytes()
 
 
-def test_push_uploads_the_files_of_this_export_with_the_card(exported, tmp_path, monkeypatch):
+def test_push_to_the_hub_uploads_exactly_the_exported_files(exported, tmp_path, monkeypatch):
     hub = FakeHub()
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     (tmp_path / "out").mkdir()
@@ -151,13 +151,13 @@ def test_push_uploads_the_files_of_this_export_with_the_card(exported, tmp_path,
         ("hf://me/tiny", "--push hf://me/tiny: the hub is gone; the files are in"),
     ],
 )
-def test_upload_that_fails_is_one_line(exported, monkeypatch, target, message):
+def test_failed_upload_to_the_hub_is_reported_in_one_line(exported, monkeypatch, target, message):
     monkeypatch.setitem(sys.modules, "huggingface_hub", FakeHub("the hub is\n gone"))
     with weights_cases.refused(message):
         exported("tiny", push=target)
 
 
-def test_push_without_the_package_says_what_to_install(exported, monkeypatch):
+def test_push_to_the_hub_without_huggingface_hub_says_what_to_install(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="--push needs huggingface_hub: pip install"):
         exported("tiny", push="hf://me/tiny")

@@ -19,7 +19,7 @@ PICTURES = json.loads(str(GOLDEN["pictures"]))
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 1), np.uint8)
 
 
-def test_floats_and_single_images_give_the_inputs_of_a_uint8_batch():
+def test_preprocess_of_floats_and_single_images_equals_that_of_a_uint8_batch():
     preprocess = make_preprocess(tiny_encoder())
     expected = preprocess(IMAGES)
     np.testing.assert_array_equal(preprocess(IMAGES[0]), expected[:1])
@@ -37,7 +37,7 @@ def test_floats_and_single_images_give_the_inputs_of_a_uint8_batch():
         (np.full((6, 5, 1), np.nan, np.float32), "got values in"),
     ],
 )
-def test_other_images_are_refused(images, message):
+def test_preprocess_refuses_arrays_that_are_no_supported_images(images, message):
     with pytest.raises(ValueError, match=message):
         make_preprocess(tiny_encoder())(images)
 
@@ -52,7 +52,7 @@ def test_pictures_of_usual_sizes_become_the_inputs_of_timm_torchvision_and_trans
 
 
 @pytest.mark.parametrize(("crop", "interpolation"), [(0.9, "bicubic"), (1.0, "bilinear")])
-def test_pictures_of_many_sizes_are_cropped_as_the_weights_ask(crop, interpolation):
+def test_pictures_of_different_sizes_are_preprocessed_as_the_weights_prescribe(crop, interpolation):
     inputs = Inputs(32, 3, (0.0,), (1.0,), crop, interpolation)
     pictures = [draw_picture(60, 75), draw_picture(90, 50)]
     source, _ = in_memory.load_images(pictures, channels=3)

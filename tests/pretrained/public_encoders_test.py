@@ -109,7 +109,7 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("revision", ["", "@v1"])
-def test_hub_repository_is_downloaded_without_files_that_are_not_needed(hub, revision):
+def test_hub_download_leaves_out_files_that_are_not_needed(hub, revision):
     assert_features_equal(f"hf://owner/vit{revision}", VIT)
     assert not (hub / "pytorch_model.bin").exists()
 
@@ -172,7 +172,7 @@ PROCESSOR = {"image_mean": MEAN, "image_std": STD, "resample": 3}
         ),
     ],
 )
-def test_preprocessing_that_comes_with_weights_is_used(files, expected, tmp_path):
+def test_preprocessing_settings_in_the_folder_of_public_weights_are_used(files, expected, tmp_path):
     folder = write_folder(tmp_path / "x", VIT, **files)
     size, crop, interpolation = expected
     wanted = Inputs(size, 3, tuple(MEAN), tuple(STD), crop, interpolation)
@@ -180,7 +180,7 @@ def test_preprocessing_that_comes_with_weights_is_used(files, expected, tmp_path
         assert jaxssl.pretrained.load.load_pretrained(path).inputs == wanted
 
 
-def test_config_of_a_folder_overrides_what_names_do_not_tell(tmp_path):
+def test_config_of_a_weights_folder_sets_what_parameter_names_do_not_tell(tmp_path):
     config = {"num_attention_heads": 4, "layer_norm_eps": 1e-3, "hidden_act": "quick_gelu"}
     net = jaxssl.pretrained.load.load_pretrained(
         write_folder(tmp_path / "x", VIT, config=config)
@@ -202,7 +202,7 @@ def test_config_of_a_folder_overrides_what_names_do_not_tell(tmp_path):
         ("bert.embeddings.word_embeddings.weight", "a text network"),
     ],
 )
-def test_networks_that_are_not_supported_are_named(name, network, tmp_path):
+def test_error_names_unsupported_public_networks(name, network, tmp_path):
     save_file({name: np.ones((2, 2), np.float32)}, tmp_path / "x.safetensors")
     with refused(f"looks like {network}.*; supported: ResNet, ViT"):
         jaxssl.load_encoder(tmp_path / "x.safetensors")
@@ -227,7 +227,7 @@ def test_networks_that_are_not_supported_are_named(name, network, tmp_path):
         ("the authors' ConvNeXt", "stages.2.7.gamma", "stages.2.blocks.7.gamma"),
     ],
 )
-def test_names_of_authors_are_mapped_to_timm(project, theirs, common):
+def test_parameter_names_of_other_projects_are_mapped_to_those_of_timm(project, theirs, common):
     assert names.translate(names.DIALECTS[project].network, theirs) == common
 
 

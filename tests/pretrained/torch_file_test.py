@@ -134,7 +134,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("case", KEYS)
-def test_keys_of_exponential_hash_time_are_left_out(case, file):
+def test_pickled_dict_keys_of_exponential_hash_time_are_left_out(case, file):
     with pytest.raises(UserError, match="got nothing|expected a state dict"):
         weights.load(file(zipped(b"\x80\x04" + KEYS[case] + b".")))
 

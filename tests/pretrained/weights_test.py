@@ -64,7 +64,7 @@ def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
 
 
-def test_every_array_of_a_network_has_one_public_name():
+def test_every_parameter_array_of_a_network_has_one_public_name():
     for module in (
         convnet.net(widths=(4, 6), strides=(1, 2)),
         resnet.ResNet((2, 1), bottleneck=False, stem="imagenet", width=4),
@@ -187,7 +187,7 @@ def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn(
     assert inputs == Inputs(224, 1, (0.449,), (0.226,), 0.875)
 
 
-def test_part_of_a_checkpoint_is_not_read_as_a_smaller_network(file):
+def test_incomplete_checkpoint_is_not_read_as_a_smaller_network(file):
     arrays = draw_weights("vit_tiny", 224)
     gap = {name.replace("blocks.2.", "blocks.7."): array for name, array in arrays.items()}
     with pytest.raises(UserError, match="missing: 'blocks.2.*unknown: 'blocks.7."):
@@ -310,7 +310,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_half_and_hostile_weights_are_refused_in_one_line(case, file):
+def test_incomplete_and_hostile_weights_are_refused_in_one_line(case, file):
     make, message = REFUSED[case]
     path, untouched = file(make(), "x.safetensors"), cast(Any, (None,) * 3)
     config = ConfigDict({"init": str(path), "net": {}})
@@ -337,7 +337,7 @@ def test_path_without_weights_is_refused_in_one_line(name, message, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16])
-def test_weights_of_other_precision_become_float32(dtype, file):
+def test_weights_of_any_float_dtype_become_float32(dtype, file):
     arrays = {name: array.astype(dtype) for name, array in resnet_with().items()}
     expected = {name: array.astype(np.float32) for name, array in arrays.items()}
     ours = weights.public_arrays(weights.load(file(arrays)))
@@ -345,7 +345,7 @@ def test_weights_of_other_precision_become_float32(dtype, file):
     jax.tree.map(np.testing.assert_array_equal, ours, expected)
 
 
-def test_load_encoder_arguments_override_the_input_settings(file):
+def test_load_encoder_arguments_override_the_inferred_preprocessing(file):
     path = file(draw_weights("resnet", 8))
     with refused("'crops' is no option of a weights file; did you mean 'crop'"):
         weights.load(path, crops=0.9)

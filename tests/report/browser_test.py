@@ -108,7 +108,7 @@ CASES = list(itertools.product(["10 classes", "30 classes", "comparison", "study
 @pytest.mark.parametrize(
     ("page", "scheme"), [CASES[0], *(pytest.param(*x, marks=pytest.mark.long) for x in CASES[1:])]
 )
-def test_page_fits_the_screen_and_is_accessible(page, scheme, tmp_path):
+def test_report_page_fits_the_screen_and_is_accessible(page, scheme, tmp_path):
     number = int(page.split()[0]) if "classes" in page else 0
     if page == "study":
         path = study_page(tmp_path)

@@ -122,7 +122,7 @@ lists = [{"data__classes": f"{x}/low.txt", "dataset": "digits (low.txt)"} for x 
         (lists[0], lists[1], "data.classes (x/low.txt / y/low.txt)"),
     ],
 )
-def test_results_on_different_data_are_in_separate_tables(two, one, other, why):
+def test_comparison_has_separate_tables_for_results_on_different_data(two, one, other, why):
     a, b, out = two
     for path, config, row, change in ((a, CONFIG, ROW, one), (b, OTHER, OF_OTHER, other)):
         of_config = {key: value for key, value in change.items() if key.startswith("data__")}
@@ -253,7 +253,7 @@ def test_comparison_shows_training_hours_or_a_dash_if_they_are_unknown(two, log,
     assert [row[-1] for row in tables(out, "results")[0]] == ["time", shown, "1 min 6 s"]
 
 
-def test_runs_with_the_same_folder_name_are_named_by_path(tmp_path, monkeypatch):
+def test_runs_with_equal_folder_names_are_shown_by_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "x" / "run")
     write(tmp_path / "y" / "run", OTHER, [OF_OTHER])
@@ -271,7 +271,7 @@ def described(workdir):
 
 
 @pytest.mark.fast
-def test_results_of_every_kind_are_compared(tmp_path):
+def test_table_of_runs_compares_results_of_every_layer_data_set_and_preset(tmp_path):
     changes = ({"layer": "projector"}, {"dataset": "moons"}, {"bank": "train[:5%]"})
     changes += ({"split": "all"}, {"protocol": "linear"}, {"metric": "other"})
     changes += ({"details": {"preset": "uniform"}},)
@@ -281,7 +281,7 @@ def test_results_of_every_kind_are_compared(tmp_path):
 
 
 @pytest.mark.fast
-def test_speed_is_the_median_of_the_steps(tmp_path):
+def test_speed_in_the_comparison_is_the_median_over_logged_steps(tmp_path):
     # A run is slow in its first steps, and a step without a speed is left out.
     speeds = 10.0, 2000.0, None, 30.0
     write(tmp_path, metrics=[{**METRICS[0], "images_per_second": speed} for speed in speeds])
@@ -293,7 +293,7 @@ def test_speed_is_the_median_of_the_steps(tmp_path):
     ("changes", "length"),
     [({}, "5"), ({"epochs": 2.5}, "2.5"), ({"total_steps": 70}, "70 steps")],
 )
-def test_length_is_in_steps_where_they_replace_the_epochs(tmp_path, changes, length):
+def test_run_length_is_in_steps_if_total_steps_replaces_the_epochs(tmp_path, changes, length):
     write(tmp_path, changed(CONFIG, **changes))
     assert described(tmp_path)["epochs"] == length
 

@@ -23,7 +23,7 @@ FILES = ("config.json", "metrics.jsonl", "results.json", "gallery.npz")
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["device", "pipe", "large"])
-def test_only_regular_files_of_limited_size_are_read(name, kind, tmp_path, monkeypatch):
+def test_report_refuses_devices_pipes_and_huge_files_in_a_run(name, kind, tmp_path, monkeypatch):
     run = write(tmp_path / "run")
     path = run / name
     path.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def test_only_regular_files_of_limited_size_are_read(name, kind, tmp_path, monke
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_log_of_a_run_must_be_a_file(tmp_path):
+def test_training_log_of_a_run_must_be_a_regular_file(tmp_path):
     run = write(tmp_path / "run")
     (run / "train.log").unlink()
     os.mkfifo(run / "train.log")
@@ -56,7 +56,9 @@ def test_gallery_that_expands_to_many_bytes_is_refused(tmp_path, monkeypatch):
         reading.read_gallery(path)
 
 
-def test_report_reads_evenly_spaced_rows_and_all_evaluations_of_a_long_run(tmp_path, monkeypatch):
+def test_report_of_a_long_run_reads_evenly_spaced_metrics_and_all_evaluations(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(reading, "FEWEST_ROWS", 10)
     steps = range(1, 1001)
     rows = [
@@ -75,7 +77,7 @@ def test_report_reads_evenly_spaced_rows_and_all_evaluations_of_a_long_run(tmp_p
     assert reading.read_metrics(path) == rows  # a short file is read whole
 
 
-def test_resuming_and_evaluating_take_the_rows_of_long_metrics_one_by_one(tmp_path):
+def test_resuming_and_evaluating_do_not_hold_all_metrics_rows_in_memory(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "loss": 2.0, "epoch": 0.5, "learning_rate": 0.125}\n' * 20_000)
     tracemalloc.start()
@@ -86,7 +88,7 @@ def test_resuming_and_evaluating_take_the_rows_of_long_metrics_one_by_one(tmp_pa
     assert peak < path.stat().st_size / 2
 
 
-def test_long_lines_are_read_in_pieces(tmp_path, monkeypatch):
+def test_long_lines_of_untrusted_files_are_read_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(file_io, "MOST_LINE", 100)
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 1000 + "\n" + json.dumps({"step": 1}) + "\n")
@@ -94,7 +96,7 @@ def test_long_lines_are_read_in_pieces(tmp_path, monkeypatch):
     assert reading.read_metrics(path) == [{"step": 1}]
 
 
-def test_outputs_do_not_follow_links_out_of_the_workdir(tmp_path):
+def test_symbolic_links_out_of_the_workdir_are_refused_before_writing(tmp_path):
     run = write(tmp_path / "run", metrics=METRICS)
     (run / "inside").symlink_to("config.json")
     check_links(run)
@@ -108,7 +110,7 @@ def test_outputs_do_not_follow_links_out_of_the_workdir(tmp_path):
         check_links(run)
 
 
-def test_export_does_not_follow_a_link(tmp_path, monkeypatch):
+def test_export_does_not_follow_a_symbolic_link(tmp_path, monkeypatch):
     run = tmp_path / "run"
     run.mkdir()
     (run / "export").symlink_to(tmp_path)

@@ -50,12 +50,12 @@ def test_every_result_is_printed_in_the_cell_of_its_metric_and_features(shown):
     ]
 
 
-def test_columns_are_the_kinds_of_features_that_have_a_result(shown):
+def test_printed_table_has_a_column_for_each_kind_of_features_with_results(shown):
     table, _ = shown(of_kinds()[:2])
     assert [row[2:] for row in table] == [["untrained", "pretrained"], ["56.50", "81.75"]]
 
 
-def test_encoder_and_data_set_are_printed(shown):
+def test_description_of_encoder_and_data_set_is_printed_above_the_table(shown):
     _, text = shown([changed(ROW, bank="train[:5%]", split="test[:9%]")])
     encoder, data = text.splitlines()[:2]
     assert encoder == "a, mmcl (gamma=0.5), last checkpoint (step 100)"
@@ -74,12 +74,12 @@ def test_encoder_and_data_set_are_printed(shown):
         ({"value": float("nan")}, "not finite"),
     ],
 )
-def test_value_is_shown_with_its_spread(changes, text):
+def test_printed_value_has_its_standard_deviation(changes, text):
     assert results.format_value(changed(ROW, **changes)) == text
 
 
 @pytest.mark.parametrize(("unit", "name"), [("%", "m"), ("", "m"), ("nats", "m (nats)")])
-def test_metric_is_shown_with_its_unit(unit, name):
+def test_printed_metric_name_has_its_unit(unit, name):
     assert results.metric_name("m", unit) == name
 
 
@@ -92,7 +92,7 @@ def test_metric_is_shown_with_its_unit(unit, name):
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_result_replaces_the_earlier_one_with_the_same_key_alone(tmp_path, changes):
+def test_new_result_replaces_only_the_earlier_result_with_equal_settings(tmp_path, changes):
     other = changed(ROW, value=1.0, **changes)
     results.add_results(tmp_path, [changed(ROW)])
     results.add_results(tmp_path, [other])

@@ -51,7 +51,7 @@ def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.json.lock"}
 
 
-def test_two_writers_of_a_file_at_once_leave_one_of_their_contents(tmp_path, monkeypatch):
+def test_concurrent_writers_of_a_file_leave_the_content_of_one_of_them(tmp_path, monkeypatch):
     """The second writer begins and ends before the first one has replaced the file."""
     path, flush = tmp_path / "report.html", os.fsync
 
@@ -67,7 +67,9 @@ def test_two_writers_of_a_file_at_once_leave_one_of_their_contents(tmp_path, mon
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_failed_write_leaves_the_earlier_file_and_no_partial_one(tmp_path, monkeypatch, call):
+def test_failed_write_keeps_the_earlier_file_and_leaves_no_partial_file(
+    tmp_path, monkeypatch, call
+):
     results.add_results(tmp_path, [ROW])
     before = (tmp_path / "results.json").read_bytes()
 
@@ -84,7 +86,7 @@ def test_failed_write_leaves_the_earlier_file_and_no_partial_one(tmp_path, monke
     assert len(results.read_results(tmp_path)) == 2
 
 
-def test_damaged_results_are_not_overwritten(tmp_path):
+def test_damaged_results_json_is_kept_when_results_are_added(tmp_path):
     (tmp_path / "results.json").write_text('{"results": [{}]}')
     with pytest.raises(UserError, match="results.json is damaged .*; move it away"):
         results.add_results(tmp_path, [ROW])
@@ -92,7 +94,7 @@ def test_damaged_results_are_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_file_system_without_locks_is_served_by_a_lock_file(tmp_path, monkeypatch, number):
+def test_results_use_a_lock_file_on_file_systems_without_flock(tmp_path, monkeypatch, number):
     def refuse(self):
         raise OSError(number, os.strerror(number))
 

@@ -50,7 +50,7 @@ def workdir(tmp_path):
     return tmp_path
 
 
-def test_page_is_self_contained_and_shows_every_result(workdir):
+def test_report_page_is_self_contained_and_shows_every_result(workdir):
     path = run_report.write_report(workdir)
     parsed = page(path)  # well-formed, though a name of the config is HTML
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in path.read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_every_result_is_in_the_cell_of_its_metric_and_features(workdir):
 @pytest.mark.parametrize(
     "field", ["source", "dataset", "data", "bank", "split", "seed", "layer", "step"]
 )
-def test_results_that_cannot_be_compared_are_in_separate_tables(workdir, field):
+def test_report_has_separate_tables_for_results_that_cannot_be_compared(workdir, field):
     value = 200 if field == "step" else 7 if field == "seed" else "other"
     rows = [{**row, field: value, "value": row["value"] + 10} for row in RESULTS]
     if field == "step":  # the baselines stand beside both checkpoints
@@ -107,7 +107,7 @@ def test_results_that_cannot_be_compared_are_in_separate_tables(workdir, field):
     assert second[1][2:] == [f"{before:.2f} ± 4.12", "91.75 ± 3.00", f"{91.75 - before:+.2f}"]
 
 
-def test_result_of_raw_pixels_is_beside_those_of_the_backbone_alone(workdir):
+def test_raw_pixel_results_are_shown_beside_backbone_but_not_projector_results(workdir):
     layers = "pixels", "backbone", "backbone"
     rows = [{**row, "layer": layer} for row, layer in zip(RESULTS, layers, strict=True)]
     projector = [{**row, "layer": "projector"} for row in RESULTS[1:]]
@@ -115,13 +115,13 @@ def test_result_of_raw_pixels_is_beside_those_of_the_backbone_alone(workdir):
     assert results_of(workdir, [*rows, *projector]) == [[HEAD, CELLS], [HEAD, gain]]
 
 
-def test_baselines_of_metrics_without_a_pretrained_result_are_left_out(workdir):
+def test_baseline_results_without_a_pretrained_result_are_left_out(workdir):
     assert results_of(workdir, [*RESULTS, {**RESULTS[0], "metric": "other"}]) == [[HEAD, CELLS]]
     assert results_of(workdir, RESULTS[:2])[0][1] == [*CELLS[:3], "–", "–"]
     assert results_of(workdir, [{**RESULTS[2], "value": np.nan}])[0][1][3] == "not finite"
 
 
-def test_settings_are_shown_for_each_column_where_they_differ(workdir):
+def test_protocol_settings_are_shown_per_column_where_they_differ(workdir):
     def details(row, C):
         return {**row, "details": {"preset": "fast", "max_iter": 500, "C": C}}
 
@@ -139,7 +139,7 @@ def test_settings_are_shown_for_each_column_where_they_differ(workdir):
 
 
 @pytest.mark.parametrize(("steps", "length"), [(0, "5 epochs"), (70, "70 steps")])
-def test_title_and_facts_describe_the_run(tmp_path, steps, length):
+def test_title_and_facts_of_the_report_describe_the_run(tmp_path, steps, length):
     metrics = [{**row, "images_per_second": 10.0**i} for i, row in enumerate(METRICS, 1)]
     rows = [changed(ROW, step=step, loss="mmcl (C=7)") for step in (50, 100, 80)]
     write(tmp_path, changed(COMPLETE, seed=3, total_steps=steps), rows, metrics)
@@ -150,7 +150,7 @@ def test_title_and_facts_describe_the_run(tmp_path, steps, length):
     assert "method siamese" in text and "speed 100 examples/s" in text
 
 
-def test_card_compares_the_pretrained_accuracy_with_both_baselines(workdir):
+def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(workdir):
     other = [{**row, "protocol": "knn", "metric": "knn_top1", "std": None} for row in RESULTS]
     later = {**other[2], "step": 200, "value": 120.0}  # a bar is never longer than its track
     grey = [{**row, "protocol": "linear", "unit": "grey levels"} for row in RESULTS]
@@ -175,7 +175,7 @@ def test_card_compares_the_pretrained_accuracy_with_both_baselines(workdir):
         ([], ""),
     ],
 )
-def test_card_says_whether_the_embeddings_have_collapsed(spread, text):
+def test_summary_says_whether_the_embeddings_have_collapsed(spread, text):
     assert run_report.COLLAPSED_STD == collapse.COLLAPSED_STD
     metrics: list[Any] = [{"step": i, "feature_std": value} for i, value in enumerate(spread)]
     assert run_report._collapse(metrics, RESULTS) == text
@@ -200,7 +200,7 @@ def test_report_omits_sections_of_missing_files(workdir, missing):
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
-def test_report_has_a_table_for_each_data_set(workdir):
+def test_report_has_a_results_table_for_each_data_set(workdir):
     other = [{**row, "dataset": "moons", "bank": "train[:5%]"} for row in RESULTS]
     table = {"preset": "default", "shots": 1, "confusion": [[1] * 20] * 20, "by_severity": {"1": 2}}
     last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
@@ -242,7 +242,7 @@ def test_report_shows_confusion_of_few_classes_as_a_matrix_of_percentages(whole)
 @pytest.mark.parametrize(
     ("sizes", "text"), [({1: 4, 3: 4}, "4"), ({1: 4, 3: 9}, "4 to 9"), ({0: 9, 3: 2}, "2 to 9")]
 )
-def test_class_sizes_are_of_the_classes_that_have_test_images(sizes, text):
+def test_confusion_section_states_test_images_per_class(sizes, text):
     counts = np.array([(label, label, number) for label, number in sizes.items()], np.int32)
     names = np.array([f"class {i}" for i in range(5)])
     section = gallery._confusion({"class_names": names, "nearest_classes": counts})
@@ -273,7 +273,7 @@ def test_report_marks_negatives_of_the_class_of_the_anchor(whole):
         assert words in text, words
 
 
-def test_every_picture_is_the_one_that_its_description_names(tmp_path):
+def test_alt_text_of_every_picture_names_the_shown_image(tmp_path):
     arrays, rng = gallery_of(10), np.random.default_rng(1)
     for name in ("pairs", "pairs_original", "query", "neighbour", "block"):
         shape = (*arrays[name].shape[:-3], 10, 6, 3)  # not square
@@ -337,7 +337,7 @@ def figures(monkeypatch):
     return drawn
 
 
-def test_curves_show_each_metric_by_step(figures):
+def test_training_curves_show_each_metric_by_step(figures):
     rows = [{**row, "alignment": row["loss"] / 3, "uniformity": -row["loss"]} for row in METRICS]
     rows[1]["effective_rank"] = None
     made = curves.run_curves(rows)
@@ -350,7 +350,7 @@ def test_curves_show_each_metric_by_step(figures):
     assert alt.endswith(": loss from 1 to 0.3333")
 
 
-def test_map_shows_the_points_of_each_class_and_its_name_at_their_median(figures):
+def test_feature_map_shows_class_points_and_the_class_name_at_their_median(figures):
     arrays = gallery_of(4)
     arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])  # unequal classes
     gallery.gallery_sections(arrays, {})
@@ -365,7 +365,7 @@ def test_map_shows_the_points_of_each_class_and_its_name_at_their_median(figures
         np.testing.assert_allclose(text.get_position(), np.median(points, axis=0))
 
 
-def test_report_of_an_earlier_version_has_a_note_and_counts_labelled_neighbours(workdir):
+def test_report_on_a_gallery_of_an_earlier_version_has_a_note(workdir):
     text = text_of(workdir)
     assert "(1 of the 5 labelled neighbours shown)" in text
     assert "made by an earlier version" in text and "Hardest negatives" not in text

@@ -153,7 +153,7 @@ def one_device(tiny):
 
 
 @pytest.mark.long  # gin_test.py has a network on several devices
-def test_steps_on_eight_devices_equal_those_on_one(tiny, one_device):
+def test_graph_training_steps_on_eight_devices_equal_those_on_one(tiny, one_device):
     actual = steps(tiny(**SGD), 8)
     assert_close(actual, one_device)
     before, after = actual[2][0], actual[2][-1]
@@ -181,7 +181,7 @@ def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_devic
         ("two_tower", "decl"),
     ],
 )
-def test_every_objective_trains_on_graphs(tiny, method, loss):
+def test_every_loss_changes_all_network_parameters_on_graphs(tiny, method, loss):
     changes = {"method.name": method, "loss.name": loss, "optim.lr": "0.001"}
     losses, z, states = steps(tiny(**changes), 1)
     assert np.isfinite(losses).all()
@@ -213,14 +213,16 @@ def data_at(made, path):
     return changed
 
 
-def test_encoder_is_evaluated_on_another_set_with_the_same_tags(tiny, sets, whole, tmp_path):
+def test_graph_encoder_is_evaluated_on_another_set_with_the_same_node_labels(
+    tiny, sets, whole, tmp_path
+):
     data = data_at(tiny(), sets[1])
     rows = run.evaluate(whole, ("svm", "knn"), data=data, kinds=("pretrained",), out=tmp_path)
     assert {row["dataset"] for row in rows} == {"LIKE"}
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
 
-def test_image_protocols_are_skipped_for_graphs_by_all_and_rejected_by_name(
+def test_image_protocols_are_skipped_by_protocols_all_and_rejected_by_name_for_graphs(
     whole, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(run.logs.log, "propagate", True)
@@ -231,7 +233,9 @@ def test_image_protocols_are_skipped_for_graphs_by_all_and_rejected_by_name(
         run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
 
 
-def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_path, data_dir):
+def test_graphs_with_other_node_labels_and_images_are_rejected(
+    tiny, sets, whole, tmp_path, data_dir
+):
     data = data_at(tiny(), sets[2])
     with refused("the encoder takes graphs with 3 node labels, but 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
@@ -250,7 +254,9 @@ def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_p
         ({"batch_size": "64"}, "batch_size must be between 1 and the 40"),
     ],
 )
-def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path, changes, message):
+def test_invalid_settings_are_rejected_before_the_workdir_is_written(
+    tiny, tmp_path, changes, message
+):
     with refused(message):
         pretrain.train(tiny(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -95,7 +95,7 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
 
 
 @pytest.mark.long
-def test_two_hosts_together_read_the_same_batch_as_one():
+def test_two_hosts_together_read_the_batch_that_one_host_reads():
     outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
     # The digest of an array that is split over the hosts is the digest of the whole array.
@@ -116,7 +116,9 @@ def test_two_hosts_together_read_the_same_batch_as_one():
         ("version", "-> '9.9'); start all"),
     ],
 )
-def test_processes_that_differ_stop_with_the_difference(data_dir, tmp_path, what, difference):
+def test_processes_with_different_settings_stop_with_the_difference(
+    data_dir, tmp_path, what, difference
+):
     workdir = tmp_path / "run"
     hosts = start("train", str(data_dir), str(workdir), "0", "0", what)
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
@@ -191,7 +193,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
 
 
 @pytest.mark.long
-def test_all_protocols_and_embeddings_of_several_processes_equal_one(data_dir, tmp_path):
+def test_protocol_results_and_embeddings_of_several_processes_equal_one_process(data_dir, tmp_path):
     run = tmp_path / "run"
     sizes = {"data.train_split": "train[:240]", "data.test_split": "test[:230]"}
     changes = {**sizes, "total_steps": "4", "eval.protocols": "()"}
@@ -217,7 +219,7 @@ def test_all_protocols_and_embeddings_of_several_processes_equal_one(data_dir, t
 
 
 @pytest.mark.long
-def test_signal_to_one_process_stops_both_and_both_skip_unreadable_checkpoints(data_dir, tmp_path):
+def test_signal_or_unreadable_checkpoint_in_one_of_two_processes_stops_both(data_dir, tmp_path):
     hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs

@@ -123,7 +123,7 @@ def test_images_without_captions_get_only_zero_shot_results(whole, plain, tmp_pa
         run.evaluate(whole, ["captions"], data=plain, out=tmp_path)
 
 
-def test_other_protocols_evaluate_the_image_network(whole, plain, tmp_path):
+def test_image_protocols_evaluate_the_image_network_of_an_image_text_run(whole, plain, tmp_path):
     """Protocols that make views of images do not need captions."""
     kinds = ["pretrained"]
     rows = run.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)

@@ -95,7 +95,7 @@ def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatc
     assert_resumes(settings(**quiet), run, tmp_path, monkeypatch, at=2, steps=STEPS)
 
 
-def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run, monkeypatch):
+def test_eval_rejects_videos_with_other_channels_or_too_few_frames(settings, run, monkeypatch):
     load = source.load_splits
 
     def with_shape(shape):
@@ -150,7 +150,7 @@ def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     )
 
 
-def test_video_views_are_windows_at_the_configured_starts(settings):
+def test_middle_frames_reads_the_frames_in_the_middle_of_each_clip(settings):
     train = source.load(settings().data, "train", "video")
     whole = np.stack([example.input for example in train.read(np.arange(3))])
     np.testing.assert_array_equal(middle_frames(train, 4)[:3], whole[:, 4:8])

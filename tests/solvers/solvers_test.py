@@ -153,7 +153,7 @@ def test_pgd_equals_dense_pgd_step_by_step(excluded, accelerated, step):
             assert (np.delete(solution.alpha[i], free) == 0).all()
 
 
-def test_pgd_drops_the_momentum_of_an_anchor_where_it_points_uphill():
+def test_pgd_restarts_the_momentum_of_each_anchor_when_it_points_uphill():
     kernel, restarts = kernels()["narrow"], []
     with jax.enable_x64(True):
         solution = pgd(kernel, POSITIVE, ONE, num_steps=60, step=0.05, accelerated=True)
@@ -166,7 +166,7 @@ def test_pgd_drops_the_momentum_of_an_anchor_where_it_points_uphill():
 
 
 @pytest.mark.parametrize("at", ["zero", "upper bound", "inside"])
-def test_certificate_bounds_the_gap_of_any_point_of_the_box(at):
+def test_suboptimality_certificate_bounds_the_true_gap_of_any_feasible_point(at):
     """At the upper bound, a component counts that leads down into the box."""
     kernel, C = kernels()["narrow"], 1.0
     inside = np.random.default_rng(5).uniform(0.1, 0.9, (M, M))
@@ -194,7 +194,7 @@ def test_certificate_bounds_the_gap_of_any_point_of_the_box(at):
 @pytest.mark.parametrize(
     ("kernel", "excluded"), [*((k, e) for k in kernels() for e in ("one", "two")), ("rbf", "three")]
 )
-def test_inv_equals_the_clipped_dense_solution(kernel, excluded):
+def test_inv_solver_equals_the_clipped_solution_of_the_dense_linear_system(kernel, excluded):
     kernel, excluded_rows = kernels()[kernel], EXCLUDED[excluded]
     with jax.enable_x64(True):
         solution = inv(kernel, POSITIVE, excluded_rows, 3.0).alpha
@@ -225,7 +225,7 @@ def test_optimality_certificate_bounds_the_distance_to_the_optimum(name, exclude
 
 
 @both
-def test_pgd_started_at_inv_reaches_the_optimum_in_fewer_steps(excluded):
+def test_pgd_started_at_the_inv_solution_reaches_the_optimum_in_fewer_steps(excluded):
     solve = partial(svm_dual_pgd, C=0.2, regularization=BETA, num_steps=2000, tol=1e-6)
     arguments = kernels()["narrow"], POSITIVE, EXCLUDED[excluded]
     start = wide(inv, *arguments, 0.2).alpha
@@ -273,7 +273,7 @@ def test_solution_of_an_anchor_does_not_depend_on_other_anchors(name):
 
 
 @each_solver
-def test_float32_is_close_to_float64(name):
+def test_float32_solutions_are_close_to_float64_solutions(name):
     kernel = kernels()["rbf"]
     double = wide(SOLVERS[name], kernel, POSITIVE, ONE)
     narrow = SOLVERS[name](np.float32(kernel), POSITIVE, ONE)
@@ -282,7 +282,7 @@ def test_float32_is_close_to_float64(name):
     np.testing.assert_allclose(narrow.alpha, double.alpha, atol=2e-2)
 
 
-def test_inv_refines_its_solution_in_float32():
+def test_inv_solver_refines_its_float32_solution():
     kernel = kernels()["poly"]
     error = inv(np.float32(kernel), POSITIVE, ONE).alpha - wide(inv, kernel, POSITIVE, ONE).alpha
     assert np.abs(error).max() < 1e-5 * np.abs(wide(inv, kernel, POSITIVE, ONE).alpha).max()
@@ -349,7 +349,7 @@ def test_solvers_respect_the_step_limit_with_and_without_tolerance(name):
     assert fixed.suboptimality.max() > 1e-9
 
 
-def test_solvers_take_lists():
+def test_solvers_accept_lists():
     kernel: Any = kernels()["rbf"]
     lists: Any = [x.tolist() for x in (kernel, POSITIVE, TWO)]
     for solver in (svm_dual_pgd, svm_dual_admm, svm_dual_inv):
@@ -380,7 +380,7 @@ def test_solvers_reject_invalid_arguments():
 
 
 @each_solver
-def test_kernel_with_a_nan_gives_nan(name):
+def test_kernel_matrix_with_a_nan_gives_a_nan_solution(name):
     kernel = kernels()["rbf"].astype(np.float32)
     kernel[3, 4] = np.nan
     solution = SOLVERS[name](jnp.asarray(kernel), POSITIVE, ONE)

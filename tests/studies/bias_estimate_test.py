@@ -96,17 +96,17 @@ def test_minibatch_gradient_of_auc_cl_is_unbiased(form, kind, batch_size):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), batches, expected)
 
 
-def test_auc_cl_with_a_sum_over_negatives_is_biased():
+def test_minibatch_gradient_of_auc_cl_with_a_sum_over_negatives_is_biased():
     (_, batches), (_, expected) = (means_of_auc_cl(b, "views", **PRESETS["paper"]) for b in (2, N))
     assert np.linalg.norm(batches[0] - expected[0]) > 0.5 * np.linalg.norm(expected[0])
 
 
-def test_estimate_finds_no_bias_in_auc_cl():
+def test_estimated_gradient_bias_of_auc_cl_is_not_significant():
     [estimate] = measure(objective("auc_cl"), 3, draws=1024, chunk=128)
     assert estimate.low == 0
 
 
-def test_full_batch_gradient_has_neither_bias_nor_noise():
+def test_estimated_bias_and_noise_of_the_full_batch_gradient_are_zero():
     [estimate] = measure(objective("dcl"), N, draws=8, chunk=2)
     assert estimate.bias < 1e-5
     assert estimate.deviation < 1e-3
@@ -114,14 +114,14 @@ def test_full_batch_gradient_has_neither_bias_nor_noise():
 
 
 @pytest.mark.long
-def test_moving_averages_over_steps_reduce_the_bias():
+def test_moving_averages_over_steps_reduce_the_gradient_bias():
     loss = objective("decl", u="mean", temperature=0.3, momentum=0.95)
     target = objective("decl", rate="batch", u="mean", temperature=0.3)
     first, _, last = measure(loss, 2, target=target, visits=(0, 1, 60), draws=4096, chunk=128)
     assert last.high < first.low
 
 
-def test_same_seed_gives_the_same_estimate():
+def test_bias_estimates_with_the_same_seed_are_equal():
     settings = {"draws": 64, "chunk": 16}
     loss = objective("dcl")
     assert measure(loss, 3, **settings) == measure(loss, 3, **settings)

@@ -15,7 +15,7 @@ COMMANDS = sorted({command for _, command in read_unstudied_claims()})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_of_a_claim_can_be_run(command):
+def test_commands_that_test_claims_name_existing_configs_suites_and_protocols(command):
     flags = dict(re.findall(r"--(\S+?)[= ](\S+)", command))
     overrides = [(k.removeprefix("config."), v) for k, v in flags.items() if "config." in k]
     if command.startswith("jaxssl train"):
@@ -26,6 +26,6 @@ def test_command_of_a_claim_can_be_run(command):
         select_protocols(flags["protocols"].split(","))
 
 
-def test_commands_of_claims_change_no_crops():
+def test_commands_that_test_claims_change_no_setting_of_small_crops():
     """Crops without their scale would be another augmentation than the paper's."""
     assert not [command for command in COMMANDS if "crops." in command]

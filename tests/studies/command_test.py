@@ -35,7 +35,7 @@ def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_pa
     assert error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):
+def test_recorded_study_command_has_all_arguments_that_change_results(monkeypatch):
     commands = []
     monkeypatch.setattr(sys, "argv", ["program", "of", "another", "name"])
     monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
@@ -49,7 +49,7 @@ def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):
     assert sorted(recorded[3:]) == ["--config.seed=1", "--equal_steps", "--scale=small"]
 
 
-def test_recorded_command_has_file_names_instead_of_absolute_paths(monkeypatch):
+def test_recorded_study_command_has_no_absolute_paths(monkeypatch):
     commands = []
     monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
     paths = ["--out", "/tmp/x/out", "--config.data.path=/data/a b/x.tar.xz", "--page", "docs/x.md"]
@@ -59,7 +59,7 @@ def test_recorded_command_has_file_names_instead_of_absolute_paths(monkeypatch):
     assert words[3:] == ["--config.data.path=x.tar.xz"]
 
 
-def test_partial_studies_have_file_names_of_their_own(tmp_path):
+def test_studies_of_a_part_of_the_grid_write_files_of_distinct_names(tmp_path):
     partial: tuple[dict, ...] = (
         {},
         {"methods": ("simclr",)},

@@ -26,20 +26,20 @@ def verdicts(found):
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_kernels_study_asks_for_the_rbf_kernel_above_the_others(findings, holds):
+def test_kernels_study_claims_hold_only_if_rbf_beats_tanh_and_linear(findings, holds):
     given = {"rbf": 60.0 if holds else 40.0, "tanh": 50.0, "linear": 40.0 if holds else 60.0}
     expected = {"rbf_above_tanh": holds, "rbf_above_linear": holds}
     assert verdicts(findings("kernels", given)) == expected
 
 
 @pytest.mark.parametrize(("gain", "no_help"), [(0.3, True), (0.8, False)])
-def test_slack_study_allows_a_large_penalty_half_a_point(findings, gain, no_help):
+def test_slack_study_tolerates_a_gain_of_half_a_point_by_a_large_C(findings, gain, no_help):
     given = {0.01: 60.0, 0.1: 70.0, 1.0: 75.0, 10.0: 80.0, 100.0: 80.0 + gain}
     expected = {"small_c_is_poor": True, "large_c_no_help": no_help}
     assert verdicts(findings("slack", given)) == expected
 
 
-def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(findings):
+def test_slack_study_tabulates_shares_of_support_vectors_and_of_those_at_C(findings):
     tables = findings("slack", dict.fromkeys((0.01, 0.1, 1.0, 10.0, 100.0), 70.0)).tables
     [table] = [table for table in tables if table.title.startswith("Share of the negatives")]
     assert [row[0] for row in table.rows] == ["support vectors", "at C"]
@@ -48,7 +48,7 @@ def test_slack_study_shows_shares_of_support_vectors_and_of_bounded_ones(finding
 
 
 @pytest.mark.parametrize("scale", tuning.SPLITS)
-def test_tuning_validates_on_images_that_are_not_trained_on(scale, trained_cells, tmp_path):
+def test_tuning_study_validates_on_images_outside_the_training_part(scale, trained_cells, tmp_path):
     tuning.run(setting(tmp_path, scale, methods=("simclr", "auc_cl")))
 
     def bounds(split):
@@ -61,7 +61,7 @@ def test_tuning_validates_on_images_that_are_not_trained_on(scale, trained_cells
 
 
 @pytest.mark.parametrize("method", tuning.CANDIDATES)
-def test_every_method_has_twelve_candidates_that_change_its_loss_or_networks(method, tmp_path):
+def test_tuning_study_has_twelve_distinct_candidates_for_every_method(method, tmp_path):
     candidates = tuning.CANDIDATES[method]
     with_candidates = {
         str(cell_config(setting(tmp_path, "small"), {**METHODS[method], **candidate}))

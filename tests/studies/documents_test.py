@@ -86,7 +86,7 @@ def judged():
     return Findings([NUMBERS], (), judged, {}, "here")
 
 
-def test_every_cell_of_a_page_is_below_its_heading(judged, tmp_path):
+def test_study_page_tables_have_every_cell_below_its_heading(judged, tmp_path):
     page = documents.write_study("x", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     heading = ["claim", "the paper", "source", "measured", "verdict"]
     assert page_cases.tables(page, "claims") == [[heading, *CELLS]]
@@ -106,7 +106,7 @@ def claim_section(row, measured):
     return f"### {text}\n\n{quote}- **{verdict}**: {measured}"
 
 
-def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
+def test_printed_study_tables_have_every_cell_below_its_heading(judged, monkeypatch, capsys):
     monkeypatch.setattr(console.screen, "_width", 200)
     documents.print_findings(TWO_CLAIMS, judged)
     text = capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
     assert lines == [f"{row[4]}: {row[0]} ({row[2]}): {row[3]}" for row in CELLS]
 
 
-def test_claims_page_has_each_claim_below_its_paper_measured_ones_first(judged, tmp_path):
+def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_path):
     documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
     for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
@@ -131,7 +131,7 @@ def test_claims_page_has_each_claim_below_its_paper_measured_ones_first(judged, 
         assert counts == list(map(int, cells[1:-1]))
 
 
-def test_pipes_in_cells_are_escaped():
+def test_pipe_characters_in_markdown_table_cells_are_escaped():
     text = markdown.markdown_table(("a", "b"), [("x|y", "z")])
     assert text == "| a | b |\n|---|---|\n| x\\|y | z |\n"
 

@@ -71,7 +71,7 @@ BASE = {"raw": {grid.KNN: 1.0, grid.LINEAR: 2.0}, "untrained": {grid.KNN: 3.0, g
 
 
 @pytest.mark.parametrize("metric", [grid.KNN, grid.LINEAR])
-def test_every_accuracy_is_in_the_cell_of_its_arm_and_x(metric):
+def test_accuracy_table_of_a_grid_has_every_value_in_the_right_cell(metric):
     results = made_up_grid()
     del results["b", 64]
     table = grid.accuracy_table(results, "B", metric, BASE)
@@ -99,7 +99,7 @@ def test_plot_shows_the_mean_and_the_deviation_of_every_arm():
     assert levels == {"raw": 1.0, "untrained": 3.0}
 
 
-def test_values_of_a_grid_are_by_cell_metric_and_seed():
+def test_grid_results_are_grouped_by_cell_metric_and_seed():
     results = made_up_grid()
     pairs = grid.pair_values(results, grid.above("b", "a", (64,), grid.LINEAR, "B={}"))
     assert pairs == {"B=64": ([71, 70, 69], [61, 60, 59])}
@@ -124,7 +124,7 @@ def test_stopped_grid_says_how_to_resume(setting, results, monkeypatch, capsys):
     assert "the same command resumes there" in capsys.readouterr().err
 
 
-def test_grid_baselines_are_raw_pixels_and_the_untrained_network(setting, results):
+def test_grid_baselines_are_raw_pixels_and_an_untrained_network(setting, results):
     [result] = results["nt_xent"]
     base = grid.baselines(result)
     assert set(base) == {"raw", "untrained"}
@@ -133,7 +133,7 @@ def test_grid_baselines_are_raw_pixels_and_the_untrained_network(setting, result
     assert base["untrained"] != base["raw"] != result.metrics != base["untrained"]
 
 
-def test_grid_of_another_machine_has_baselines(setting, results, monkeypatch, tmp_path):
+def test_grid_trained_on_another_machine_has_baselines(setting, results, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing was trained here"))
     result = grid.run_grid(setting, CELLS)["auc_cl"][0]
     assert set(grid.baselines(result)) == {"raw", "untrained"}
@@ -150,7 +150,7 @@ def test_diverged_run_of_a_grid_has_nan_metrics(setting, monkeypatch):
     assert all(value != value for value in result.metrics.values())
 
 
-def test_divergence_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
+def test_fault_json_of_an_earlier_command_does_not_count_as_divergence(setting, monkeypatch):
     def locked(config, workdir):
         raise UserError("locked")
 
@@ -171,7 +171,7 @@ def test_divergence_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
         ({"loss.temperature": -1.0}, "temperature"),
     ],
 )
-def test_cell_that_cannot_be_trained_raises(setting, results, cell, message):
+def test_grid_cell_that_cannot_be_trained_raises_an_error(setting, results, cell, message):
     folder = setting.out / "runs" / run_name(setting, {"seed": 0, "loss.temperature": 0.9})
     if not folder.exists():
         folder.symlink_to(results["nt_xent"][0].workdir)
@@ -236,7 +236,7 @@ def test_finished_runs_of_an_incomplete_grid_are_reported_and_nothing_is_trained
         grid.run_grid(setting._replace(finished=True), {"dcl": cells["dcl"]})
 
 
-def test_runs_are_paired_by_seed_and_unfinished_ones_left_out():
+def test_grid_runs_are_paired_by_seed_without_unfinished_runs():
     results = made_up_grid()
     del results["a", 64][1]
     results["b", 256] = []
@@ -277,7 +277,9 @@ def continue_grid(setting, document, tmp_path, monkeypatch):
     return go_on
 
 
-def test_runs_of_a_document_are_not_trained_again(results, document, continue_grid):
+def test_finished_runs_of_an_earlier_document_are_not_trained_again(
+    results, document, continue_grid
+):
     again, trained = continue_grid()
     assert not trained
     for arm, [result] in results.items():
@@ -291,7 +293,7 @@ def test_runs_of_a_document_are_not_trained_again(results, document, continue_gr
     assert written == {key: document["data"][key] for key in ("config", "runs")}
 
 
-def test_only_cells_and_seeds_that_a_document_lacks_are_trained(continue_grid):
+def test_only_cells_and_seeds_missing_from_an_earlier_document_are_trained(continue_grid):
     dcl = {"loss.name": "dcl"}
     results, trained = continue_grid(cells={**EARLIER_CELLS, ("dcl", 8): dcl}, seeds=2)
     missing = [{"seed": 1}, {**CELLS["auc_cl"], "seed": 1}, {**dcl, "seed": 0}, {**dcl, "seed": 1}]
@@ -316,7 +318,7 @@ def test_only_cells_and_seeds_that_a_document_lacks_are_trained(continue_grid):
         (("data", "runs"), None, "does not list its runs"),
     ],
 )
-def test_document_that_differs_is_refused_by_cell_and_difference(
+def test_error_about_an_earlier_document_names_the_differing_cell(
     keys, value, message, document, continue_grid
 ):
     changed = json.loads(json.dumps(document))
@@ -330,14 +332,16 @@ def test_document_that_differs_is_refused_by_cell_and_difference(
     assert "\n" not in str(error.value) and "earlier.json" in str(error.value)
 
 
-def test_document_of_other_settings_is_refused(setting, continue_grid):
+def test_earlier_document_with_other_settings_is_refused(setting, continue_grid):
     overrides = (*setting.overrides, ("loss.temperature", "0.3"))
     message = r"nt_xent, 8, seed 0 has another config \(loss.temperature: 0.5 -> 0.3\)"
     with pytest.raises(UserError, match=message):
         continue_grid(overrides=overrides)
 
 
-def test_run_that_ended_with_nan_is_named(document, continue_grid, capsys):
+def test_run_that_diverged_in_an_earlier_document_is_reported_and_not_trained(
+    document, continue_grid, capsys
+):
     diverged = json.loads(json.dumps(document))
     diverged["data"]["runs"][1]["metrics"] = {grid.KNN: None, grid.LINEAR: None}
     results, trained = continue_grid(diverged)
@@ -346,7 +350,7 @@ def test_run_that_ended_with_nan_is_named(document, continue_grid, capsys):
     assert grid.describe_runs(results).endswith(", NaN in auc_cl, 8, seed 0")
 
 
-def test_document_has_file_names_instead_of_absolute_paths(setting, document):
+def test_study_document_has_no_absolute_paths(setting, document):
     assert str(setting.out) not in json.dumps(document)
     assert document["data"]["config"]["data.dir"] == Path(dict(setting.overrides)["data.dir"]).name
     overrides = (*setting.overrides, ("data.name", "folder"), ("data.path", "some/where/x.tar.xz"))

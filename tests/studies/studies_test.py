@@ -53,14 +53,14 @@ def test_diverged_runs_are_counted_in_the_tables(name, seeds, diverged, trained_
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
-def test_verdict_of_a_single_seed_is_undecided(name, trained_cells, tmp_path):
+def test_verdict_with_a_single_seed_is_undecided(name, trained_cells, tmp_path):
     findings = study(name).run(setting(tmp_path)._replace(seeds=1))
     for verdict in findings.verdicts.values():
         assert verdict.holds is None or "one pair" not in verdict.measured
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_study_names_its_summary_and_sources(name):
+def test_every_study_has_a_summary_and_a_source_for_each_claim(name):
     module = study(name)
     assert len(str(module.__doc__).splitlines()[0]) <= 100
     papers = {*claims.PAPERS, "ours"}
@@ -71,7 +71,7 @@ def test_study_names_its_summary_and_sources(name):
         assert {len(row) for row in table.rows} == {len(table.heading)}
 
 
-def test_every_published_table_belongs_to_a_study():
+def test_every_stored_table_of_a_paper_belongs_to_a_study():
     assert claims_file()["published"].keys() <= set(NAMES)
 
 
@@ -86,7 +86,7 @@ def test_every_published_table_belongs_to_a_study():
         ("similarity_noise", "decl_robust", study("similarity_noise").STDDEVS[-1]),
     ],
 )
-def test_claim_texts_name_the_threshold_used_by_the_study(name, claim, threshold):
+def test_claim_texts_state_the_threshold_that_the_study_uses(name, claim, threshold):
     assert f" {threshold:g}" in study(name).CLAIMS[claim].text
 
 
@@ -104,7 +104,7 @@ def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
     ("sizes", "missing", "holds"),
     [((8,), (), None), ((8, 16), (), True), ((8, 16), ("dcl", 16), None)],
 )
-def test_claim_about_every_batch_size_cannot_hold_after_some(
+def test_claim_about_every_batch_size_is_undecided_if_some_are_missing(
     sizes, missing, holds, trained_cells, monkeypatch, tmp_path
 ):
     def run_grid(setting, cells):
@@ -131,7 +131,9 @@ def test_auc_cl_sum_variant_is_trained_only_on_request(name, trained_cells, tmp_
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_size_tcl", "accuracy", "unnormalised"])
-def test_equal_steps_option_fixes_the_number_of_steps(name, trained_cells, tmp_path):
+def test_equal_steps_option_gives_all_batch_sizes_the_same_number_of_steps(
+    name, trained_cells, tmp_path
+):
     study(name).run(setting(tmp_path, batch_sizes=(16, 64, 128), equal_steps=True))
     assert {cell["batch_size"] for cell in trained_cells} == {16, 64, 128}
     # 20 epochs of the 1297 digits at the scale's 64
@@ -175,7 +177,9 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == expected
 
 
-def test_graphs_study_trains_the_recipes_on_the_named_sets(trained_cells, monkeypatch, tmp_path):
+def test_graphs_study_trains_the_graph_configs_on_the_named_data_sets(
+    trained_cells, monkeypatch, tmp_path
+):
     made, seen = grid.run_grid, []
 
     def run_grid(setting, cells, protocols):
@@ -213,7 +217,7 @@ def test_tuning_table_has_the_candidates_by_descending_knn_accuracy():
     ]
 
 
-def test_table_of_runs_has_the_metrics_of_each_run():
+def test_study_table_of_runs_has_the_metrics_of_each_run():
     run = RunResult(2, Path("out/folder"), {KNN: 70.0, LINEAR: 95.0}, [], 90.0, "abc")
     table = study("accuracy")._run_table({("tcl", 64): [run]})
     names = grid.METRIC_NAMES[KNN], grid.METRIC_NAMES[LINEAR]
@@ -223,7 +227,7 @@ def test_table_of_runs_has_the_metrics_of_each_run():
 
 
 @pytest.mark.parametrize(("epochs", "index"), [(EPOCHS, 0), ((1.0, 2.0, 3.0, 8.0, 10.0), 1)])
-def test_early_epoch_is_nearest_to_a_fifth_of_the_run(epochs, index):
+def test_early_epoch_of_convergence_study_is_nearest_to_a_fifth_of_the_run(epochs, index):
     assert study("convergence").early_index({"x": (list(epochs), [])}) == index
 
 
@@ -244,7 +248,7 @@ def collapse_run(std, b, knn):
         ([(0.1, 0.97, 10.0), (math.nan, math.nan, 10.0)], None, None),
     ],
 )
-def test_alpha_study_judges_collapse_only_after_b_has_converged(runs, shrinks, collapse):
+def test_alpha_study_decides_on_collapse_only_if_b_has_converged(runs, shrinks, collapse):
     """The papers' collapse is judged by the k-NN accuracy."""
     verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
@@ -316,7 +320,7 @@ def test_solver_time_claims_are_undecided_for_a_small_network(
     assert findings.verdicts["decl"].holds is True
 
 
-def test_toy_noise_study_converges_to_the_optimum(tmp_path):
+def test_toy_noise_study_without_noise_converges_to_the_optimum(tmp_path):
     module = study("toy_noise")
     s1, s2 = module._optimum()
     assert s1 == pytest.approx(0.82, abs=0.005) and s2 == -s1
@@ -374,7 +378,7 @@ def test_solver_time_study_times_gradients_and_training_steps_of_losses(monkeypa
         assert [call(), call()] == [(loss, 8, state) for state in (0, 1)]
 
 
-def test_solver_time_study_reports_each_time_where_it_belongs(monkeypatch, tmp_path):
+def test_solver_time_study_reports_each_time_in_the_right_table_cell(monkeypatch, tmp_path):
     module, times = study("solver_time"), itertools.count(1)
     timed = {}
     monkeypatch.setattr(module, "_loss", lambda setting, name, batch: ("loss", batch, name))
@@ -399,7 +403,7 @@ def estimate(value, width=0.01):
     return BiasEstimate(value, max(value - width, 0.0), value + width, 1.0, 1.0)
 
 
-def test_exponent_of_a_power_law_is_recovered():
+def test_gradient_bias_study_recovers_the_exponent_of_a_power_law():
     slopes = study("gradient_bias")._slopes
     law = {size: [3 * size**-0.7, size**-0.5] for size in (8, 16, 32, 64)}
     assert slopes(law) == pytest.approx([-0.7, -0.5])

@@ -29,7 +29,7 @@ OURS = [b + d for b, d in zip(THEIRS, [0.0, 1.0, 2.0, 3.0, 4.0], strict=True)]
         (-4.1, None, "opposite"),
     ],
 )
-def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, word):
+def test_claim_is_judged_by_the_confidence_interval_of_the_difference(shift, difference, word):
     ours = [value + shift for value in OURS]
     verdict = verdicts.judge(claim(difference), ours, THEIRS)
     assert verdict.word == word
@@ -39,7 +39,7 @@ def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, wo
     assert verdicts.judge(claim(difference), THEIRS, ours).holds is not True or shift < -2
 
 
-def test_claim_is_undecided_if_the_probe_is_at_its_ceiling():
+def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
     ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.8]
     assert verdicts.judge(claim(2.0), ours, theirs).holds is True
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
@@ -58,7 +58,7 @@ def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
     assert verdicts.judge(claim(1.0), [None], [60.0]) == Verdict("not finite", None)
 
 
-def test_interval_widens_with_the_number_of_comparisons():
+def test_confidence_interval_widens_with_the_number_of_comparisons():
     pair = OURS, THEIRS
     assert verdicts.judge_all(claim(), {"B=16": pair}).holds is True
     # With three, each interval has 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
@@ -76,7 +76,7 @@ def test_interval_widens_with_the_number_of_comparisons():
     assert verdicts.judge_all(claim(), {"16": clear, "64": pair}).holds is None
 
 
-def test_similarity_claim_holds_if_the_interval_lies_within_the_margin():
+def test_claim_of_similarity_holds_if_the_interval_lies_within_the_margin():
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 4.0).holds is True
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 3.0).holds is None
     far = [b + 9 + i / 9 for i, b in enumerate(THEIRS)]
@@ -86,13 +86,13 @@ def test_similarity_claim_holds_if_the_interval_lies_within_the_margin():
     assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
 
 
-def test_spread_is_over_the_finite_values():
+def test_printed_mean_and_std_ignore_values_that_are_not_finite():
     assert verdicts.spread([1.0, math.nan, 2.0, 6.0]) == "3.00 ± 2.65 (1 of 4 not finite)"
     assert verdicts.spread([1.25, None], 1) == "1.2 (1 of 2 not finite)"
     assert verdicts.spread([math.nan]) == "–" and math.isnan(verdicts.mean([None]))
 
 
-def test_pair_with_a_value_that_is_not_finite_is_left_out_on_both_sides():
+def test_seed_pair_with_a_nonfinite_value_is_left_out_of_the_comparison():
     holes = [*OURS, math.nan, 99.0], [*THEIRS, 1.0, None]
     verdict = verdicts.judge(claim(), *holes)
     finite = verdicts.judge(claim(), OURS, THEIRS)

@@ -122,7 +122,7 @@ def test_missing_gcsfs_is_named(monkeypatch):
 
 
 @pytest.mark.fast
-def test_errors_of_requests_are_not_taken_for_missing_files(workdir, monkeypatch):
+def test_failed_bucket_requests_do_not_count_as_missing_files(workdir, monkeypatch):
     def fail(*_, **__):
         raise OSError("Forbidden: token expired")
 
@@ -133,7 +133,7 @@ def test_errors_of_requests_are_not_taken_for_missing_files(workdir, monkeypatch
 
 
 @pytest.mark.fast
-def test_text_is_appended_in_parts(workdir, tmp_path, monkeypatch):
+def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_path, monkeypatch):
     monkeypatch.setattr(bucket_files, "PART_BYTES", 10)
     path = workdir / "train.log"
     for start in range(0, 6, 3):  # a run, and one that resumes
@@ -154,7 +154,7 @@ def test_text_is_appended_in_parts(workdir, tmp_path, monkeypatch):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("step", [0, 3, 4, 9])
-def test_resumed_run_drops_later_metrics(workdir, step, monkeypatch):
+def test_resumed_run_in_a_bucket_drops_metrics_after_its_checkpoint(workdir, step, monkeypatch):
     monkeypatch.setattr(bucket_files, "PART_BYTES", 25)  # two rows
     for start in (0, step):
         writer = metrics_writer.MetricsWriter(workdir, start, ())
@@ -205,7 +205,7 @@ def test_lease_of_a_dead_run_is_taken_over(workdir, quick_lease, owner, wait):
 
 
 @pytest.mark.fast
-def test_run_that_has_lost_its_lease_stops(workdir, quick_lease):
+def test_run_in_a_bucket_that_has_lost_its_lease_stops(workdir, quick_lease):
     with pytest.raises(UserError, match="another run .process 1 on elsewhere. has taken over"):
         with run_lock.lock(workdir):
             write_owner(workdir, 2)
@@ -214,7 +214,7 @@ def test_run_that_has_lost_its_lease_stops(workdir, quick_lease):
 
 
 @pytest.mark.fast
-def test_one_of_many_gets_a_free_lease(workdir, monkeypatch):
+def test_only_one_of_many_concurrent_runs_gets_a_free_lease(workdir, monkeypatch):
     monkeypatch.setattr(bucket_files, "HEARTBEAT", 0.5)
     write_owner(workdir, 1, released=True)
     leases, won = [bucket_files.Lease(workdir / "lock") for _ in range(8)], []
@@ -245,7 +245,7 @@ def test_results_of_several_processes_are_all_kept(workdir, quick_lease):
 
 
 @pytest.mark.fast
-def test_copy_of_a_folder_is_made_once_and_again_when_it_has_changed(workdir):
+def test_bucket_folder_is_copied_once_and_again_after_a_change(workdir):
     for name in ("a.txt", "deep/b.txt"):
         (workdir / name).write_bytes(name.encode())
     copies = []
@@ -263,7 +263,7 @@ def test_copy_of_a_folder_is_made_once_and_again_when_it_has_changed(workdir):
 
 
 @pytest.mark.fast
-def test_interrupted_copy_is_not_used(workdir, monkeypatch):
+def test_interrupted_copy_of_a_bucket_folder_is_not_used(workdir, monkeypatch):
     (workdir / "a.txt").write_bytes(b"a")
 
     def cut_off(names, files):

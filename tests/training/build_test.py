@@ -14,7 +14,7 @@ def settings(**changes):
     return config.load(DIGITS, list({**TINY, **changes}.items()))
 
 
-def test_rate_is_scaled_by_the_batch_and_changes_at_fractions_of_epochs():
+def test_learning_rate_is_scaled_by_batch_size_and_changes_within_epochs():
     """Ten steps are an epoch: half an epoch of warm-up, and milestones after 1.5 and 3 epochs."""
     schedule = {"name": "step", "milestones": "(1.5, 3)", "gamma": "0.3"}
     schedule |= {"warmup_epochs": "0.5", "warmup_start": "0.5"}
@@ -29,7 +29,7 @@ def test_rate_is_scaled_by_the_batch_and_changes_at_fractions_of_epochs():
         assert setup.learning_rate(step) == pytest.approx(factor * peak, rel=1e-5), step
 
 
-def test_rate_ends_at_the_end_factor_of_the_config():
+def test_learning_rate_ends_at_the_end_factor_of_the_config():
     changes = {"schedule.end_factor": "0.25", "schedule.warmup_epochs": "0.5", "epochs": "2"}
     setup = build.build(settings(**changes), 160, 1)
     assert setup.learning_rate(20) == pytest.approx(0.25 * setup.peak_rate)
@@ -68,19 +68,19 @@ def test_optimiser_has_the_settings_of_the_config(name, key, value):
     assert not np.allclose(actual, without, rtol=1e-3)
 
 
-def test_order_of_the_examples_depends_on_the_seed(monkeypatch):
+def test_example_order_uses_the_seed_of_the_config(monkeypatch):
     monkeypatch.setattr(build.batches, "make_batches", lambda *_, **options: options["seed"])
     assert build.make_batches(settings(seed="3"), None, None) == 3
 
 
-def test_text_network_has_the_precision_and_the_chunks_of_the_images():
+def test_text_network_has_precision_and_accumulation_of_the_image_network():
     captions = config.load(DIGITS.parent / "image_text" / "digit_captions.py", [])
     captions.update({"precision": "bf16", "accumulate_steps": 4})
     for encoder in (networks := make_networks(captions), networks.text):
         assert (encoder.precision, encoder.num_chunks) == ("bf16", 4)
 
 
-def test_only_the_second_view_has_the_settings_of_the_second_view():
+def test_second_view_settings_apply_only_to_the_second_view():
     """Only the second of three views of a uniform image has noise, and no small crop has."""
     plain = {f"augment.{name}": "0.0" for name in ("degrees", "shear", "zoom", "shift", "noise")}
     plain |= {"second_view.noise": "0.5", "views": "3", "crops.number": "1", "crops.size": "8"}

@@ -41,7 +41,7 @@ def edit(workdir, step, *, sign, **changes):
     path.write_text(json.dumps(document))
 
 
-def test_saved_state_position_and_config_are_restored(tmp_path):
+def test_checkpoint_restores_training_state_data_position_and_config(tmp_path):
     save(tmp_path, {3: 50.0, 5: None})
     restored = checkpoint.restore_arrays(tmp_path)
     assert (restored.step, restored.facts.data) == (5, {"next_index": 50})
@@ -77,7 +77,9 @@ def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
     ],
     ids=["missing", "additional", "exchanged"],
 )
-def test_checksums_of_other_arrays_are_detected(tmp_path, change, message):
+def test_checksums_that_do_not_match_the_arrays_of_a_checkpoint_are_detected(
+    tmp_path, change, message
+):
     save(tmp_path, {3: None})
     sums = json.loads(json.loads(metadata(tmp_path, 3).read_text())["facts"])["checksums"]
     edit(tmp_path, 3, sign=True, checksums=change(sums))
@@ -85,7 +87,7 @@ def test_checksums_of_other_arrays_are_detected(tmp_path, change, message):
         checkpoint.restore_arrays(tmp_path)
 
 
-def test_best_checkpoint_is_the_latest_of_equals(tmp_path):
+def test_best_checkpoint_is_the_latest_of_those_with_equal_accuracy(tmp_path):
     save(tmp_path, {1: 90.0, 2: 90.0, 3: None, 4: 80.0})
     assert checkpoint.best_step(tmp_path) == 2
     assert checkpoint.steps(tmp_path) == [2, 3, 4]
@@ -94,7 +96,7 @@ def test_best_checkpoint_is_the_latest_of_equals(tmp_path):
         checkpoint.best_step(tmp_path / "none")
 
 
-def test_best_checkpoint_of_an_earlier_command_is_kept(tmp_path):
+def test_best_checkpoint_is_kept_when_a_run_is_resumed(tmp_path):
     save(tmp_path, {1: 50.0, 2: 90.0, 3: 60.0})
     save(tmp_path, {4: 70.0, 5: 80.0, 6: None})
     assert checkpoint.steps(tmp_path) == [2, 5, 6] and checkpoint.best_step(tmp_path) == 2
@@ -102,7 +104,7 @@ def test_best_checkpoint_of_an_earlier_command_is_kept(tmp_path):
     assert checkpoint.steps(tmp_path) == [7, 8, 9]
 
 
-def test_damaged_checkpoints_of_one_step_are_all_kept(tmp_path):
+def test_damaged_checkpoints_of_equal_step_are_kept_under_different_names(tmp_path):
     for seed in range(3):
         save(tmp_path, {4: None}, {"w": jnp.full(2, seed)})
         checkpoint.set_aside(tmp_path, [4])
@@ -111,7 +113,7 @@ def test_damaged_checkpoints_of_one_step_are_all_kept(tmp_path):
     assert checkpoint.steps(tmp_path) == []
 
 
-def test_damaged_lines_of_metrics_are_skipped(tmp_path):
+def test_damaged_lines_of_metrics_jsonl_are_skipped(tmp_path):
     lines = ['{"step": 1, "loss": 2.0}', '{"step": 2, "lo', '{"step": 3, "loss": 1.0}', "[]"]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
@@ -132,7 +134,7 @@ ARRAYS = {
 }
 
 
-def test_digest_is_the_sha256_of_the_bytes_without_zeros_at_the_end():
+def test_array_digest_is_the_sha256_of_the_bytes_without_trailing_zeros():
     expected = {
         name: hashlib.sha256(x.tobytes().rstrip(b"\0")).hexdigest() for name, x in ARRAYS.items()
     }
@@ -140,7 +142,7 @@ def test_digest_is_the_sha256_of_the_bytes_without_zeros_at_the_end():
 
 
 @pytest.mark.parametrize("size", [0, 1, digests.BLOCK - 1, digests.BLOCK, 3 * digests.BLOCK + 5])
-def test_zeros_at_the_end_do_not_change_a_digest(size):
+def test_trailing_zeros_do_not_change_an_array_digest(size):
     x = np.arange(1, 200, dtype=np.uint8)
     padded = np.pad(x, (0, size))
     assert digests.compute([padded]) == digests.compute([x])
@@ -149,7 +151,7 @@ def test_zeros_at_the_end_do_not_change_a_digest(size):
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_arrays_on_devices_have_the_digests_of_the_host(split):
+def test_arrays_on_devices_have_the_digests_of_host_arrays(split):
     mesh = distributed.make_mesh()
     place = distributed.shard if split else distributed.replicate
     rows = {name: x for name, x in ARRAYS.items() if x.ndim and len(x)} if split else ARRAYS
@@ -160,7 +162,7 @@ def test_arrays_on_devices_have_the_digests_of_the_host(split):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 24])
-def test_sign_flips_are_noticed(count):
+def test_sign_flips_change_the_array_digest(count):
     expected = digests.compute(ARRAYS)
     flipped = ARRAYS["float"].copy()
     flipped.reshape(-1)[RNG.permutation(flipped.size)[:count]] *= -1
@@ -168,7 +170,7 @@ def test_sign_flips_are_noticed(count):
         digests.verify({**ARRAYS, "float": flipped}, expected)
 
 
-def test_sums_of_version_0_1_are_verified():
+def test_checksums_in_checkpoints_of_version_0_1_are_verified():
     sums = {}
     for name, x in ARRAYS.items():
         bits = [int.from_bytes(one.tobytes(), "little") for one in x.reshape(-1)]

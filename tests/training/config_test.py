@@ -70,7 +70,7 @@ def test_name_and_preset_of_a_component_may_stand_in_any_order(group, name, pres
     assert load(*reversed(choices)) == config
 
 
-def test_second_view_and_crops_hold_only_the_arguments_that_are_set():
+def test_second_view_and_crops_groups_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
     assert config.crops.to_dict() == {"number": 3, "size": 8}
@@ -98,7 +98,7 @@ def test_recommended_preset_of_auc_cl_equals_its_defaults():
     assert config_lib.arguments(recommended) == config_lib.arguments(plain)
 
 
-def test_label_lists_settings_that_differ_from_the_defaults():
+def test_component_label_lists_settings_that_differ_from_the_defaults():
     label = lambda *overrides: config_lib.label("loss", load(*overrides).loss)  # noqa: E731
     assert label("loss.name=nt_xent") == "nt_xent"
     assert label("loss.preset=released_cifar") == "auc_cl (released_cifar)"
@@ -168,7 +168,7 @@ def keys(config: Mapping, prefix: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("key", list(keys(load().to_dict())))
-def test_odd_values_of_every_key_build_a_run_or_raise_a_user_error(key):
+def test_unusual_values_of_every_key_build_a_run_or_raise_a_user_error(key):
     mesh = distributed.make_mesh(jax.devices()[:1])
     for text in ODD_VALUES:
         try:
@@ -181,7 +181,9 @@ def test_odd_values_of_every_key_build_a_run_or_raise_a_user_error(key):
             assert "\n" not in str(error)
 
 
-def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch):
+def test_packaged_configs_are_found_by_name_and_by_their_path_in_the_checkout(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "graphs/necklaces"):
         assert config_lib.find(name) == config_lib.find(f"configs/{name}.py")
@@ -245,7 +247,7 @@ def test_error_names_the_bad_config_file(tmp_path, text, message):
     assert message in str(error.value)
 
 
-def test_config_differences_are_listed_by_key():
+def test_differences_between_two_configs_are_listed_by_key():
     ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
     assert config_lib.differences(ours, theirs) == ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
 
@@ -267,7 +269,7 @@ def test_views_of_the_largest_size_can_be_traced():
     assert views.shape == (2, 2, settings.augment.size, settings.augment.size, 1)
 
 
-def test_message_of_any_length_is_bounded():
+def test_user_error_message_has_bounded_length():
     with pytest.raises(UserError) as caught:
         load(f"data.name={'a' * 120_000}", "augment.size=0")
     assert len(str(caught.value)) < 3000

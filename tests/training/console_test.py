@@ -35,7 +35,7 @@ with logs.log_to_file(Path(sys.argv[1])):
 """
 
 
-def test_names_are_printed_as_they_are(capsys):
+def test_names_with_rich_markup_are_printed_literally(capsys):
     table = Table(title=NAME)
     table.add_column(NAME)
     table.add_row(NAME)
@@ -45,7 +45,7 @@ def test_names_are_printed_as_they_are(capsys):
 
 
 @pytest.mark.parametrize("line", ["word " * 100 + "end", "short"])
-def test_lines_are_neither_wrapped_nor_padded(line, capsys, monkeypatch):
+def test_console_lines_are_neither_wrapped_nor_padded(line, capsys, monkeypatch):
     monkeypatch.setattr(logs.log, "handlers", [])
     monkeypatch.setattr(logs.log, "level", logging.NOTSET)
     logs.log_to_screen()
@@ -74,7 +74,7 @@ def test_control_characters_are_shown_escaped(capsys, tmp_path, monkeypatch):
     assert NAME in shown.out and "\x1b" not in shown.out + shown.err + written
 
 
-def test_escape_keeps_printable_text():
+def test_escaping_control_characters_keeps_printable_text():
     assert escape("größe 中 ±–…\\") == "größe 中 ±–…\\"
     assert escape("a\tb\nc", keep="\n") == "a\\tb\nc"
 
@@ -91,7 +91,7 @@ def outlive(tmp_path, stdout, **environment: str) -> tuple[subprocess.Popen, Pat
     return process, path
 
 
-def test_process_goes_on_when_the_reader_of_its_output_ends(tmp_path):
+def test_process_continues_when_the_reader_of_its_output_exits(tmp_path):
     process, path = outlive(tmp_path, subprocess.PIPE)
     assert process.stdout.readline() == b"first\n"
     process.stdout.close()  # as `| head -1` does
@@ -102,7 +102,7 @@ def test_process_goes_on_when_the_reader_of_its_output_ends(tmp_path):
     assert "the output cannot be shown any more (Broken pipe); the run goes on" in path.read_text()
 
 
-def test_full_device_and_closed_streams_do_not_stop_a_process(tmp_path):
+def test_process_continues_if_its_output_is_a_full_device_or_closed(tmp_path):
     with open("/dev/full", "w") as full:
         process, path = outlive(tmp_path, full)
     _, errors = process.communicate(b"\n")

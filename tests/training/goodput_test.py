@@ -26,7 +26,7 @@ def seconds(workdir):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_restarts_count_all_time_since_the_last_checkpoint(clock, tmp_path, ended):
+def test_goodput_counts_time_since_the_last_checkpoint_as_restart_time(clock, tmp_path, ended):
     def run(resumes, first, ended):
         began = clock[0]
         clock[0] += first
@@ -47,14 +47,14 @@ def test_restarts_count_all_time_since_the_last_checkpoint(clock, tmp_path, ende
     assert line.startswith("100 s: steps 60.0 %" if ended else "150 s: steps 40.0 %, restarts 40.0")
 
 
-def test_process_that_waits_longest_for_its_input_is_named(clock, tmp_path, monkeypatch):
+def test_goodput_names_the_process_with_the_longest_input_wait(clock, tmp_path, monkeypatch):
     times = Goodput(tmp_path, 90.0, resumes=False)
     monkeypatch.setattr(distributed, "gather_processes", lambda x: np.array([x, 2.5], np.float32))
     assert times.write().endswith("; longest input wait 25.0 %, in process 1")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"seconds": {}}', '{"seconds": 3}'])
-def test_damaged_file_counts_as_missing(clock, tmp_path, text):
+def test_damaged_goodput_file_counts_as_missing(clock, tmp_path, text):
     (tmp_path / goodput.NAME).write_text(text)
     assert goodput.read(tmp_path) is None
     Goodput(tmp_path, 90.0, resumes=True).write()

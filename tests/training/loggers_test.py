@@ -42,7 +42,7 @@ def test_loggers_get_each_step_and_are_synced_and_closed(tmp_path, monkeypatch):
 
 
 @pytest.mark.fast
-def test_unknown_logger_and_missing_package_are_one_line(monkeypatch):
+def test_unknown_logger_or_missing_package_raises_a_one_line_error(monkeypatch):
     with pytest.raises(UserError, match="unknown logger 'wandbb'.*wandb"):
         loggers.check(("wandbb",))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -62,7 +62,9 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in the services' packages
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-def test_service_continues_the_same_run_and_gets_no_step_twice(tmp_path, monkeypatch, name):
+def test_logger_continues_the_same_run_after_resume_and_gets_no_step_twice(
+    tmp_path, monkeypatch, name
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

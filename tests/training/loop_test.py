@@ -75,9 +75,7 @@ cli.main("train")
 
 
 @pytest.mark.long
-def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
-    tiny, whole, data_dir, tmp_path
-):
+def test_run_killed_during_checkpoint_writing_resumes_bit_for_bit(tiny, whole, data_dir, tmp_path):
     values = {**SETTINGS, "data.dir": str(data_dir)}
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     command = [sys.executable, "-c", KILLED, "--workdir", str(tmp_path), *flags]
@@ -98,7 +96,7 @@ def set_back(monkeypatch) -> None:
     monkeypatch.setattr(time, "time", lambda: next(times) / 1e9)
 
 
-def test_interrupted_run_resumes_bit_for_bit_though_the_clock_goes_back(
+def test_interrupted_run_resumes_bit_for_bit_even_if_the_clock_was_set_back(
     tiny, whole, tmp_path, monkeypatch
 ):
     set_back(monkeypatch)
@@ -119,7 +117,7 @@ def test_interrupted_run_resumes_bit_for_bit_though_the_clock_goes_back(
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
 
-def test_collapse_is_measured_on_all_views_and_a_checkpoint_costs_no_speed(
+def test_collapse_is_measured_on_all_views_and_speed_excludes_checkpoint_time(
     tiny, tmp_path, monkeypatch
 ):
     """The clock of the training speed starts again after each checkpoint."""
@@ -163,7 +161,7 @@ def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
     assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
 
 
-def test_second_signal_exits_at_once(monkeypatch):
+def test_second_stop_signal_exits_at_once(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     with loop._stop_requests() as stop:
@@ -259,13 +257,13 @@ def test_finished_run_is_reported_and_left_unchanged(tiny, whole, capsys):
 
 
 @pytest.mark.parametrize("name", ["run[seed=1]", "a*b", "is this?", "b\udcff", "[ab]/run"])
-def test_workdir_name_that_checkpoints_cannot_have_is_rejected(tiny, tmp_path, name):
+def test_workdir_name_that_the_checkpoint_format_cannot_hold_is_rejected(tiny, tmp_path, name):
     with pytest.raises(UserError, match="of the workdir .*; choose another --workdir"):
         pretrain.train(tiny(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_config_in_the_workdir_is_rejected(tiny, whole):
+def test_training_another_config_in_the_workdir_of_a_run_is_rejected(tiny, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):
         pretrain.train(tiny(seed="1", total_steps="20"), whole)
@@ -288,7 +286,9 @@ def test_another_config_in_the_workdir_is_rejected(tiny, whole):
         ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
     ],
 )
-def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path, changes, message):
+def test_invalid_settings_are_rejected_before_the_workdir_is_written(
+    tiny, tmp_path, changes, message
+):
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=message):
         pretrain.train(tiny(**changes), workdir)
@@ -326,7 +326,7 @@ def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     assert metric_lines(workdir) == metric_lines(whole)
 
 
-def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_path):
+def test_run_stops_without_overwriting_if_all_checkpoints_are_damaged(tiny, whole, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(whole, workdir)
     for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
@@ -338,7 +338,7 @@ def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_changed_environment_is_named_and_linked_checkpoint_is_set_aside(
+def test_resuming_names_changed_packages_and_sets_linked_checkpoints_aside(
     tiny, whole, tmp_path, monkeypatch
 ):
     workdir = tmp_path / "run"
@@ -357,7 +357,7 @@ def test_changed_environment_is_named_and_linked_checkpoint_is_set_aside(
     assert_same_arrays(workdir, whole)
 
 
-def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
+def test_error_names_a_missing_checkpoint_folder_or_step(whole, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint; train first"):
         jaxssl.load_encoder(tmp_path)
     with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
@@ -402,7 +402,7 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
             np.testing.assert_array_equal(a, b)
 
 
-def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
+def test_checkpoint_of_a_network_with_other_shapes_is_rejected(tiny, whole, tmp_path):
     """Although rows of zeros may be added or removed."""
     other = tiny(**{"net.widths": "(4, 16)"})
     parts = build(other, 1297)
@@ -412,7 +412,7 @@ def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
 
 
 @pytest.mark.parametrize("which", ["online", "target"])
-def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, which):
+def test_features_of_load_encoder_equal_the_evaluated_features(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole
     if which == "target":
         changes = {"method.evaluate": "target", "schedule.warmup_epochs": "0", "total_steps": "2"}
@@ -434,7 +434,7 @@ def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, whic
         assert np.abs(others - expected).max() > 1e-3
 
 
-def test_truncated_line_of_metrics_is_dropped_on_resume(tmp_path):
+def test_truncated_last_line_of_metrics_jsonl_is_dropped_on_resume(tmp_path):
     rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
@@ -444,7 +444,7 @@ def test_truncated_line_of_metrics_is_dropped_on_resume(tmp_path):
     assert metrics_writer.read_metrics(path) == [rows[0], {"step": 2, "loss": None}]
 
 
-def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path, monkeypatch):
+def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, monkeypatch):
     make, diagnosed = loop.make_diagnosis, []
 
     def make_diagnosis(*arguments):
@@ -500,7 +500,7 @@ ORBAX_FULL = ValueError("Error writing in OCDBT database: [os_error_code='28']")
     ("module", "name", "error", "at"),
     [(EventsWriter, "flush", FULL, 3), (orbax.CheckpointManager, "save", ORBAX_FULL, 2)],
 )
-def test_full_disk_is_reported_and_the_run_resumes(
+def test_run_on_a_full_disk_stops_with_an_error_and_resumes_later(
     tiny, whole, tmp_path, monkeypatch, module, name, error, at
 ):
     write, calls = getattr(module, name), []

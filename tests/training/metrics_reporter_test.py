@@ -18,7 +18,7 @@ METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_ro
 
 
 @pytest.mark.parametrize(("in_a_row", "scheduled"), [(0, 11), (2, 12)])
-def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
+def test_reporter_logs_the_learning_rate_epoch_and_losses_of_unskipped_steps(
     tmp_path, monkeypatch, in_a_row, scheduled
 ):
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
@@ -34,7 +34,7 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
     assert checked == [(15, [0, 1, 5, 6, 7], 3)]
 
 
-def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
+def test_reported_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     seconds = iter([10.0, 12.0])
     monkeypatch.setattr(metrics_reporter.time, "perf_counter", lambda: next(seconds))
     writer = MetricsWriter(tmp_path, 5, ())
@@ -43,7 +43,7 @@ def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     writer.close()
 
 
-def test_collapse_is_logged_when_it_begins(tmp_path, caplog, monkeypatch):
+def test_collapse_is_logged_once_each_time_it_begins(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     writer = MetricsWriter(tmp_path, 0, ())
     reporter = MetricsReporter(SETUP, writer, 0, 0)
@@ -58,7 +58,7 @@ def test_collapse_is_logged_when_it_begins(tmp_path, caplog, monkeypatch):
     ]
 
 
-def test_small_rise_of_a_constant_loss_is_no_spike(caplog):
+def test_small_rise_of_a_constant_loss_is_not_logged_as_a_spike(caplog):
     monitor = LossMonitor()
     monitor.check(40, [1.0] * 40, 0)
     monitor.check(41, [1.005], 0)

@@ -87,7 +87,7 @@ def test_held_out_loss_is_the_training_loss_of_a_batch_on_any_number_of_devices(
         (False, True, 15, "the split 'test' has 15 examples, fewer than batch_size=16"),
     ],
 )
-def test_held_out_loss_is_left_out_with_a_reason(per_example, labelled, length, reason):
+def test_held_out_loss_is_omitted_with_a_logged_reason(per_example, labelled, length, reason):
     settings = config.load(DIGITS, [("batch_size", "16"), ("loss.name", "nt_xent")])
     settings.method.labels = True
     method = SimpleNamespace(per_example=Carried(False, False, per_example))
@@ -145,7 +145,7 @@ def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
 
 
 @pytest.mark.fast
-def test_held_out_loss_is_of_the_test_split(monkeypatch):
+def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
     make = lambda config, method, split, mesh: (f"loss of {split}", lambda state: 1.5)  # noqa: E731
     monkeypatch.setattr(pretrain, "make_held_out_loss", make)
     monkeypatch.setattr(pretrain, "_accuracy", lambda *_: ("no k-NN", None))
@@ -157,7 +157,7 @@ def test_held_out_loss_is_of_the_test_split(monkeypatch):
 
 
 @pytest.mark.fast
-def test_finished_run_shows_only_the_results_of_its_last_step(tmp_path, monkeypatch):
+def test_finished_run_prints_only_baselines_and_results_of_its_last_step(tmp_path, monkeypatch):
     rows = [{"step": step, "protocol": "knn"} for step in (None, 0, 4, 8)]
     shown = []
     monkeypatch.setattr(pretrain.results, "read_results", lambda _: rows)
@@ -180,7 +180,7 @@ def probe_of(devices):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_first_step_of_the_probe_follows_the_gradient_of_all_devices(devices):
+def test_first_step_of_the_online_probe_uses_the_gradient_of_all_devices(devices):
     probe, state, data, rows = probe_of(jax.devices()[:devices])
     weights = jax.device_get(probe.update(state.probe, state, data, rows).params)
     # At weights of 0 all classes have probability 1 / 3.
@@ -190,7 +190,7 @@ def test_first_step_of_the_probe_follows_the_gradient_of_all_devices(devices):
     np.testing.assert_allclose(weights["bias"], rate * error.mean(0), rtol=1e-5, atol=1e-8)
 
 
-def test_probe_has_momentum_and_sees_the_first_views_of_the_steps():
+def test_online_probe_has_momentum_and_trains_on_the_first_views_of_each_step():
     noisy = lambda *args: {"views": augment(*args)["views"][::-1]}  # noqa: E731
     method = SimpleNamespace(features=lambda params, carried, x: x.reshape(len(x), -1))
     mesh = distributed.make_mesh(jax.devices()[:1])
@@ -218,7 +218,7 @@ def test_probe_has_momentum_and_sees_the_first_views_of_the_steps():
     np.testing.assert_allclose(trained.params["bias"], bias, rtol=1e-4, atol=1e-7)
 
 
-def test_probe_learns_and_ignores_skipped_steps():
+def test_online_probe_learns_and_ignores_skipped_steps():
     probe, state, data, rows = probe_of(jax.devices()[:1])
     trained = state.probe
     for _ in range(300):
@@ -231,7 +231,7 @@ def test_probe_learns_and_ignores_skipped_steps():
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
+def test_online_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     tiny, whole, tmp_path, monkeypatch
 ):
     switches = {"eval.held_out_loss": "True", "eval.online_linear": "True", "eval.every": "0.05"}
@@ -281,7 +281,7 @@ def test_online_knn_equals_the_evaluation_of_the_last_checkpoint(whole, tmp_path
 
 
 @pytest.mark.fast
-def test_config_without_the_switches_resumes_and_means_off():
+def test_config_without_held_out_loss_and_online_linear_counts_them_as_off():
     settings = config.load(DIGITS)
     earlier = json.loads(json.dumps(settings.to_dict()))
     del earlier["eval"]["held_out_loss"], earlier["eval"]["online_linear"]
@@ -293,7 +293,7 @@ def test_config_without_the_switches_resumes_and_means_off():
 
 @pytest.mark.fast
 @pytest.mark.parametrize("labelled", list(itertools.product([True, False], repeat=4)), ids=str)
-def test_online_probe_needs_its_switch_and_labels_in_all_splits(labelled):
+def test_online_probe_runs_only_if_enabled_and_all_splits_are_labelled(labelled):
     switch, *splits = labelled
     settings = config.load(DIGITS, [("eval.online_linear", str(switch))])
     parts = source.Splits(*(SimpleNamespace(labelled=part) for part in splits))
@@ -301,7 +301,7 @@ def test_online_probe_needs_its_switch_and_labels_in_all_splits(labelled):
 
 
 @pytest.mark.fast
-def test_online_rows_are_the_last_evaluation_and_the_latest_best_one():
+def test_online_rows_hold_the_last_and_the_best_online_evaluation():
     metrics = [
         {"step": 1, "knn_top1": 90.0, "held_out_loss": 4.0, "loss": 5.0},
         {"step": 2, "knn_top1": 90.0, "held_out_loss": None, "online_linear_top1": 30.0},

@@ -117,7 +117,7 @@ def test_three_optimiser_steps_match_the_float64_oracle(name, options):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
-def test_decay_all_decays_biases_and_scalars_like_matrices(name):
+def test_decay_all_option_decays_biases_and_scalars_like_matrices(name):
     params, gradients = params_and_gradients()
     trail = run(name, lr, params, gradients, **SETTINGS, decay_all=True)
     for key, p in params.items():
@@ -135,7 +135,7 @@ def test_larc_with_lars_clip_is_finite_at_a_rate_of_zero():
 
 
 @each_name
-def test_zero_gradients_decay_only_matrices(name):
+def test_weight_decay_at_zero_gradient_changes_only_matrices(name):
     params, gradients = params_and_gradients(1)
     params["positions"] = np.ones((2, 3), np.float32)  # a transformer's learned ones
     gradients = [{key: np.zeros_like(p) for key, p in params.items()}]
@@ -171,7 +171,7 @@ def test_gradients_are_clipped_by_global_norm_before_the_decay(name, clip_norm):
 
 
 @each_name
-def test_frozen_modules_have_no_updates_state_or_share_of_the_norm(name):
+def test_frozen_modules_have_no_updates_optimiser_state_or_part_in_the_clip_norm(name):
     params, gradients = params_and_gradients()
     stem = {"kernel": np.full((2, 3), 2.0, np.float32), "bias": np.ones(3, np.float32)}
     blown = jax.tree.map(lambda p: np.full_like(p, np.nan), stem)
@@ -260,6 +260,6 @@ def test_unknown_scaling_raises_an_error_with_the_valid_names():
         ("larc", {"decay_all": True}, "optim.decay_all needs .* \"sgd\", got 'larc'"),
     ],
 )
-def test_impossible_settings_of_an_optimiser_raise(name, options, message):
+def test_impossible_optimiser_settings_raise_an_error(name, options, message):
     with pytest.raises(ValueError, match=message):
         optimiser(name, lr, **SETTINGS, **options)

@@ -47,7 +47,7 @@ def run(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_process_that_gives_no_sign_of_life_is_named_by_all_others(run, lost):
+def test_lost_process_is_named_by_all_other_processes(run, lost):
     processes, result = run
     processes[lost]._ending.set()
     lines, exits = result(2)
@@ -57,7 +57,7 @@ def test_process_that_gives_no_sign_of_life_is_named_by_all_others(run, lost):
 
 
 @pytest.mark.parametrize("failed", [0, 1])
-def test_error_of_a_process_ends_the_others_with_its_message(run, failed):
+def test_error_in_one_process_ends_the_other_processes_with_its_message(run, failed):
     processes, result = run
     processes[failed].tell_error(OSError("no space left"), 2)
     lines, exits = result(2)
@@ -65,7 +65,7 @@ def test_error_of_a_process_ends_the_others_with_its_message(run, failed):
     assert lines == [f"error: process {failed} of this run has ended: no space left"] * 2
 
 
-def test_processes_that_find_an_error_at_once_report_it_themselves(run):
+def test_processes_that_fail_at_the_same_time_each_report_their_own_error(run):
     processes, result = run
     for process in processes:
         process.tell_error(OSError("no space left"))
@@ -73,7 +73,7 @@ def test_processes_that_find_an_error_at_once_report_it_themselves(run):
     assert result(0) == ([], [])
 
 
-def test_threads_have_ended_when_the_process_ends(run, monkeypatch):
+def test_closing_the_peer_connections_ends_their_threads(run, monkeypatch):
     monkeypatch.setattr(connection, "GRACE", 20)
     assert sum(thread.name.startswith("peer") for thread in threading.enumerate()) == 6
     for process in run[0]:

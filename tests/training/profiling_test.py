@@ -16,7 +16,9 @@ from jaxssl.training.workdir import run_record
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
-def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp_path, monkeypatch):
+def test_profile_traces_exactly_the_requested_steps_and_changes_no_result(
+    tiny, whole, tmp_path, monkeypatch
+):
     calls, make = [], loop.make_programs
 
     def make_programs(*arguments, **options):
@@ -61,7 +63,7 @@ def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, tex
 @pytest.mark.parametrize(
     "last", [3, *(pytest.param(last, marks=pytest.mark.long) for last in (4, 5))]
 )
-def test_profile_writes_a_trace_that_perfetto_reads_also_if_the_run_is_interrupted(tmp_path, last):
+def test_profile_has_a_perfetto_trace_even_if_the_run_is_interrupted(tmp_path, last):
     x = jnp.zeros(2)
     with profiling.Profiler(range(2, 4), tmp_path) as profiler:
         for step in range(last):
@@ -76,7 +78,7 @@ def test_profile_writes_a_trace_that_perfetto_reads_also_if_the_run_is_interrupt
     assert list(tmp_path.glob("profile/**/*.xplane.pb"))
 
 
-def test_processes_with_different_profiles_stop_at_the_start(tiny, tmp_path, monkeypatch):
+def test_profile_flag_is_compared_between_processes_at_the_start(tiny, tmp_path, monkeypatch):
     compared = []
     monkeypatch.setattr(run_record, "require_equal", compared.append)
     with pytest.raises(UserError, match="the run ends at step 12"):

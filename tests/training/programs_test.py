@@ -59,7 +59,7 @@ def programs_of(settings, **changes):
         return programs.make_programs(settings, setup, batches, inputs, mesh)
 
 
-def test_only_runs_with_different_static_settings_have_separate_programs(data_dir):
+def test_runs_with_different_static_settings_have_separate_compiled_programs(data_dir):
     def steps(**changes):
         return programs_of(load(data_dir, **changes)).steps.func
 
@@ -68,7 +68,7 @@ def test_only_runs_with_different_static_settings_have_separate_programs(data_di
     assert steps(**{"loss.negative_reduction": "sum"}) is not first
 
 
-def test_training_sets_of_different_sizes_have_separate_programs(data_dir):
+def test_training_sets_of_different_sizes_have_separate_compiled_programs(data_dir):
     """Memory with a row per example has the size of the training set."""
     first = programs_of(load(data_dir)).steps.func
     assert programs_of(load(data_dir), num_examples=1000).steps.func is not first
@@ -90,12 +90,12 @@ def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss
 
 
 @pytest.mark.parametrize(("net", "most_steps"), [("convnet", 4), ("resnet", 1)])
-def test_steps_with_convolutions_run_one_per_call_on_cpus(net, most_steps, data_dir):
+def test_networks_with_convolutions_run_one_step_per_call_on_cpus(net, most_steps, data_dir):
     overrides = {"data.dir": str(data_dir), "batch_size": "16", "log_every": "4", "net.name": net}
     assert programs_of(config.load(DIGITS, list(overrides.items()))).most_steps == most_steps
 
 
-def test_compiled_step_has_the_settings_of_the_config(data_dir, monkeypatch):
+def test_compiled_step_has_sharding_and_max_skipped_of_the_config(data_dir, monkeypatch):
     monkeypatch.setattr(programs, "make_train_steps", lambda make_step, *_, **__: make_step)
     monkeypatch.setattr(programs, "make_train_step", lambda *_, **options: options)
     programs._cache.clear()
@@ -135,7 +135,7 @@ def test_folder_of_compiled_programs_is_private_to_the_user(folder):
 
 
 @pytest.mark.fast
-def test_damaged_programs_are_made_again_with_one_line(folder, caplog, monkeypatch):
+def test_damaged_compiled_programs_are_compiled_again_with_one_warning(folder, caplog, monkeypatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def run():
@@ -158,7 +158,7 @@ def test_damaged_programs_are_made_again_with_one_line(folder, caplog, monkeypat
 
 
 @pytest.mark.fast
-def test_folder_that_cannot_hold_compiled_programs_is_not_used(folder, caplog, monkeypatch):
+def test_unwritable_folder_is_not_used_for_compiled_programs(folder, caplog, monkeypatch):
     folder.touch()
     compile_cache.enable()
     assert not getattr(jax.config, ENABLED)

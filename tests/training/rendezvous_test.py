@@ -52,7 +52,7 @@ def knock(port: int, words: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_all_go_on_when_all_have_started(port, host):
+def test_all_processes_continue_once_all_have_started(port, host):
     assert meet(port, [(2, 3), (0, 3), (1, 3)], host) == [None] * 3
     # JAX listens on the same port at once.
     socket.create_server(("127.0.0.1", port)).close()
@@ -66,20 +66,22 @@ def test_all_go_on_when_all_have_started(port, host):
         ([(0, 2), (1, 3)], "process 1 expects 3 processes, process 0 2; pass all", UserError),
     ],
 )
-def test_all_report_what_is_wrong(port, monkeypatch, processes, message, kind):
+def test_all_processes_report_inconsistent_or_missing_processes(
+    port, monkeypatch, processes, message, kind
+):
     monkeypatch.setattr(rendezvous, "JOIN", 0.5)
     for error in meet(port, processes):
         assert type(error) is kind and message in str(error)
 
 
-def test_first_process_that_is_missing_is_named(port, monkeypatch):
+def test_error_names_process_0_if_it_cannot_be_reached(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "JOIN", 0.1)
     (error,) = meet(port, [(1, 2)])
     assert type(error) is LostProcess
     assert f"process 0 of this run cannot be reached at 127.0.0.1:{port}" in str(error)
 
 
-def test_process_that_ends_while_it_waits_is_named(port):
+def test_process_that_ends_while_waiting_for_the_others_is_named(port):
     with ThreadPoolExecutor(1) as pool:
         others = pool.submit(meet, port, [(0, 4), (1, 4)])
         knock(port, b"jaxssl 2 4").close()
@@ -88,7 +90,7 @@ def test_process_that_ends_while_it_waits_is_named(port):
             assert "process 2 of this run has ended before all had joined" in str(error)
 
 
-def test_process_that_ends_and_starts_again_is_welcome(port):
+def test_process_that_was_restarted_while_waiting_can_join(port):
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(meet, port, [(0, 3)])
         knock(port, b"jaxssl 2 3").close()
@@ -96,7 +98,7 @@ def test_process_that_ends_and_starts_again_is_welcome(port):
         assert first.result() == [None]
 
 
-def test_first_process_that_ends_while_the_others_wait_is_named_at_once(port):
+def test_process_0_that_ends_while_others_wait_is_named_at_once(port):
     with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", port)) as server:
         other = pool.submit(meet, port, [(1, 2)])
         with server.accept()[0] as connection:
@@ -105,7 +107,7 @@ def test_first_process_that_ends_while_the_others_wait_is_named_at_once(port):
     assert type(error) is LostProcess and "process 0 of this run has ended" in str(error)
 
 
-def test_other_programs_at_the_port_are_ignored(port):
+def test_other_programs_on_the_coordinator_port_are_ignored(port):
     with ThreadPoolExecutor(1) as pool:
         with socket.create_server(("127.0.0.1", port)) as server:
             other = pool.submit(meet, port, [(1, 2)])

@@ -32,7 +32,7 @@ os.kill(os.getpid(), status - 128) if status > 128 else sys.exit(status)
         ((1, 143, 0), 3, 143),  # SIGTERM is passed on
     ],
 )
-def test_command_is_started_again_unless_its_end_is_final(
+def test_failed_command_is_retried_unless_the_exit_status_is_final(
     monkeypatch, capfd, tmp_path, statuses, retries, expected
 ):
     monkeypatch.setattr(retry, "PAUSE", 0)
@@ -50,6 +50,6 @@ def test_command_is_started_again_unless_its_end_is_final(
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-def test_signal_between_two_attempts_ends_the_run(monkeypatch):
+def test_signal_between_two_attempts_ends_the_retries(monkeypatch):
     monkeypatch.setattr(retry.time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     assert retry.run([sys.executable, "-S", "-c", "raise SystemExit(1)"], 5) == 143

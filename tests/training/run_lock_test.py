@@ -71,7 +71,7 @@ def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_zombie_does_not_hold_the_lock(holder, tmp_path, monkeypatch):
+def test_zombie_process_does_not_hold_the_lock_of_a_workdir(holder, tmp_path, monkeypatch):
     times = itertools.count()  # of a run that is alive, so that waiting would end in a refusal
     monkeypatch.setattr(run_lock, "_modified", lambda path: next(times))
     holder.send_signal(signal.SIGKILL)
@@ -79,7 +79,7 @@ def test_zombie_does_not_hold_the_lock(holder, tmp_path, monkeypatch):
     hold(tmp_path)
 
 
-def test_suspended_process_keeps_the_lock(holder, tmp_path, monkeypatch):
+def test_suspended_process_keeps_the_lock_of_its_workdir(holder, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE", 0.2)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
     holder.send_signal(signal.SIGSTOP)
@@ -88,7 +88,7 @@ def test_suspended_process_keeps_the_lock(holder, tmp_path, monkeypatch):
         hold(tmp_path)
 
 
-def test_lock_is_released_on_exit_and_after_an_error(tmp_path):
+def test_workdir_lock_is_released_on_exit_and_after_an_error(tmp_path):
     for _ in range(2):
         with run_lock.lock(tmp_path):
             assert owner(tmp_path).pid == os.getpid()
@@ -167,7 +167,7 @@ def test_lock_of_a_live_run_on_another_host_is_respected(tmp_path):
         thread.join()
 
 
-def test_lock_owner_with_another_lease_time_is_respected(tmp_path):
+def test_lock_whose_owner_has_another_lease_time_is_respected(tmp_path):
     path = write_owner(tmp_path)
     path.write_text(path.read_text().replace("duration=", "duration=7"))
     with pytest.raises(UserError, match="process 1 on elsewhere"):
@@ -215,7 +215,7 @@ def delete_owner(folder: Path) -> None:
         (shutil.rmtree, "was deleted or moved during the run, which stops; if it was moved"),
     ],
 )
-def test_run_that_loses_its_lock_stops_and_saves_nothing(
+def test_run_that_loses_its_lock_stops_without_saving_a_checkpoint(
     tiny, tmp_path, monkeypatch, lose, message
 ):
     monkeypatch.chdir(tmp_path)
@@ -226,13 +226,13 @@ def test_run_that_loses_its_lock_stops_and_saves_nothing(
     assert checkpoint.steps(folder) == []
 
 
-def test_error_in_a_lost_workdir_is_the_loss_of_its_lock(tmp_path):
+def test_error_after_the_lock_was_lost_is_reported_as_loss_of_the_lock(tmp_path):
     with refused("has taken over"), run_lock.lock(tmp_path):
         write_owner(tmp_path)
         raise OSError("Orbax cannot write")
 
 
-def test_config_that_another_run_wrote_before_the_lock_is_kept(tmp_path):
+def test_config_json_of_another_run_in_the_workdir_is_not_overwritten(tmp_path):
     ours, theirs = (config_lib.load("digits", [("seed", str(seed))]) for seed in (0, 1))
     with workdir.open_workdir(theirs, tmp_path):
         pass

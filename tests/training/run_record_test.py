@@ -43,7 +43,7 @@ def check(workdir, settings, **changes):
     run_record.check_checkpoints(settings, workdir, RECORD._replace(run=None, **changes))
 
 
-def test_checkpoints_of_the_run_are_accepted(workdir, settings):
+def test_checkpoints_written_by_the_same_run_are_accepted(workdir, settings):
     check(workdir, settings)
     restored = checkpoint.restore_arrays(workdir)
     assert restored.step == 12 and restored.facts.environment == RECORD.environment
@@ -99,7 +99,9 @@ def test_checkpoints_of_version_0_1_are_accepted(tmp_path, settings):
         check(tmp_path, config.load(DIGITS, [*SETTINGS.items(), ("seed", "1")]))
 
 
-def test_symbolic_links_are_ignored_and_set_aside(workdir, settings, tmp_path_factory, caplog):
+def test_symbolic_links_among_checkpoints_are_ignored_and_set_aside(
+    workdir, settings, tmp_path_factory, caplog
+):
     target = tmp_path_factory.mktemp("target")
     save(target, settings, 30, run="other")
     (workdir / "checkpoints" / "30").symlink_to(target / "checkpoints" / "30")
@@ -118,14 +120,14 @@ RECORDS = {
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, x) for name in RECORDS for x in RECORDS[name]])
-def test_damaged_record_is_reported_in_one_line(tmp_path, name, text):
+def test_damaged_run_record_is_reported_in_one_line(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     read = {"run.json": run_record.read, "init.json": run_record.read_init}[name]
     with pytest.raises(UserError, match=f"{name} is damaged .*; delete it"):
         read(tmp_path)
 
 
-def test_changes_of_the_environment_are_named_with_both_values(caplog, monkeypatch):
+def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     before = run_record.environment()
     run_record.warn_of_changes(7, before, json.loads(json.dumps(before)))
@@ -148,7 +150,9 @@ def gathered(monkeypatch, *others):
     monkeypatch.setattr(distributed, "gather_process_texts", lambda text: [text, *texts])
 
 
-def test_processes_that_differ_stop_with_the_differences(settings, tmp_path, monkeypatch):
+def test_processes_with_different_records_stop_with_the_differences(
+    settings, tmp_path, monkeypatch
+):
     values = run_record.process_values(settings, tmp_path)
     other = config.load(DIGITS, [*SETTINGS.items(), ("seed", "1"), ("optim.lr", "0.5")])
     differing = run_record.process_values(other, tmp_path)
@@ -170,7 +174,7 @@ def test_processes_may_have_their_own_data_folder_and_number_of_workers(settings
     assert next(values) == next(values)
 
 
-def test_reader_takes_a_newer_checkpoint_if_the_run_removes_the_old_ones(
+def test_reading_falls_back_to_a_newer_checkpoint_if_the_run_removes_the_old_ones(
     workdir, settings, tmp_path_factory, monkeypatch
 ):
     later = tmp_path_factory.mktemp("later")
@@ -190,7 +194,7 @@ def test_reader_takes_a_newer_checkpoint_if_the_run_removes_the_old_ones(
     assert (restored.step, restored.damaged) == (30, ())
 
 
-def test_error_about_a_removed_checkpoint_names_the_newer_ones(workdir, monkeypatch):
+def test_error_about_a_checkpoint_removed_while_read_names_the_remaining_ones(workdir, monkeypatch):
     def remove(folder, step):
         shutil.rmtree(workdir / "checkpoints" / "7", ignore_errors=True)
         raise FileNotFoundError("metadata")

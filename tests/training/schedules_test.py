@@ -40,7 +40,7 @@ AT = [
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(("spec", "expected"), AT)
-def test_schedule_has_the_values_of_its_spec(spec, expected, jit):
+def test_schedule_has_the_values_that_its_spec_defines(spec, expected, jit):
     schedule = from_spec(spec, **RUN)
     at = jax.jit(schedule) if jit else schedule
     for step, value in expected.items():
@@ -63,7 +63,7 @@ def test_schedule_is_compiled_once_for_all_steps(spec):
 
 
 @pytest.mark.parametrize("spec", [0.5, 3, "cosine", None, {"a": 1}, (1, 2)])
-def test_values_without_a_schedule_are_returned_unchanged(spec):
+def test_constants_instead_of_a_schedule_spec_are_returned_unchanged(spec):
     assert from_spec(spec, **RUN) is spec
 
 
@@ -100,7 +100,7 @@ def test_values_without_a_schedule_are_returned_unchanged(spec):
         ({"schedule": "steps", "values": {0: 1, "0": 2}}, r"must differ, got \[0, '0'\]"),
     ],
 )
-def test_wrong_spec_raises_an_error_with_the_valid_values(spec, message):
+def test_invalid_schedule_spec_raises_an_error_with_the_valid_values(spec, message):
     with pytest.raises(ValueError, match=message) as error:
         from_spec(spec, **RUN)
     assert "\n" not in str(error.value)
@@ -200,7 +200,7 @@ def test_learning_rate_matches_public_implementations(golden, name, peak, option
 
 
 @pytest.mark.parametrize(("name", "peak"), [("tcl_contrastive", 0.1), ("tcl_cross_entropy", 0.5)])
-def test_learning_rate_matches_tcl_one_epoch_later(name, peak):
+def test_learning_rate_equals_that_of_tcl_delayed_by_one_epoch(name, peak):
     # TCL sets epoch e's rate after epoch e: the first two epochs share the peak, and the schedule
     # never gets to its last value.
     golden = GOLDEN[f"{name}/lr_used_per_epoch"]

@@ -47,7 +47,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("kind", ["run", "file"])
-def test_zero_steps_give_the_features_of_the_weights_to_the_bit(tiny, whole, tmp_path, kind):
+def test_network_started_from_weights_has_their_features_to_the_bit(tiny, whole, tmp_path, kind):
     path = whole if kind == "run" else export(whole, ["safetensors"], out=tmp_path)[0]
     features, state, report = started(tiny(init=str(path), **MOMENTUM))
     encoder = load.load_pretrained(path)
@@ -62,7 +62,7 @@ def test_zero_steps_give_the_features_of_the_weights_to_the_bit(tiny, whole, tmp
     assert report["reshaped"] == report["differences"] == []
 
 
-def test_projector_starts_from_the_run_too_if_asked(tiny, whole):
+def test_init_projector_also_loads_the_projector_of_the_run(tiny, whole):
     _, state, report = started(tiny(init=str(whole), init_projector="True", **MOMENTUM))
     theirs = load.load_pretrained(whole).variables["projector"]
     assert equal(state.params["projector"], theirs["params"])
@@ -71,7 +71,7 @@ def test_projector_starts_from_the_run_too_if_asked(tiny, whole):
     assert report["missing"] == ["objective", "predictor"] and not report["extra"]
 
 
-def test_interrupted_run_resumes_without_the_weights_bit_for_bit(
+def test_run_started_from_weights_resumes_without_them_bit_for_bit(
     tiny, whole, tmp_path, monkeypatch
 ):
     source = shutil.copytree(whole, tmp_path / "source")
@@ -92,7 +92,9 @@ def test_interrupted_run_resumes_without_the_weights_bit_for_bit(
     assert report["sha256"][:12] in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_other_weights_are_refused_before_the_first_checkpoint_too(tiny, whole, tmp_path):
+def test_restart_from_other_initial_weights_is_refused_before_the_first_checkpoint(
+    tiny, whole, tmp_path
+):
     report = {"sha256": "a"}
     record = run_record.RunRecord(None, "data", {}, report)
     settings = tiny(init=str(whole))
@@ -109,7 +111,7 @@ def test_other_weights_are_refused_before_the_first_checkpoint_too(tiny, whole, 
         ("resnet", weights_cases.RESNET, {}, "Conv_0/kernel [3, 3, 3, 4] -> [3, 3, 1, 4]"),
     ],
 )
-def test_colour_weights_give_grey_images_the_features_of_grey_colour_images(
+def test_weights_for_colour_images_are_adapted_to_grey_images(
     tmp_path, case, net, options, reshaped
 ):
     path = tmp_path / "x.safetensors"
@@ -146,7 +148,7 @@ def adapted(tmp_path_factory):
     return folder / "first", folder / "second"
 
 
-def test_adapters_change_nothing_at_first_and_are_all_of_the_backbone_that_is_trained(adapted):
+def test_lora_adapters_start_without_effect_and_only_they_train_in_the_backbone(adapted):
     first, second = adapted
     settings = vit_settings(**{"init": str(first), "optim.lora": "2"})
     features, state, report = started(settings)
@@ -174,7 +176,7 @@ def _leaf(tree, path):
     return tree
 
 
-def test_loaded_and_exported_weights_contain_the_adapters(adapted, tmp_path):
+def test_loaded_and_exported_weights_contain_the_merged_lora_adapters(adapted, tmp_path):
     run = adapted[1]
     merged, trained = load.load_pretrained(run), checkpoint.restore_arrays(run).state["params"]
     settings = config.read_config(run)
@@ -192,7 +194,9 @@ PARTS = {"optim.freeze_blocks": "1", "optim.layer_decay": "0.5", "optim.backbone
 
 
 @pytest.mark.parametrize("changes", [None, pytest.param(PARTS, marks=pytest.mark.long)])
-def test_run_of_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, monkeypatch, changes):
+def test_run_that_trains_parts_of_a_network_resumes_bit_for_bit(
+    adapted, tmp_path, monkeypatch, changes
+):
     settings, whole = config.read_config(adapted[1]), adapted[1]
     if changes is not None:
         settings, whole = vit_settings(init=str(adapted[0]), **changes), tmp_path / "whole"
@@ -200,12 +204,12 @@ def test_run_of_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, monkey
     assert_resumes(settings, whole, tmp_path / "run", monkeypatch)
 
 
-def test_adapters_of_a_network_without_attention_are_refused(tiny):
+def test_lora_adapters_for_a_network_without_attention_are_refused(tiny):
     with pytest.raises(UserError, match="optim.lora needs a backbone with attention"):
         started(tiny(**{"optim.lora": "2"}))
 
 
-def test_positions_of_another_number_of_patches_are_interpolated_and_reported(tmp_path):
+def test_positions_are_interpolated_for_another_number_of_patches_and_reported(tmp_path):
     path = tmp_path / "vit.safetensors"
     arrays = {
         name: np.array(array) for name, array in weights_cases.draw_weights("tiny", 8).items()
@@ -221,7 +225,7 @@ def test_positions_of_another_number_of_patches_are_interpolated_and_reported(tm
     assert report["reshaped"] == ["net/params/positions [17, 8] -> [37, 8]"]
 
 
-def test_further_channels_repeat_the_old_ones_at_the_same_scale():
+def test_first_kernel_for_more_channels_repeats_the_channels_with_the_same_sum():
     kernel = np.random.default_rng(0).standard_normal((3, 3, 3, 2), np.float32)
     adapted = adapt_channels(kernel, 6)
     np.testing.assert_allclose(adapted.sum(2), kernel.sum(2), rtol=1e-5)
@@ -241,7 +245,9 @@ def test_further_channels_repeat_the_old_ones_at_the_same_scale():
         ({"init": "nowhere"}, "nowhere"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_in_one_line(tiny, whole, changes, message):
+def test_initial_weights_that_do_not_fit_the_network_are_refused_in_one_line(
+    tiny, whole, changes, message
+):
     settings = tiny(**{"init": str(whole), **changes})
     if message is None:  # A network of the first layers takes what it has.
         assert any("Conv_1" in name for name in started(settings)[2]["extra"])
@@ -251,7 +257,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tiny, whole, changes, m
     assert "\n" not in str(error.value)
 
 
-def test_file_without_projector_is_refused_if_the_projector_is_asked_for(tiny, whole, tmp_path):
+def test_init_projector_is_refused_for_a_weights_file_without_a_projector(tiny, whole, tmp_path):
     path, _ = export(whole, ["safetensors"], out=tmp_path)
     with pytest.raises(UserError, match="has no projector; set init_projector=False"):
         started(tiny(init=str(path), init_projector="True"))

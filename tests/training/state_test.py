@@ -105,7 +105,7 @@ def test_training_steps_do_not_depend_on_the_number_of_devices(name):
     ("run", "optimiser"),
     [("moco_v3", "lars"), pytest.param("auc_cl", "adamw", marks=pytest.mark.long)],
 )
-def test_split_state_takes_the_same_steps(run, optimiser):
+def test_sharded_training_state_takes_the_same_steps(run, optimiser):
     method, _, augment = parts(run)
     settings = {"weight_decay": 0.01, "momentum": 0.9, "clip_norm": 1}
     optimiser = optim.optimiser(optimiser, lambda _: jnp.float32(0.01), **settings)
@@ -129,7 +129,7 @@ def test_split_state_takes_the_same_steps(run, optimiser):
         jax.tree.map(close, actual[sharding], actual["none"])
 
 
-def test_steps_compile_once_and_donate_the_state(caplog):
+def test_training_step_compiles_once_and_donates_the_state(caplog):
     method, optimiser, augment = parts("moco_v3")
     mesh = distributed.make_mesh()
     state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
@@ -266,7 +266,7 @@ def step_of(loss, optimiser):
     return state, metrics
 
 
-def test_finiteness_is_computed_once_per_array(spoilt):
+def test_training_step_checks_each_array_for_finiteness_once(spoilt):
     start, step, batch, _ = spoilt
     state = start()
     text = step.lower(state, batch(0, bad=False)).compile().as_text()
@@ -316,7 +316,7 @@ def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
         np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
 
 
-def test_state_is_frozen_after_too_many_skipped_steps_in_a_row(spoilt):
+def test_training_state_stays_constant_after_too_many_skipped_steps_in_a_row(spoilt):
     start, step, batch, diagnose = spoilt
     state = start()
     state, _, _ = step(state, batch(0, bad=False))

@@ -31,7 +31,7 @@ fast = pytest.mark.fast
         ("h200:2x4", "1x2x4"),
     ],
 )
-def test_name_of_a_pod_gives_its_shape(monkeypatch, name, shape):
+def test_pod_name_is_parsed_into_its_topology(monkeypatch, name, shape):
     def describe(torus="", platform="", topology="", target_config=""):
         assert (platform == "cuda") == (f"NVIDIA {name[:4].upper()}" in target_config)
         shapes.append(torus or topology)
@@ -77,7 +77,7 @@ TINY = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)"
 
 
 @pytest.mark.parametrize("pod", ["cpu:4", "v5e-8", "h100-8"])
-def test_dry_run_for_a_pod_counts_what_a_step_sends_and_takes_none(pod, capsys):
+def test_dry_run_for_a_pod_counts_communication_without_taking_a_step(pod, capsys):
     """The last two run where the compilers of JAX for TPUs and GPUs are installed."""
     if not pod.startswith("cpu"):
         pytest.importorskip("libtpu" if pod[0] == "v" else "jax_cuda12_plugin")

@@ -44,7 +44,7 @@ def top_level(tree):
         ("convnet", {f"{kind}_{i}": i for kind in ("Conv", "BatchNorm") for i in range(3)}),
     ],
 )  # fmt: skip
-def test_blocks_have_the_rates_and_are_frozen_in_their_order(name, layers):
+def test_layer_decay_and_freeze_blocks_follow_the_order_of_the_blocks(name, layers):
     params, last = params_of(name), max(layers.values())
     rates = top_level(Transfer(backbone_lr=0.5, layer_decay=0.1).rates(params))
     expected = {f"net/{module}": 0.5 * 0.1 ** (last - i) for module, i in layers.items()}
@@ -55,7 +55,7 @@ def test_blocks_have_the_rates_and_are_frozen_in_their_order(name, layers):
     }
 
 
-def test_names_freeze_networks_modules_and_parameters_but_no_longer_names():
+def test_freeze_accepts_names_of_modules_and_parameters_but_no_prefixes():
     params = params_of("vit")
     mark = lambda *names: top_level(Transfer(freeze=names).frozen(params))  # noqa: E731
     assert sum(mark("net").values()) == 6 and not mark("net")["projector/Dense_0"]
@@ -65,7 +65,7 @@ def test_names_freeze_networks_modules_and_parameters_but_no_longer_names():
         mark("net/Block")
 
 
-def test_step_is_the_usual_step_times_the_rate_and_frozen_modules_have_no_state():
+def test_update_is_scaled_by_the_layer_rate_and_frozen_modules_have_no_optimiser_state():
     params = params_of("convnet")
     settings = {"weight_decay": 0.1, "momentum": 0.9, "clip_norm": 0}
     constant = lambda step: jnp.float32(0.1)  # noqa: E731
@@ -101,7 +101,7 @@ def steps(num_steps=2, **changes):
 
 
 @pytest.mark.parametrize("keep", ["True", "False"])
-def test_frozen_backbone_stays_equal_to_the_bit_and_its_statistics_by_the_setting(keep):
+def test_frozen_backbone_is_unchanged_and_freeze_stats_decides_on_batch_norm(keep):
     before, after = steps(**{"optim.freeze": "net", "optim.freeze_stats": keep})
     same = lambda one, other: jax.tree.all(jax.tree.map(np.array_equal, one, other))  # noqa: E731
     assert same(before.params["net"], after.params["net"])
@@ -111,7 +111,7 @@ def test_frozen_backbone_stays_equal_to_the_bit_and_its_statistics_by_the_settin
     assert not same(stats[0]["projector"], stats[1]["projector"])
 
 
-def test_frozen_blocks_normalise_by_running_statistics_and_the_others_by_the_batch():
+def test_frozen_blocks_normalise_by_running_statistics_and_others_by_the_batch():
     net, x = NETS["convnet"], np.random.default_rng(0).standard_normal((4, 8, 8, 1), np.float32)
     variables = net.init(jax.random.key(0), x, train=False)
     fixed = FixedNorms(net, Transfer(freeze_blocks=1))
@@ -144,6 +144,6 @@ def test_frozen_parameters_get_no_gradient():
         ({"optim.freeze": "net/Conv_9"}, "'net/Conv_9' is no network or module; valid: net, net/"),
     ],
 )
-def test_impossible_settings_are_refused_in_one_line(changes, message):
+def test_impossible_transfer_settings_are_refused_in_one_line(changes, message):
     with pytest.raises(UserError, match=message):
         steps(0, **changes)

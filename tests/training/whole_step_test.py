@@ -395,7 +395,7 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_whole_step_equals_the_step_by_hand(name):
+def test_training_step_equals_a_step_written_by_hand(name):
     case, (states, values, embeddings, augment) = CASES[name], steps_under_test(name)
     run_key = jax.random.split(jax.random.key(SEED))[1]
     np.testing.assert_array_equal(states[0].key, jax.random.key_data(run_key))

@@ -126,7 +126,7 @@ def folder():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("name", WRITERS)
-def test_writer_names_the_path_and_the_reason(folder, name, place, monkeypatch):
+def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypatch):
     monkeypatch.setattr(logs.log, "handlers", [])  # The screen may be a file, which would be full.
     if (name, place) == ("lock", full):
         return
@@ -141,7 +141,7 @@ def test_writer_names_the_path_and_the_reason(folder, name, place, monkeypatch):
         gc.collect()  # The libraries leave files and tasks open.
 
 
-def test_other_errors_inside_a_workdir_are_not_write_errors(tmp_path):
+def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(tmp_path):
     settings = config_lib.load("digits")
     for error in (OSError("truncated"), ConnectionResetError(104, "Connection reset by peer")):
         with pytest.raises(OSError) as caught, workdir.open_workdir(settings, tmp_path):

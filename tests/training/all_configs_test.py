@@ -84,7 +84,7 @@ def channels(config) -> int:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_recipe_file_has_command_and_each_variant_a_line(name):
+def test_config_file_documents_its_command_and_each_variant_in_a_line(name):
     text = ast.get_docstring(ast.parse(FILES[name].read_text())) or ""
     lines = components.variants(FILES[name])
     command = f"Command: jaxssl train --config {name}{':VARIANT' if lines else ''}"
@@ -93,7 +93,7 @@ def test_recipe_file_has_command_and_each_variant_a_line(name):
     assert all(line and len(line) < 100 and "\n" not in line for line in lines.values())
 
 
-def test_auc_cl_recipes_use_the_recommended_or_released_preset():
+def test_auc_cl_configs_use_the_recommended_or_released_preset():
     configs = {name: load(name) for name in (*RECIPES, "graphs/tu:auc_cl")}
     presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
     released = {name for name, preset in presets.items() if preset == "released_cifar"}
@@ -101,7 +101,7 @@ def test_auc_cl_recipes_use_the_recommended_or_released_preset():
     assert set(presets.values()) == {"recommended", "released_cifar"}
 
 
-def test_methods_page_lists_every_file_of_configs_once():
+def test_methods_page_lists_every_config_file_for_images_once():
     rows = (ROOT / "docs" / "methods.md").read_text().splitlines()
     actual = [line.split("`")[1] for line in rows if line.startswith("| [`")]
     assert sorted(actual) == sorted([*IMAGES, "pictures"])
@@ -114,7 +114,7 @@ SEEN: dict[str, Any] = {}  # shapes of networks and views, which recipes share
 
 
 @each_recipe
-def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
+def test_config_builds_and_its_views_have_the_configured_shapes(name):
     config = load(name)
     assert config.is_locked
     known = open_training_split(config)
@@ -144,7 +144,7 @@ def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
 
 
 @each_recipe
-def test_features_and_embeddings_have_the_configured_sizes(name):
+def test_features_and_embeddings_of_a_config_have_the_configured_sizes(name):
     config = load(name)
     encoder = make_networks(config)
     sides = [config.augment.size] + ([config.crops.size] if config.crops.number else [])
@@ -198,7 +198,7 @@ VIEWS = settings()
 
 
 @pytest.mark.parametrize("case", VIEWS.values(), ids=VIEWS)
-def test_views_are_finite_and_in_range(case):
+def test_augmentation_recipes_of_all_configs_give_finite_views_in_range(case):
     name, hyper, c = case
     small = {k: v for k, v in TINY["augment"].items() if k in hyper}
     recipe = config_lib.factory("augment", name)(**{**hyper, **small})
@@ -241,7 +241,7 @@ def programs() -> list:
 
 
 @pytest.mark.parametrize("name", programs())
-def test_tiny_version_of_a_recipe_takes_two_steps(name, monkeypatch):
+def test_tiny_version_of_a_config_takes_two_training_steps(name, monkeypatch):
     config = shrunk(name)
     # Views are tested above, so cheap ones are made from the same arguments here.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
@@ -334,7 +334,7 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
 
 
 @pytest.mark.parametrize("recipe", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])
-def test_dry_run_draws_photographs_in_the_shapes_of_host_crops(recipe):
+def test_dry_run_uses_the_shapes_of_host_crops_for_photographs(recipe):
     config = config_lib.load(recipe, [("batch_size", "3")])
     known = open_training_split(config)
     assert not known.one_size and len(known) == 1_281_167
@@ -349,7 +349,7 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops(recipe):
     assert batch["label"].tolist() == [0, 1, 2]
 
 
-def test_impossible_recipe_settings_raise_a_one_line_error():
+def test_dry_run_with_a_wrong_number_of_classes_raises_a_one_line_error():
     config = config_lib.load("tcl_supervised:cifar10_cross_entropy", [("loss.num_classes", "7")])
     with pytest.raises(UserError, match="'cifar10' has 10 classes") as error:
         dry_run.dry_run(config)
@@ -380,7 +380,7 @@ def example_shapes(config, b: int) -> tuple:
 
 
 @pytest.mark.parametrize("name", MODAL)
-def test_recipe_builds_and_its_networks_accept_its_views(name):
+def test_config_of_graphs_captions_or_videos_builds_networks_that_accept_its_views(name):
     config = load(name)
     assert kind.name_of(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
@@ -399,7 +399,7 @@ def test_recipe_builds_and_its_networks_accept_its_views(name):
     assert ("text" in params) == (config.text.name != "none")
 
 
-def test_every_recipe_is_listed_on_its_page():
+def test_every_config_of_graphs_captions_and_videos_is_listed_on_its_page():
     page = {folder: (ROOT / "docs" / f"{folder}.md").read_text() for folder in FOLDERS}
     for name in MODAL:
         path, _, variant = name.partition(":")
