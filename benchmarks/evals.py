@@ -57,7 +57,7 @@ def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-# ---- Features.
+# ---- Images and features that the benchmarks use.
 
 
 def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
@@ -116,7 +116,7 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
     return "random patches of CIFAR-10", features
 
 
-# ---- 1. k-NN.
+# ---- 1. k-NN compared with scikit-learn.
 
 
 def brute_force(features: Features) -> Callable[[], np.ndarray]:
@@ -246,7 +246,7 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
     print(f"| gradient norm, of that at zero | {fit['gradient_norm']:.1e} | | |")
 
 
-# ---- 3. Protocols.
+# ---- 3. The time of each protocol.
 
 
 def protocols(workdir: Path) -> None:

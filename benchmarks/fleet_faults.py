@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-STEPS, SAVED = 60, 20  # steps of the run, steps between checkpoints
+STEPS, SAVED = 60, 20  # numbers of steps: in the run, between two checkpoints
 SETTINGS = (
     "batch_size=16 net.widths=(4,8) net.strides=(2,2) augment.size=8 head.proj_hidden_dim=8 "
     f"head.proj_output_dim=6 data.cache=none log_every=4 total_steps={STEPS} "
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     place: str = "step"
     action: str = "kill"
     process: int = 1
-    again: int = 1  # number of processes of the second start
+    again: int = 1  # number of processes in the start after the fault
     flags: tuple[str, ...] = ()
 
 

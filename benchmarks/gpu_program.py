@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ["JAX_PLATFORMS"] = "cpu"  # The script itself runs on a CPU.
+os.environ["JAX_PLATFORMS"] = "cpu"  # This script runs on a CPU and only compiles for the GPU.
 
 import jax
 from shared import NETWORKS, begin

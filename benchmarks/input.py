@@ -207,7 +207,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
         print(f"| {name} | {spread([1000 * v for v in values], 1)} | {spread(share, 3)} |")
 
 
-# ---- 3. Streams.
+# ---- 3. Reading batches from disk.
 
 
 def streams(rounds: int) -> None:
@@ -232,7 +232,8 @@ def streams(rounds: int) -> None:
                 )
                 first.append(seconds(stream.next))
                 count = max(1, 1024 // size)
-                seconds(stream.next, 8)  # The batches that were read ahead are dropped.
+                # Take the batches that were read ahead, which would distort the rate.
+                seconds(stream.next, 8)
                 rates.append(size / seconds(stream.next, count))
                 stream.close()
             kind = f"{workers} processes" if workers else "threads"

@@ -68,7 +68,8 @@ MODELS = {
     ),
     "MoCo-v3, ViT-B/16": ("imagenet_moco_v3:vit_s", {"net.size": "base"}, 2 * 4 * 2 * 17.6e9),
 }
-SHARE = {"ResNet-50": 0.2, "ViT-B/16": 0.4}  # of the peak
+# Share of the device's peak speed that training reaches.
+SHARE = {"ResNet-50": 0.2, "ViT-B/16": 0.4}
 PARTS = ("gradient", "BatchNorm", "loss")
 
 
@@ -295,7 +296,7 @@ def print_tables(measured: float) -> None:
     print(markdown_table(["model", "run", "published ms", "predicted ms", "of which sent"], rows))
 
 
-# Processes on this machine
+# Steps of several processes on this machine, measured and predicted
 
 
 def measure() -> None:

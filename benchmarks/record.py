@@ -42,11 +42,11 @@ RESERVE = 15.0  # seconds reserved at the end to stop jobs and to write the fold
 GRACE = 8.0  # seconds that a stopped job has to write its checkpoint
 LARGEST = 15 * 2**20  # largest size of a file in the folder OUT, in bytes
 HELD = 0.85  # share of the device's memory that concurrent jobs may use together
-PARTS = ("figures", "unfinished", "failed")  # sections of a record
+PARTS = ("figures", "unfinished", "failed")  # sections of a benchmark record
 LOG = 20_000  # number of characters kept from the end of a job's log
-# files of a training run that are kept
+# files of a training run that are copied into OUT
 KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")
-# fields of a measured figure
+# fields of a measurement in the record
 FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}
 
 
@@ -82,7 +82,7 @@ class Job:
         file_io.write_json(source, task)
         self.result.unlink(missing_ok=True)
         environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
-        if piece.alone:  # PyTorch needs part of the memory.
+        if piece.alone:  # This measurement also runs PyTorch, which needs part of the memory.
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
             share = min(HELD, piece.memory / device.memory)
@@ -301,7 +301,7 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
         for name in names:
             folder = folder_of(work, name, fresh["figures"][name]["commit"])
             kept = [folder / file for file in KEPT if (folder / file).exists()]
-            # Text compresses to less than half its size.
+            # Assume that text files compress to half their size.
             size = sum(file.stat().st_size for file in kept) / 2
             if archive.fp.tell() + size > LARGEST:
                 print(f"runs.zip is full: {name} stays in {folder}")

@@ -158,7 +158,8 @@ def take_step(
         **nets[network],
         **{"batch_size": BATCH, "precision": precision, "data.cache": "device"},
         **{"optim.name": "sgd", "optim.lr": LEARNING_RATE, "optim.weight_decay": 0.0},
-        **{"schedule.name": "constant", "schedule.warmup_epochs": 0.0},  # The first step counts.
+        # No warm-up, which would begin with a rate of 0, because the first step is compared.
+        **{"schedule.name": "constant", "schedule.warmup_epochs": 0.0},
     }
     config = load_config("paper", values)
     images = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 32, 32, 3), np.uint8)

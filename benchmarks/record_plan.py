@@ -231,7 +231,7 @@ class Estimates:
         self._ratios: dict[str, list[float]] = {}
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
-                share = figure.get("share", 1.0)  # share that an unfinished run has reached
+                share = figure.get("share", 1.0)  # completed share of an unfinished run
                 alone = figure["minutes"] / crowd(self.busy, figure["beside"])
                 if share < LEAST:
                     alone = max(planned[name], 2 * alone)
@@ -261,4 +261,4 @@ class Estimates:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(range(1, most + 1), key=finished)  # On ties, max returns the smallest.
+        return max(range(1, most + 1), key=finished)  # If equal, max returns the smallest number.

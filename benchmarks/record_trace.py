@@ -18,7 +18,8 @@ KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),
 )
-CONTAINERS = ("while", "call", "conditional")  # Their inner kernels are events too.
+# Operations whose inner kernels have trace events of their own.
+CONTAINERS = ("while", "call", "conditional")
 SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
 INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%(\S+) = .*?(?:op_name="([^"]*)"|$)', re.MULTILINE)
 

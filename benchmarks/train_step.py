@@ -110,7 +110,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     if ready:  # The views are stored example by example, like a batch.
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
-    loop = jax.default_backend() != "cpu" or ready  # CPUs loop slowly over convolutions.
+    loop = jax.default_backend() != "cpu" or ready  # XLA is slow at convolutions in loops on CPUs.
     step = make_train_step(*stages)
     steps = make_train_steps(lambda _: step, mesh, resident=True, loop=loop)
     alone = make_train_steps(lambda _: step, mesh, resident=True, loop=False)

@@ -75,7 +75,7 @@ def test_run_is_extended_with_the_schedule_of_a_longer_run_and_results_record_it
     assert rows[10]["extended"] == ["2 epochs until step 4"] and "extended" not in rows[4]
 
     before = run.results
-    assert jaxssl.resume(run, extend_to=5).results == before  # The run is finished.
+    assert jaxssl.resume(run, extend_to=5).results == before  # The run is already finished.
     with pytest.raises(UserError, match="must be > 5, the epochs of the run, got 3"):
         jaxssl.resume(run, extend_to=3)
     with pytest.raises(UserError, match=f"another config .*--resume {run.workdir}$"):
@@ -124,7 +124,7 @@ def test_notebook_shows_user_errors_and_stopped_runs_in_one_line():
 
 
 def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monkeypatch):
-    def stop(*_, **options):  # The loop has saved a checkpoint.
+    def stop(*_, **options):  # stands for a training loop that was interrupted after its checkpoint
         raise SystemExit(130)
 
     monkeypatch.setattr(api.pretrain, "train", stop)
@@ -201,7 +201,7 @@ def test_data_without_a_test_split_are_split_by_the_settings_of_the_config(
     else:
         jaxssl.evaluate(run if way == "evaluate" else run.encoder, "knn", data=images())
     [splits] = taken
-    order = np.random.default_rng(3).permutation(48)  # the seed of tiny_config
+    order = np.random.default_rng(3).permutation(48)  # 3 is the split seed of tiny_config
     for part, expected in ((splits.test, order[:12]), (splits.train, order[12:])):
         np.testing.assert_array_equal(part.images(8), images()[0][np.sort(expected)])
 

@@ -37,7 +37,7 @@ def download_with_generation(request, response, storage, *args, **kwargs):
     response["x-goog-generation"] = generation(request, storage, request.params["object_id"])
 
 
-# before the server's table of handlers is made
+# Replace both handlers before the import of `server` copies them into its table.
 objects.insert, objects.download = conditional_upload, download_with_generation
 
 from gcp_storage_emulator import server  # noqa: E402
@@ -59,7 +59,7 @@ def handle_or_fail(self, method):
         request.send_header("Content-Length", "0")
         request.end_headers()
         return
-    with lock, suppress(BrokenPipeError):  # The client has cancelled the request.
+    with lock, suppress(BrokenPipeError):  # raised if the client cancelled the request
         handle(self, method)
 
 

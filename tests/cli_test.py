@@ -84,7 +84,7 @@ def test_train_continues_after_its_terminal_is_closed(data_dir, tmp_path):
     flags = ("--config.eval.protocols=()", f"--config.data.dir={data_dir}", f"--workdir={workdir}")
     process = start("train.py", *SMALL, *flags, env={"PYTHONIOENCODING": "ascii"})
     assert process.stdout.readline().strip() == f"begins: {workdir}"
-    process.stdout.close()  # as `| head -1` does
+    process.stdout.close()  # `| head -1` closes the pipe like this.
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGSTOP)
     process.send_signal(signal.SIGCONT)

@@ -30,14 +30,16 @@ SLURM |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     [
         ({}, False),
         (SLURM, True),
-        ({**SLURM, "SLURM_NTASKS": "1"}, False),  # JAX would use one of its GPUs
+        ({**SLURM, "SLURM_NTASKS": "1"}, False),  # one task, for which JAX would use only one GPU
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}, False),  # an interactive step of a larger job
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "2"}, False),  # without srun
+        # Inside of sbatch, but not started by srun.
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "2"}, False),
         ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "1"}, False),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),  # in GKE
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),  # set by Google Kubernetes Engine
         ({"TPU_NAME": "pod"}, True),  # a TPU VM, which asks Google's metadata server
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # a notebook, say
+        # Any container in Kubernetes, such as a notebook.
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
     ],
 )
 def test_launcher_of_several_processes_is_detected(monkeypatch, environment, expected):
@@ -123,7 +125,8 @@ for task in "${{tasks[@]}}"; do wait "$task" || exit; done"""
     changes = [f"--config.{key}={value}" for key, value in tiny.items()]
     done = slurm(tmp_path, tasks, "--config=digits", *changes)
     assert done.returncode == 0, done.stderr
-    assert "on each of 16 devices" in done.stdout + done.stderr  # 8 CPU devices of each process
+    # Two processes with 8 CPU devices each.
+    assert "on each of 16 devices" in done.stdout + done.stderr
 
 
 LOST = (

@@ -165,7 +165,7 @@ def test_communication_of_loss_memory_depends_only_on_the_batch_size(name):
 
         return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(z, params)
 
-    out = ((P(), P()), (P(None, "data"), P("data")))  # the gradient of params is not summed here
+    out = ((P(), P()), (P(None, "data"), P("data")))  # gradient of params: one per device
     actual = compiled(local, (*SPLIT, P(), P()), out, Z, INDEX, params, memory)
     assert actual == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
 
@@ -243,7 +243,7 @@ STEPS = {
 }
 
 
-# Their parts are in other steps.
+# What these steps communicate is also tested by parts in other, shorter steps.
 LONG = {"multi-crop", "memory", "momentum", "queue", "accumulated"}
 
 
@@ -252,7 +252,7 @@ LONG = {"multi-crop", "memory", "momentum", "queue", "accumulated"}
 )
 def test_training_step_communicates_gradients_batch_norm_statistics_and_the_loss(name):
     actual, params = step(name)
-    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
+    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # scalars: loss, metrics, counts
     gradient = summed(*[x.shape for x in params], times=1)
     assert actual == gradient + STEPS[name] + send("all-gather", B)
 
@@ -282,7 +282,7 @@ def test_sharded_parameters_are_gathered_and_their_gradients_reduced(sharding):
     expected += send("all-gather", B)
     for shape in split:
         expected += send(operation, *shape) + send("all-gather", *shape)
-    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers, and whether all are finite
+    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # scalars, and flags that all values are finite
     assert actual.pop(("all-reduce", 1)) <= 4
     assert actual == expected
 

@@ -105,7 +105,7 @@ def test_completion_does_not_import_jax():
         # bash splits words at "=" and ":", and replaces the last part.
         (["jaxssl", "train", "--config.loss.name", "=", "nt"], ["nt_xent"]),
         (["jaxssl", "train", "--config", "=", "decl", ":", "cif"], ["cifar10"]),
-        (["jaxssl", "train", "--workdir", "=", "runs/"], []),  # leaves files to bash
+        (["jaxssl", "train", "--workdir", "=", "runs/"], []),  # bash itself completes files
     ],
 )
 def test_bash_completion_returns_only_the_part_after_the_last_word_break(

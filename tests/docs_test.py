@@ -138,12 +138,13 @@ def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_code_example_of_the_losses_page_computes_numbers(line):
     example, names = EXAMPLES[line], {}
-    # Strict as all tests; optax itself is not.
+    # Promote strictly, as in all tests, except in examples with optax, which needs promotion.
     with jax.numpy_dtype_promotion("standard" if "import optax" in example else "strict"):
         exec(compile("\n" * line + example, "docs/losses.md", "exec"), names)
     arrays = [x for x in jax.tree.leaves(list(names.values())) if isinstance(x, jax.Array)]
     numbers = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
-    assert numbers and not any(jnp.isnan(x).any() for x in numbers)  # memory begins at -inf
+    # NaN is not allowed, but memory starts at -inf.
+    assert numbers and not any(jnp.isnan(x).any() for x in numbers)
 
 
 def test_docs_examples_on_several_devices_give_value_and_gradient_of_one_device():
@@ -167,7 +168,7 @@ def test_losses_page_has_the_values_of_collapsed_random_and_separated_embeddings
     orthogonal = jnp.linalg.qr(z1.T)[0].T
     prototypes = {"swav": {"prototypes": jnp.asarray(rng.normal(size=(32, 128)), jnp.float32)}}
     text = TEXT.partition("## Reading the value")[2].partition("\n## ")[0]
-    rows = tables(text)["loss"]  # two losses in each
+    rows = tables(text)["loss"]  # each table row has two losses
     for row in [*(row[:4] for row in rows), *(row[4:] for row in rows if row[4])]:
         loss, options = getattr(losses, code(row[0])), prototypes.get(code(row[0]), {})
         pairs = ((equal, equal), (z1, z2), (orthogonal, orthogonal))

@@ -49,7 +49,7 @@ def test_training_the_time_series_example_raises_the_accuracy():
     assert after > before + 5
 
 
-@pytest.mark.long  # tests/plugins_test.py trains with the same files
+@pytest.mark.long  # tests/plugins_test.py also trains with them.
 @pytest.mark.parametrize(
     ("name", "group", "component"),
     [

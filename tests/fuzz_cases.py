@@ -22,21 +22,21 @@ from hypothesis import strategies as st
 from jaxssl.errors import UserError
 
 WANTED = int(os.environ.get("JAXSSL_FUZZ", "0"))  # number of inputs of all tests together; 0: few
-USUAL = 10_000  # sum of the tests' shares
+USUAL = 10_000  # sum of the numbers of inputs that the tests ask for
 FEW = 15  # by default, one in so many of the inputs
 MIB = 2**20
-MOST, LONGEST = 400 * MIB, 20  # limits of an input: bytes of memory, seconds
+MOST, LONGEST = 400 * MIB, 20  # most bytes of memory and seconds per input
 REFUSED = object()
 COUNTS: dict[str, Any] = {}
 
-# Events that no input may cause.
+# Audit events of Python that no input may cause.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn")
 FORBIDDEN += ("subprocess.Popen", "pickle.find_class", "socket.connect", "ctypes.dlopen")
-# Events that are allowed only inside the test's folder.
+# Audit events that are allowed only inside the folder of the test.
 CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod")
 CHANGES += ("os.truncate", "shutil.rmtree", "shutil.move", "shutil.copyfile")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Paths that Python and JAX write themselves.
+# Parts of paths that Python, JAX and Matplotlib write in any test.
 OWN = ("/__pycache__/", "/.cache/jax/", "/dev/null", f"{tempfile.gettempdir()}/matplotlib")
 
 _watch: dict = {"below": None, "seen": []}
@@ -65,7 +65,7 @@ def _hook(event, args):
 
 def _outside(path, below):
     if not isinstance(path, str | bytes | os.PathLike):
-        return False  # a file descriptor
+        return False  # an open file's descriptor has no path
     path = os.path.realpath(os.fsdecode(path))
     return not path.startswith(below) and not any(own in path for own in OWN)
 
@@ -85,7 +85,7 @@ def _guarded(below):
     signal.alarm(LONGEST)
     _watch.update(below=os.path.realpath(below), seen=[])
     try:
-        with warnings.catch_warnings(action="ignore"):  # users do not turn warnings into errors
+        with warnings.catch_warnings(action="ignore"):  # for users, warnings are no errors
             yield
     finally:
         _watch["below"] = None
@@ -134,7 +134,7 @@ def _report():
         print(f"{sum(c['inputs'] for c in COUNTS.values())} inputs", file=sys.__stderr__)
 
 
-# ---- Bytes.
+# ---- Random damage to the bytes of a file.
 
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
@@ -172,7 +172,7 @@ def damaged(draw, whole, most=2):
     return bytes(data)
 
 
-# ---- Documents.
+# ---- Random damage to the values of a JSON document.
 
 WORDS = ("", "x", "../../../fuzz", "/etc/passwd", "a\nb", "\0", "\x1b[31m", "ä\u2028", "{x}", "%s")
 WORDS += ("train", "fuzz_canary.Image", "nan", "9" * 30, "{SPLIT}", "x" * 5000, "__class__")
@@ -199,7 +199,7 @@ def changed(draw, document, most=3):
         indices = list(_places(tree))
         *path, key = draw(st.sampled_from(indices)) or [None]
         if key is None:
-            continue  # the whole document is damaged as text instead
+            continue  # `texts` damages the whole document as bytes
         node = tree
         for part in path:
             node = node[part]

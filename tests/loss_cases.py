@@ -18,7 +18,7 @@ from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
 # Losses that importers are offered; a loss that only configs name needs no entry in the docs.
 EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
-LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
+LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # Classes 2 and 3 have one example.
 # Losses that compare an anchor with the other views of its example, or its key.
 BY_PARTNER = {
     *(
@@ -34,7 +34,7 @@ BY_PARTNER = {
         "w_mse",
     ),
 }
-# Made for two towers.
+# Losses that are defined for two towers.
 TOWERS = {"auc_dino", "clip", "dino", "fastclip", "info_nce", "mochi", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
 VIEWS_ON_ARRAYS = {

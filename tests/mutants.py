@@ -45,7 +45,7 @@ OPERATORS = re.compile(
     r"|ReplaceUnaryOperator_Delete_.*|AddNot|Replace(True|False|And|Or|Break|Continue)With.*"
     r"|ExceptionReplacer|NumberReplacer|ZeroIterationForLoop)"
 )
-# Folders whose behaviour is also tested elsewhere.
+# Folders of the package, with the test folders and files that also test them.
 TESTS = {
     "losses": ("losses", "settings_test.py"),
     "models": ("models", "pretrained"),
@@ -116,7 +116,8 @@ def choose_tests(data: CoverageData, seconds: dict[str, float], path: Path, line
 
     kinds = (ast.stmt, ast.ExceptHandler)
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
-    around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or line)]  # outermost first
+    # Enclosing nodes, outermost first.
+    around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or line)]
     spans = [(1, max(contexts, default=1)), *((n.lineno, n.end_lineno or line) for n in around)]
     body = getattr(around[-1], "body", None)
     tests = executing(spans[-1][0], max(line, body[0].lineno - 1) if body else spans[-1][1])

@@ -4,7 +4,7 @@ import pytest
 from pod_model import PODS, part, predict, torus
 
 pytestmark = pytest.mark.fast
-LARGE = 1e12  # bytes, whose latency does not matter
+LARGE = 1e12  # bytes, for which latency is negligible
 
 
 def test_predicted_time_of_a_large_all_reduce_is_bound_by_the_slowest_links():

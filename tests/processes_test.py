@@ -199,8 +199,8 @@ def test_parameters_are_sharded_along_the_longest_divisible_axis(shape, axis):
         ("127.0.0.1", None, "127.0.0.1"),
         ("[::1]", None, "[::1]"),
         ("localhost", "127.0.0.1", "127.0.0.1"),
-        ("host0", "127.0.1.1", None),  # as /etc/hosts of Debian has it
-        ("192.0.2.1", None, None),  # an address of no machine, as behind NAT
+        ("host0", "127.0.1.1", None),  # Debian's /etc/hosts maps the host name to this
+        ("192.0.2.1", None, None),  # not an address of this machine, as behind NAT
         ("host0", "192.0.2.1", None),
     ],
 )

@@ -22,7 +22,7 @@ from jaxssl.errors import UserError
 each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)
 
 
-# ---- The plan
+# ---- The plan of measurements
 
 
 @each_scale
@@ -37,13 +37,13 @@ def test_benchmark_plan_lists_every_piece_once_by_importance(scale):
     methods = [f"run/{arm}-b{size}-s0" for arm in record_plan.METHOD_NAMES]
     assert runs[: len(methods)] == methods
     seeds = [int(name[-1]) for name in runs]
-    assert seeds == sorted(seeds, key=bool)  # all of seed 0 before any other
+    assert seeds == sorted(seeds, key=bool)  # all runs of seed 0 come first
     assert seeds.count(0) == seeds.count(1) == seeds.count(2)
 
 
 @each_scale
 def test_every_piece_of_the_plan_is_valid(scale):
-    record_pieces._train_step(None)  # knows the small network
+    record_pieces._train_step(None)  # adds the small network to train_step
     for piece in make_plan(scale, [("data.name", "digits")]):
         json.dumps(piece.settings, allow_nan=False)
         assert callable(getattr(record_pieces, piece.kind))
@@ -58,7 +58,7 @@ def test_every_piece_of_the_plan_is_valid(scale):
             assert callable(getattr(record_checks, f"check_{check}"))
 
 
-# ---- Estimates
+# ---- Estimated times of measurements
 
 
 def runs_of(*names, minutes=4.0):
@@ -69,8 +69,8 @@ def test_measured_piece_times_replace_planned_times():
     plan = runs_of("a-b1-s0", "a-b1-s1", "b-b1-s0")
     done = {"run/a-b1-s0": figure(minutes=6.0)}
     estimates = Estimates(plan, a_record(done), DEVICE.name)
-    assert estimates.minutes(plan[1]) == 6.0  # of another seed
-    assert estimates.minutes(plan[2]) == 4.0 * 6 / 4  # in proportion
+    assert estimates.minutes(plan[1]) == 6.0  # same run with another seed
+    assert estimates.minutes(plan[2]) == 4.0 * 6 / 4  # planned 4.0, scaled by 6 / 4
     elsewhere = Estimates(plan, a_record(done), "another GPU")
     assert elsewhere.minutes(plan[1]) == 4.0
 
@@ -80,7 +80,7 @@ def test_total_time_of_a_stopped_run_is_estimated_from_its_last_checkpoint():
     stopped = {"run/a-b1-s0": {**figure(minutes=3.0), "share": 0.25}}
     estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
     assert estimates.minutes(plan[0]) == 12.0
-    for minutes, expected in ((3.0, 6.0), (1.0, 4.0)):  # too early to tell
+    for minutes, expected in ((3.0, 6.0), (1.0, 4.0)):  # 1 % is too little to extrapolate
         stopped = {"run/a-b1-s0": {**figure(minutes=minutes), "share": 0.01}}
         estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
         assert [estimates.minutes(piece) for piece in plan] == [expected, 4.0]
@@ -98,11 +98,12 @@ def test_estimated_time_of_concurrent_runs_depends_on_the_measured_idle_gaps():
     assert estimates.side_by_side(piece, 8.0, most=4) == 3
     assert estimates.side_by_side(piece, 9.0, most=4) == 2
     assert estimates.side_by_side(piece, 5.0, most=4) == 2
-    assert estimates.side_by_side(piece, math.inf, most=4) == 2  # keep the device busy
+    # No limit: the smallest number that keeps the device busy.
+    assert estimates.side_by_side(piece, math.inf, most=4) == 2
     assert estimates.side_by_side(piece, 8.0, most=1) == 1
 
 
-# ---- Which pieces may start
+# ---- Pieces that may run at the same time
 
 
 class Running:
@@ -120,16 +121,16 @@ def test_pieces_share_the_device_within_its_memory_and_cores():
         return book.fits(piece, [Running(other) for other in others], device, runs, prepared)
 
     assert fits(alone) and fits(large) and fits(check, check, check)
-    assert not fits(check, check, check, check, check)  # 20 cores
+    assert not fits(check, check, check, check, check)  # five checks need 20 cores
     assert not fits(alone, check) and not fits(run, alone)
     assert not fits(run, large)
     assert fits(run, check) and fits(run, run) and not fits(run, run, run)
-    assert not fits(run, run, prepared=False)  # the first prepares the data
+    assert not fits(run, run, prepared=False)  # one run prepares the data first
     assert not fits(run, run, runs=1)
     assert fits(check, run._replace(cores=1), device=DEVICE._replace(memory=0.0))
 
 
-# ---- A call
+# ---- A whole call of record.py
 
 WORKER = """
 import json, pathlib, sys, time
@@ -207,7 +208,8 @@ def test_failed_benchmark_piece_is_reported_and_repeated(call, capsys):
     assert result["failed"]["run/a-b1-s0"]["reason"] == "error: no such thing"
     assert "failed run/a-b1-s0: error: no such thing" in capsys.readouterr().out
     result = call([piece, *runs_of("c-b1-s0")])
-    assert list(result["figures"]) == [f"run/{name}-b1-s0" for name in "bca"]  # after all others
+    # The failed piece comes last.
+    assert list(result["figures"]) == [f"run/{name}-b1-s0" for name in "bca"]
     assert not result["failed"]
 
 
@@ -239,7 +241,7 @@ def test_benchmark_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_p
     assert "1 need a longer call" in capsys.readouterr().out
 
 
-# ---- The work itself
+# ---- The measurements themselves
 
 
 def test_benchmark_check_reports_deviations_beyond_the_bound():
@@ -280,7 +282,7 @@ def test_training_piece_of_the_benchmark_writes_a_complete_record(data_dir, tmp_
     assert book.progress(tmp_path / "run") == 1.0
 
 
-# ---- The command
+# ---- The command line of record.py
 
 
 @pytest.mark.parametrize(

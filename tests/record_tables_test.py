@@ -11,7 +11,7 @@ from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast
 
-# ---- Merging
+# ---- Merging measurements into docs/record.json
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_file_that_is_no_benchmark_record_is_rejected(text, message, out, tmp_pa
     assert not (tmp_path / "pages").exists()
 
 
-# ---- Tables
+# ---- Tables of the documentation pages
 
 
 def row_of(text, first):
@@ -130,10 +130,10 @@ def test_record_pages_have_tables_of_the_measurements(out):
     assert row_of(batches, "SimCLR | linear") == ["linear", "–", "–", "95.00 ± 0.00"]
     runs = batches.split("Best epoch:")[0]
     assert row_of(runs, "simclr-b64-s1")[0] == "82.00"
-    assert row_of(runs, "byol-b64-s0") == ["–"] * 3  # it was not finite
+    assert row_of(runs, "byol-b64-s0") == ["–"] * 3  # byol's loss was not finite
     assert row_of(speed, "losses, 1") == ["values", "3", "1.0e-01", "1.0e-03", "tcl"]
     assert "| tiny | 16 | bf16 | 4000 [4000-4000] | 25.0 [25.0-25.0] | 1.50 [1.50-1.50] |" in speed
-    assert "| tiny | 16 | bf16 | 3.00 | 1.00 |" in speed  # medians in ms
+    assert "| tiny | 16 | bf16 | 3.00 | 1.00 |" in speed  # median times in ms
     assert row_of(speed, "ours") == ["2.00", "500.00", ""]
     assert row_of(speed, "cudnn") == ["–", "–", "odd"]
     for page in pages.values():
@@ -145,7 +145,7 @@ def test_empty_benchmark_record_gives_empty_pages():
     assert set(record_tables.pages(a_record()).values()) == {""}
 
 
-# ---- Traces
+# ---- Summaries of profiler traces
 
 PROGRAM = """
 ENTRY %main (x: f32[8]) -> f32[8] {
@@ -168,9 +168,9 @@ def events(process, lane, kernels):
 def test_gpu_trace_is_summarised():
     kernels = [
         ("sm90_xmma_fprop", 0.0, 40.0, "cudnn-conv.5"),
-        ("loop_fusion_2", 50.0, 20.0),  # named as its instruction
-        ("loop_fusion_2", 60.0, 20.0),  # half of it beside the other
-        ("cutlass_gemm", 80.0, 10.0),  # of a graph, without its operation
+        ("loop_fusion_2", 50.0, 20.0),  # kernel named after its HLO instruction
+        ("loop_fusion_2", 60.0, 20.0),  # overlaps the previous kernel by half
+        ("cutlass_gemm", 80.0, 10.0),  # from a CUDA graph, which hides its operation
         ("MemcpyD2D", 95.0, 5.0),
     ]
     stream = list(events("/device:GPU:0", "Stream #13(Compute)", kernels))

@@ -15,7 +15,7 @@ def render(seed, h=32, w=48, camera=None, spheres=5):
     rays = np.stack([(u - camera.cx) / camera.fx, (v - camera.cy) / camera.fy, np.ones((h, w))], -1)
     towards = rng.normal(size=3) * [0.5, 0.5, 0] - [0, 0, 1]
     towards /= np.linalg.norm(towards)
-    depth = 5 * towards[2] / (rays @ towards)  # the plane through (0, 0, 5)
+    depth = 5 * towards[2] / (rays @ towards)  # depth of a plane through (0, 0, 5)
     normals = np.broadcast_to(towards, rays.shape).copy()
     for _ in range(spheres):
         centre, radius = rng.uniform([-1.5, -1, 3], [1.5, 1, 4]), rng.uniform(0.4, 0.8)

@@ -1,6 +1,6 @@
-"""Defaults, presets and recipes against the recorded ones in golden/settings.json.
+"""Compare defaults, presets and configs with the recorded settings in golden/settings.json.
 
-Results are reported under the names of recipes and presets, so their numbers must not change
+Results are reported under the names of configs and presets, so their numbers must not change
 unnoticed. After an intended change, record the new numbers, and name them in the changelog:
 
     python tests/settings_test.py
@@ -52,14 +52,14 @@ def protocol(name):
     return flat(components.module("protocol", name).PRESETS)
 
 
-def recipe(name):
+def config_values(name):
     """Return the values of a packaged config that differ from the config `BASE`."""
     base = {} if name == BASE else flat(config_lib.load(BASE).to_dict())
     values = flat(config_lib.load(name).to_dict())
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
-# The protocol of each paper's figures, by the start of the names of its recipes. The longest wins.
+# The protocol of published results, by the beginning of config names. The longest match counts.
 PUBLISHED_WITH = {
     "auc_cl:": "linear:paper_imagenet",
     "auc_cl:cifar10_released": "knn:auc_cl_cifar",
@@ -99,7 +99,7 @@ COMPONENTS = [
     for name in components.names(group)
 ]
 PROTOCOLS = components.names("protocol")
-RECIPES = components.recipes()
+CONFIGS = components.recipes()
 
 
 def current():
@@ -107,7 +107,7 @@ def current():
     return {
         "components": {f"{group}.{name}": component(group, name) for group, name in COMPONENTS},
         "protocols": {name: protocol(name) for name in PROTOCOLS},
-        "recipes": {name: recipe(name) for name in RECIPES},
+        "recipes": {name: config_values(name) for name in CONFIGS},
     }
 
 
@@ -126,15 +126,15 @@ def test_presets_of_a_protocol_equal_the_recorded_settings(recorded, name):
     assert protocol(name) == recorded["protocols"][name]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_settings_of_a_config_equal_the_recorded_settings(recorded, name):
-    assert recipe(name) == recorded["recipes"][name]
+    assert config_values(name) == recorded["recipes"][name]
 
 
-@pytest.mark.parametrize("name", [r for r in RECIPES if "cross_entropy" not in r])
+@pytest.mark.parametrize("name", [c for c in CONFIGS if "cross_entropy" not in c])
 def test_first_protocol_of_a_config_is_that_of_its_published_result(name):
     starts = [start for start in PUBLISHED_WITH if name.startswith(start)]
-    if starts:  # Demos and studies have no published figure.
+    if starts:  # Demos and studies have no published result.
         first = config_lib.load(name).eval.protocols[0]
         assert first == PUBLISHED_WITH[max(starts, key=len)]
     else:
@@ -153,7 +153,7 @@ def test_first_protocol_of_a_config_is_that_of_its_published_result(name):
 
 def test_every_recorded_component_protocol_and_config_exists(recorded):
     names = {"components": ["{}.{}".format(*item) for item in COMPONENTS]}
-    names |= {"protocols": PROTOCOLS, "recipes": RECIPES}
+    names |= {"protocols": PROTOCOLS, "recipes": CONFIGS}
     assert {kind: set(values) for kind, values in recorded.items()} == {
         kind: set(values) for kind, values in names.items()
     }

@@ -23,7 +23,7 @@ def shared_folder(
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not finished.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # a maker that failed may have left it
+            shutil.rmtree(folder, ignore_errors=True)  # A failed `make` may have left the folder.
             make(folder)
             finished.touch()
     return folder

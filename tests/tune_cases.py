@@ -26,7 +26,7 @@ def tiny_encoder(channels=1):
     """One convolution and BatchNorm, with 6 features."""
     net = convnet.net(widths=(6,), strides=(2,))
     variables = net.init(jax.random.key(3), jnp.zeros((1, SIZE, SIZE, channels)), train=False)
-    rng = np.random.default_rng(0)  # untrained statistics are all 0 and 1
+    rng = np.random.default_rng(0)  # Initial BatchNorm statistics are only 0 and 1.
     stats = jax.tree.map(lambda x: x + rng.random(x.shape, np.float32), variables["batch_stats"])
     return make_pretrained(net, {"params": variables["params"], "batch_stats": stats}, channels)
 

@@ -124,7 +124,7 @@ def acting(make, number: int, action):
 def at_batch(monkeypatch, number: int, action) -> None:
     """Call ``action`` when a run takes its batch of this number, counted from the run's start."""
     monkeypatch.setattr(loop, "make_batches", acting(loop.make_batches, number, action))
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one batch in a call
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one step in each call of the compiled program
 
 
 def interrupt() -> None:

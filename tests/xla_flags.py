@@ -6,6 +6,6 @@ from importlib.metadata import version
 # These flags compile several times as fast, into slower code for the same operations. Threads would
 # only wait for each other, because the two workers of pytest keep two cores busy.
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
-if version("jax").startswith("0.10."):  # later versions of XLA abort on this flag
+if version("jax").startswith("0.10."):  # XLA of later versions aborts if it gets this flag.
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 DEVICES = "--xla_force_host_platform_device_count"

@@ -140,7 +140,7 @@ def test_glass_blur_moves_pixels_by_at_most_one(photos):
     near = [padded[:, y : y + 32, x : x + 32] for y in range(3) for x in range(3)]
     distance = np.abs(np.stack(near) - actual).max(axis=-1)
     assert distance.min(axis=0).max() < 1e-2
-    assert np.mean(distance[4] < 1e-2) < 0.6  # most pixels have moved
+    assert np.mean(distance[4] < 1e-2) < 0.6  # most pixels take the value of another one
     np.testing.assert_allclose(apply("glass_blur", GREY, 5)[0], GREY, atol=1e-3)
 
 
@@ -180,7 +180,7 @@ def test_snow_corruption_whitens_the_image_and_adds_flakes(photos):
     white = np.maximum(images, 1.5 * light[..., None] + 0.5)
     for severity, share in zip(ops.SEVERITIES, kept, strict=True):
         flakes = apply("snow", photos, severity)[0] / 255 - share * images - (1 - share) * white
-        free = white < 0.9  # where nothing is clipped, flakes only add light
+        free = white < 0.9  # flakes only brighten unclipped pixels
         assert flakes[free].min() > -1e-5
         assert flakes[free].max() > 0.2
 
@@ -227,7 +227,7 @@ def test_contrast_scales_the_distance_from_channel_means(photos):
 def test_elastic_transform_equals_scipy_interpolation_at_displaced_positions(photos):
     table = [(0, 1, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05)]
     grid = np.stack(np.meshgrid(np.arange(32.0), np.arange(32.0), indexing="ij"))
-    corners = np.array([[26, 26], [6, 26], [6, 6]])  # row and column
+    corners = np.array([[26, 26], [6, 26], [6, 6]])  # [row, column] of each corner
     for severity, (alpha, sigma, bend) in zip(ops.SEVERITIES, table, strict=False):
         actual, u = apply("elastic_transform", photos, severity)
         for image, of_image, result in zip(photos[:2], u, actual, strict=False):

@@ -63,7 +63,7 @@ def floor_of(share, n):
 def test_rank_equals_scipy_ordinal_ranks_per_group():
     rng = np.random.default_rng(0)
     for _ in range(5):
-        values = rng.integers(0, 6, 40).astype(np.float32)  # with many ties
+        values = rng.integers(0, 6, 40).astype(np.float32)  # few distinct values, so many ties
         group = rng.integers(0, 5, 40).astype(np.int32)
         actual = jax.jit(ops.rank)(values, group)
         for one in range(5):

@@ -76,7 +76,8 @@ def numpy_box(u, shape, scale, ratio):
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-@pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0)])  # large boxes are shortened
+# Boxes of up to the whole area must be shortened.
+@pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0)])
 @pytest.mark.parametrize("ratio", [(1.5, 3.0), (0.25, 0.6)])
 def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, scale, ratio):
     u = draw(64, 4)
@@ -153,7 +154,7 @@ def scipy_affine(image, angle, shear, zoom, shift):
     # In (x, y) with y pointing down, this rotates clockwise.
     rotation = zoom * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     forward = rotation @ np.array([[1, shear], [0, 1]])
-    backward = np.linalg.inv(forward)[::-1, ::-1]  # in (row, column)
+    backward = np.linalg.inv(forward)[::-1, ::-1]  # from (x, y) to (row, column) order
     centre = (np.array(image.shape[:2]) - 1) / 2
     offset = centre - backward @ (centre + np.array(shift)[::-1])
     channels = [
@@ -199,7 +200,8 @@ def test_random_noise_stays_in_range():
     assert (loud.min(), loud.max()) == (0, 1)
     np.testing.assert_array_equal(ops.random_noise(u, grey, 0.0), grey)
     edges = ops.random_noise(jnp.array([[[0.0], [1 - 2.0**-23]]]), grey[:1, :2, :1], 0.01)
-    np.testing.assert_allclose(edges, [[[0.4471], [0.5529]]], atol=3e-3)  # finite: 5.3 deviations
+    # Uniform numbers end at 5.3 standard deviations.
+    np.testing.assert_allclose(edges, [[[0.4471], [0.5529]]], atol=3e-3)
 
 
 def test_random_noise_is_normal():
@@ -277,7 +279,7 @@ def test_recipes_give_views_of_the_given_size_and_range(name, setting, channels)
     extremes = np.stack([np.zeros((9, 12, channels)), np.full((9, 12, channels), 255)])
     batch = np.concatenate([pixels(4, 9, 12, channels), extremes.astype(np.uint8)])
     batch = np.concatenate([batch, batch[:1]])
-    key = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
+    key = jax.random.key(0, impl="unsafe_rbg")  # This random generator compiles faster.
     views = views_of(recipe, 2)(key, batch, np.arange(7))
     assert (views.shape, views.dtype) == ((2, 7, 7, 7, channels), jnp.float32)
     assert np.isfinite(views).all()

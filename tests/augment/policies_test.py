@@ -20,7 +20,8 @@ THRESHOLDS = [0, 100, 128, 256]
 SHIFTS = np.array([-0.5, -0.1, 0.0, 0.25, 0.5], np.float32)
 STRENGTHS = np.array([0, 0.31, 0.64, 1], np.float32)
 SETTINGS = np.array([(s, sign) for s in STRENGTHS for sign in (1, -1)], np.float32)
-ENHANCED = {"brightness": "Brightness", "contrast": "Contrast"}  # names in Pillow
+# Names of Pillow's ImageEnhance classes.
+ENHANCED = {"brightness": "Brightness", "contrast": "Contrast"}
 GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
@@ -161,7 +162,8 @@ def test_jitter_equals_float64_operations_in_every_order():
     actual = np.asarray(jitter(image, orders, factors, shift))
     expected = [oracle_jitter(image, order, factors, shift) for order in orders]
     np.testing.assert_allclose(actual, expected, atol=1e-5)
-    assert len(np.unique(actual.reshape(24, -1).round(4), axis=0)) > 12  # the order matters
+    # The order of operations changes the result.
+    assert len(np.unique(actual.reshape(24, -1).round(4), axis=0)) > 12
 
 
 def test_random_jitter_draws_uniform_orders_and_strengths(monkeypatch):
@@ -315,6 +317,6 @@ def test_policy_operations_are_applied_in_order_with_random_signs(monkeypatch):
         return 100 * image + sign * (10 * strength + operation.astype(jnp.float32))
 
     monkeypatch.setattr(policies, "apply", note)
-    u = jnp.array([0.7, 0.2, 0.5])  # negative below 0.5
+    u = jnp.array([0.7, 0.2, 0.5])  # The sign is negative if u < 0.5.
     actual = policies._apply_all(jnp.ones(1), jnp.array([1, 2, 3]), jnp.array([0.4, 0.5, 0.6]), u)
     np.testing.assert_allclose(actual, 1_000_000 + 50_000 - 700 + 9)

@@ -50,7 +50,7 @@ def numbers(views):
     return np.round(np.asarray(views)[..., 0, 0, -1] * 100).astype(int)
 
 
-# The recipe
+# The video recipe
 
 
 @each_kind
@@ -134,7 +134,7 @@ def test_invalid_settings_and_videos_raise_an_error_that_names_them(settings, sh
         jax.eval_shape(recipe, KEY, jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
-# Operations
+# Operations on clips
 
 
 @each_kind
@@ -143,7 +143,7 @@ def test_flip_and_reverse_mirror_frames_and_negate_flow(kind, name):
     sample = random_video(kind)
     expected = np.array(sample[:, :, ::-1] if name == "flip" else sample[::-1])
     if kind == "flow":
-        components = np.s_[..., 0] if name == "flip" else np.s_[...]  # along x, or both
+        components = np.s_[..., 0] if name == "flip" else np.s_[...]  # flip negates x, reverse both
         expected[components] = 1 - expected[components]
     operation = jax.jit(getattr(video_ops, name))
     np.testing.assert_array_equal(operation(sample, True), expected)

@@ -128,7 +128,7 @@ def calls(monkeypatch):
         for name, operation in vars(module).items():
             if name.startswith(("random_", "rand_", "auto_")) and name != "random_crop_box":
                 monkeypatch.setattr(module, name, spy(operation))
-    # Without vmap, so that the numbers are concrete.
+    # Do not use vmap, so that the spied random numbers are concrete arrays.
     monkeypatch.setattr(video_ops, "per_frame", lambda operation, video: operation(video[0])[None])
     return seen
 
@@ -139,7 +139,7 @@ def test_each_operation_of_a_recipe_gets_its_settings_and_separate_random_number
     view = getattr(recipes, case.split()[0])(**settings)
     view(jax.random.key(0), jnp.zeros(shape))
     assert {name: values for name, (_, values) in calls.items()} == expected
-    assert list(calls) == list(expected)  # in this order
+    assert list(calls) == list(expected)  # operations run in this order
     numbers = np.concatenate([u for u, _ in calls.values()])
     assert len(set(numbers.tolist())) == len(numbers)
 

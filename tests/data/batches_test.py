@@ -188,9 +188,9 @@ def test_example_order_depends_on_the_seed(make, cache):
 @pytest.mark.parametrize("saved", CACHES)
 def test_batches_continue_from_a_saved_position_with_either_cache(make, saved, resumed):
     batches = make(saved)
-    take(batches, PER_EPOCH + 4)  # in the middle of the second epoch
+    take(batches, PER_EPOCH + 4)  # stop in the middle of the second epoch
     state = json.loads(json.dumps(batches.get_state()))
-    expected = take(batches, 4)  # into the third
+    expected = take(batches, 4)  # These batches reach into the third epoch.
     again = make(resumed)
     take(again, 1)
     again.set_state(state)
@@ -246,7 +246,8 @@ def test_images_of_different_sizes_get_a_host_crop_per_view(make, photographs, c
     expected |= {"crops": (BATCH, 3, 2, 2, 3)} if crops.crops else {}
     assert shapes == expected
     views = batch["input"]["views"].astype(int)
-    assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()  # each view is cut anew
+    # The two views are different crops.
+    assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()
     step = 5
     batches.set_state({"next_index": step})
     later = jax.device_get(batches.next())
@@ -266,7 +267,7 @@ def test_streamed_images_larger_than_a_view_are_cropped_on_the_host(make, some):
     assert make("none", crops=TWO_VIEWS).plan.host
     assert not make("device", crops=TWO_VIEWS).plan.host
     assert not make("none", crops=TWO_VIEWS._replace(size=8)).plan.host
-    assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
+    assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # no crops are configured
 
 
 @pytest.mark.parametrize(
@@ -307,10 +308,11 @@ def test_reader_process_ignores_sigint_and_sigterm_and_its_death_is_reported(mak
     try:
         actual = take(workers, 1)
         [process] = set(multiprocessing.active_children()) - before
-        for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal or a scheduler sends them
+        # A terminal or scheduler sends these to all processes.
+        for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(process.pid, number)
         assert_same(actual + take(workers, 7), expected)
-        process.kill()  # as the kernel does where memory runs out
+        process.kill()  # The kernel kills like this when memory runs out.
         with pytest.raises(UserError, match="a process that reads images was killed"):
             take(workers, 20)
     finally:
@@ -345,7 +347,7 @@ def test_resuming_logs_a_warning_if_images_are_no_longer_cropped_on_the_host(mak
     logger.addHandler(caplog.handler)
     try:
         cached.set_state(cached.get_state())
-        cached.set_state({"next_index": 3})  # of an older version
+        cached.set_state({"next_index": 3})  # a position as older versions stored it
         assert not caplog.records
         cached.set_state(streamed.get_state())
     finally:

@@ -28,7 +28,7 @@ FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
 CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}
 
 
-# The table.
+# Reading the table of captions.
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_malformed_caption_table_is_rejected(table, parts):
         captions.parse_captions(table, "PATH")
 
 
-# Folders and archives.
+# Folders and archives with captions.
 
 TEXTS = {
     "a/1.png": ["one", "two"],
     "a/10.png": [f"number {i}" for i in range(7)],
     "b/2.png": ["a dog, brown"],
 }
-CONTENT = pictures(*reversed(TEXTS), "b/9.png")  # the last has no caption
+CONTENT = pictures(*reversed(TEXTS), "b/9.png")  # the last picture has no caption
 
 
 def table_of(texts, header=("image", "caption")):
@@ -237,7 +237,7 @@ def test_captions_under_two_names_of_an_image_are_merged(opened_as, tmp_path):
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(both))
 
 
-# Records.
+# Prepared records of captioned images.
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_tfds_set_yields_images_with_their_captions(like_coco, opened_as):
         assert [example.input.width for example in actual.read(indices)] == [8 + i for i in ids]
 
 
-# Batches.
+# Batches of captioned images.
 
 ONE_VIEW = Crops((Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),), (), 4)
 

@@ -20,7 +20,7 @@ H, W = 5, 7
 COLOURS = RNG.integers(0, 256, (H, W, 3), np.uint8)
 GREY = RNG.integers(0, 256, (H, W), np.uint8)
 DEEP = RNG.integers(0, 2**16, (H, W), np.uint16)
-DEEP[0, :3] = 0, 2**16 - 1, 128  # 128 / 257 is just below one half
+DEEP[0, :3] = 0, 2**16 - 1, 128  # rounds down: 128 / 257 < 1/2
 ORIENTATIONS = {  # what has to be done to the pixels of a file, by its EXIF tag 274
     1: lambda x: x,
     2: lambda x: x[:, ::-1],
@@ -58,7 +58,7 @@ def smooth(width, height):
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
-# Decoding.
+# Decoding whole images.
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_exif_orientation_is_applied(format, orientation):
     options = {"webp": {"lossless": True}}.get(format, {})
     data = file_of(smooth(24, 16), format, exif=exif, **options)
     stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    if format == "tiff":  # Pillow turns these itself
+    if format == "tiff":  # Pillow itself applies the orientation of TIFF files.
         stored = np.asarray(smooth(24, 16))
     upright = opened(data, upright=True)
     np.testing.assert_array_equal(upright, ORIENTATIONS[orientation](stored))
@@ -167,7 +167,7 @@ def test_exif_data_after_the_pixels_of_a_png_are_read():
     content = exif.tobytes().removeprefix(b"Exif\0\0")
     chunk = b"eXIf" + content
     chunk = struct.pack(">I", len(content)) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    whole, end = file_of(COLOURS), 12  # bytes of the chunk IEND
+    whole, end = file_of(COLOURS), 12  # the last 12 bytes are the chunk IEND
     data = whole[:-end] + chunk + whole[-end:]
     np.testing.assert_array_equal(opened(data, upright=True), np.rot90(COLOURS, -1))
 
@@ -204,7 +204,7 @@ def test_png_with_a_changed_byte_is_rejected():
     for place in range(8, len(whole)):
         data = bytearray(whole)
         data[place] ^= 1
-        with pytest.raises((OSError, SyntaxError, ValueError)):  # some are Pillow's
+        with pytest.raises((OSError, SyntaxError, ValueError)):  # Pillow raises some of these.
             open_picture(bytes(data), 3)
 
 
@@ -232,7 +232,7 @@ def test_encoding_and_decoding_an_image_returns_the_same_pixels(shape):
     np.testing.assert_array_equal(decoding.pixels(decoding.from_pixels(values)), values)
 
 
-# Crops.
+# Cropping on the host.
 
 
 @pytest.mark.parametrize(("width", "height"), [(128, 192), (192, 128), (128, 128), (320, 128)])

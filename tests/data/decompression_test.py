@@ -140,7 +140,7 @@ def test_archive_of_several_compressed_streams_is_read_to_the_end(tmp_path, kind
 def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
     data = bytearray(lzma.compress(b"x"))
     assert data[14:16] == b"\x21\x01"  # the filter LZMA2, and one byte of settings
-    data[16] = 36  # a dictionary of a gigabyte
+    data[16] = 36  # code of a dictionary of 1 GiB
     data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
     path = tmp_path / "bomb.tar.xz"
     path.write_bytes(data)

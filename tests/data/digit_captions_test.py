@@ -89,7 +89,8 @@ def test_generated_captions_describe_the_measured_thirds_of_stroke_and_slant(all
     groups = [values[np.array(said) == third] for third in range(3)]
     assert groups[0].max() <= groups[1].min() + 1e-9 and groups[1].max() <= groups[2].min() + 1e-9
     sizes = [len(group) for group in groups]
-    assert max(sizes) - min(sizes) <= 0.01 * len(values)  # but for equal values
+    # Equal measurements make the thirds unequal.
+    assert max(sizes) - min(sizes) <= 0.01 * len(values)
 
 
 def bar(lean=0.0, width=1):
@@ -114,7 +115,7 @@ def test_measured_slant_of_a_bar_is_positive_if_its_top_leans_right():
     assert np.isfinite(digit_captions.lean(np.zeros((1, 16, 16), np.uint8))).all()
 
 
-# Batches.
+# Batches of captioned digits.
 
 
 def batches_of(opened, cache="auto", *, devices=1, examples="image_text"):
@@ -141,7 +142,7 @@ def test_captions_in_device_cached_and_streamed_batches_are_equal(some):
         shapes = {name: x.shape for name, x in batches.shapes["input"].items()}
         assert shapes == {"image": (BATCH, 8, 8, 1), "text": (BATCH, MOST, CONTEXT)}
         assert batches.example["input"]["text"].shape == (2, MOST, CONTEXT)
-    cached, streamed = (take(batches, 3) for batches in made)  # of two epochs
+    cached, streamed = (take(batches, 3) for batches in made)  # The 3 batches cover two epochs.
     for one, other in zip(cached, streamed, strict=True):
         assert jax.tree.structure(one) == jax.tree.structure(other)
         jax.tree.map(np.testing.assert_array_equal, one, other)

@@ -50,7 +50,7 @@ def archive(tmp_path_factory):
     return of
 
 
-# What is found.
+# Files that are found in folders and archives.
 
 
 def test_files_of_a_folder_are_sorted_and_exclude_hidden_files(tmp_path):
@@ -86,7 +86,7 @@ def test_path_may_continue_inside_an_archive(archive, kind, inside):
 
 @each_family
 def test_missing_folder_inside_an_archive_has_no_files(archive, kind):
-    for inside in ("nowhere", "to", "top.txt"):  # "to" begins the name of a file
+    for inside in ("nowhere", "to", "top.txt"):  # "to" is only the beginning of a file name
         assert found(*files.locate(f"{archive(kind)}/{inside}")) == {}
 
 
@@ -126,7 +126,7 @@ def test_broken_symbolic_link_raises_oserror_when_read(tmp_path):
         read()
 
 
-# What is refused.
+# Files and archives that are refused.
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "\\etc\\x", "C:\\x", "./c:/x"])
@@ -202,7 +202,8 @@ def test_tar_truncated_anywhere_is_rejected(archive, tmp_path):
     with tarfile.open(archive(".tar")) as opened:
         last = opened.getmembers()[-1]
     cut = tmp_path / "cut.tar"
-    for length in range(0, last.offset_data + 512, 512):  # every boundary of its blocks
+    # At every boundary of the 512-byte tar blocks.
+    for length in range(0, last.offset_data + 512, 512):
         cut.write_bytes(whole[:length])
         with refused("is damaged"):
             names(cut)
@@ -307,7 +308,7 @@ def test_permission_errors_are_reported(archive, tmp_path, monkeypatch):
         names(archive(".tar"))
 
 
-# The stamp.
+# The fingerprint of a folder or archive.
 
 
 def test_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
@@ -321,7 +322,8 @@ def test_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
     path = tmp_path / "b/3.png"
     for content in (b"three", b"four!", b"longer"):
         path.write_bytes(content)
-        os.utime(path, ns=(0, 10**18 + (content == b"three")))  # as clocks may be coarse
+        # With coarse clocks, files share a time.
+        os.utime(path, ns=(0, 10**18 + (content == b"three")))
         seen.append(stamp())
     for name in ("b/4.png", "a/4.png"):
         path = path.rename(tmp_path / name)

@@ -43,7 +43,7 @@ def arrange(names, path="PATH", **options):
     return folder.arrange(names, path, **options)
 
 
-# Layouts, by the names of the files.
+# Layouts of folders, given by file names.
 
 
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
@@ -120,7 +120,7 @@ def test_test_split_depends_on_seed_and_names_only():
     others = [test(names, split_seed=seed) for seed in range(1, 6)]
     assert len({frozenset(other) for other in (first, *others)}) == 6
     assert len(set.union(first, *others)) > 3 * len(first)
-    assert test(names, test_fraction=0.5) > first  # more of the same
+    assert test(names, test_fraction=0.5) > first  # a larger fraction adds test images
 
 
 def test_class_with_a_single_image_is_in_the_train_split_only():
@@ -193,7 +193,7 @@ def test_label_table_that_does_not_match_the_image_files_is_rejected():
         arrange(names, labels=dict.fromkeys(names, "a"))
 
 
-# Prepared and read.
+# Data sets that are prepared from folders.
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_label_table_gives_the_labels_of_images(load, tmp_path):
     table.write_text("\r\n".join(lines))
     expected = {"1.png": "b, c", "2.png": "a", "x/3.png": "a", "x/4.png": "d"}
     assert classes_of(load(root, **options)) == expected
-    table.write_text("\n".join([*lines[:4], "x/4.png,a,"]))  # another label of the same picture
+    table.write_text("\n".join([*lines[:4], "x/4.png,a,"]))  # x/4.png gets another label
     assert classes_of(load(root, **options)) == expected | {"x/4.png": "a"}
     table.write_text("\n".join(lines[:4]))
     with refused("x/4.png have no label in data.labels"):
@@ -321,14 +321,14 @@ def test_images_of_all_formats_are_decoded_upright_in_rgb(load, tmp_path):
         "alpha.png": pixels_of("alpha", (HEIGHT, WIDTH, 4))[:, :, :3],
     }
     opened = load(unpack(tmp_path, content), test_fraction=0.0)
-    assert opened.shape == (HEIGHT, WIDTH, 3)  # upright, all of them
+    assert opened.shape == (HEIGHT, WIDTH, 3)  # all turned upright
     actual = contents(opened)
     assert actual.keys() == expected.keys()
     for name, image in expected.items():
         np.testing.assert_array_equal(actual[name][1], image, name)
 
 
-# Prepared once, and again when the folder changes.
+# A folder is prepared once, and again when it changes.
 
 
 def test_prepared_folder_set_is_not_prepared_again(load, labelled, train_and_test, monkeypatch):
@@ -357,7 +357,7 @@ def test_folders_of_equal_name_size_and_time_at_two_paths_are_prepared_separatel
     first, second = tmp_path / "x" / "set", tmp_path / "y" / "set"
     for root, names in ((first, "one"), (second, "two")):
         for file in ("a/1.png", "b/2.png"):
-            unpack(root, {file: picture(names).ljust(400, b"\0")})  # of one size
+            unpack(root, {file: picture(names).ljust(400, b"\0")})  # all files have 400 bytes
             os.utime(root / file, ns=(0, 10**18))
     for root, name in ((first, "one"), (second, "two")):
         for _, image in contents(load(root, test_fraction=0.0)).values():

@@ -26,7 +26,7 @@ from jaxssl.data.opening import convert
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.splits import Source, read_classes
 
-# ---- Pictures.
+# ---- Damaged image files.
 
 
 def _make_pictures():
@@ -79,11 +79,12 @@ def test_damaged_images_are_decoded_or_raise_a_one_line_error(below, data, chann
         assert len(size.splitlines()) == 1
 
 
-# ---- Archives and folders.
+# ---- Damaged and hostile archives and folders.
 
 CONTENT = {"a/1.png": b"one" * 40, "a/deep/2.bin": bytes(range(256)), "ä b.txt": b"", "c.png": b"c"}
 KINDS = (".zip", *TARS)
-CHECKED = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")  # their bytes have checksums
+# Formats with checksums of their content.
+CHECKED = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def _zip(listed):
         for name, kind, content, _ in listed:
             entry = zipfile.ZipInfo("x")
             entry.filename = name.encode("utf-8", "replace").decode()
-            entry.external_attr = kind % 16 << 28  # 10 is a link
+            entry.external_attr = kind % 16 << 28  # A file type of 10 is a symbolic link.
             archive.writestr(entry, content)
     return out.getvalue()
 
@@ -156,7 +157,7 @@ def test_hostile_archive_entries_are_read_or_raise_a_one_line_error(below, liste
     try:
         path.write_bytes((_zip if kind == ".zip" else _tar)(listed))
     except (ValueError, UserWarning):
-        return  # no such archive can be made
+        return  # Python cannot write such an archive
     before = everything(below)
     actual = outcome("entries of archives", lambda: _all(path), below / "nowhere")
     assert everything(below) == before
@@ -167,7 +168,7 @@ def test_hostile_archive_entries_are_read_or_raise_a_one_line_error(below, liste
         assert layout is REFUSED or sum(map(len, layout.splits.values())) <= len(actual)
 
 
-# ---- Metadata.
+# ---- Damaged metadata of prepared data sets.
 
 CSV = "file,label\n" + "".join(f"{name},{name[0]}\n" for name in LABELLED)
 named = st.sampled_from(("train", "test", "val", "a", "..", "\n", "\x1b[2J", "x" * 300))

@@ -97,7 +97,7 @@ def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
         train, test = (
             split.images(0)[:, 0, 0, 0].tolist() for split in (splits.train, splits.test)
         )
-        assert sorted(train + test) == list(range(20))  # The splits have no example in common.
+        assert sorted(train + test) == list(range(20))  # Each example is in exactly one split.
         assert train == sorted(train) and test == sorted(test)
         for split in (splits.train, splits.test):
             np.testing.assert_array_equal(split.labels, split.images(0)[:, 0, 0, 0] % 2)

@@ -119,6 +119,6 @@ def test_decoded_images_are_renewed_if_other_records_of_equal_size_replace_the_o
         status = file.stat()
         shutil.copy(other.parts[0][0].path.with_name(file.name), file)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert file.stat().st_size == status.st_size  # Only the content tells them apart.
+        assert file.stat().st_size == status.st_size  # Old and new file differ only in content.
     assert (load().images(8) != before).any()
     np.testing.assert_array_equal(load().images(8), other.images(8))

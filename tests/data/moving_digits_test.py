@@ -20,7 +20,8 @@ def steps_of(found):
     """[t - 1, 2] pixels down and to the right, by the place of the brightest pixels' angles."""
     angles = 2 * np.pi * np.arange(SIDE) / SIDE
     weights = found[..., 0].astype(float)
-    along = [weights.sum(axis) @ np.exp(1j * angles) for axis in (2, 1)]  # rows, columns
+    # Sums over columns, then over rows.
+    along = [weights.sum(axis) @ np.exp(1j * angles) for axis in (2, 1)]
     indices = np.stack([np.angle(z) for z in along], 1)
     turns = np.diff(indices, axis=0) / (2 * np.pi) * SIDE
     return (turns + SIDE / 2) % SIDE - SIDE / 2
@@ -32,7 +33,7 @@ def test_moving_digit_depends_on_the_seed(motion):
     assert actual.shape == (FRAMES, SIDE, SIDE, 1) and actual.dtype == np.uint8
     np.testing.assert_array_equal(actual, draw_video(rng_of(3), motion, IMAGE))
     assert (actual != draw_video(rng_of(4), motion, IMAGE)).any()
-    for frame in actual:  # nothing is cut off or covered
+    for frame in actual:  # The whole digit is visible in each frame.
         np.testing.assert_array_equal(np.sort(frame[frame > 0]), np.sort(IMAGE.ravel()))
 
 
@@ -141,7 +142,7 @@ def test_prepared_moving_digits_equal_the_videos_of_draw_video(opened, tmp_path)
 
 
 def test_moving_digits_of_the_test_split_are_not_in_the_train_split(opened):
-    def digits(split):  # the values of their pixels, wherever these are
+    def digits(split):  # Sorted pixel values identify a digit at any position.
         records = records_of(opened, split)
         return {np.sort(record["clip"][0], axis=None).tobytes() for record in records}
 

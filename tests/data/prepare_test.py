@@ -37,7 +37,7 @@ BROKEN = {
 }
 
 
-# Unreadable files.
+# Unreadable files in a folder that is prepared.
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_split_with_only_unreadable_files_is_rejected(load, tmp_path, on_error):
             load(tmp_path, on_error=on_error)
 
 
-# What is refused, and what an accident leaves.
+# Refused settings, and interrupted preparations.
 
 
 def test_preparation_rejects_invalid_settings(load, labelled, tmp_path):
@@ -158,7 +158,7 @@ def interrupted(error):
     "error",
     [
         OSError(28, "No space left on device"),
-        RuntimeError("write() failed: No space left on device"),  # as ArrayRecord says it
+        RuntimeError("write() failed: No space left on device"),  # the message of ArrayRecord
         PermissionError(13, "Permission denied"),
     ],
 )
@@ -211,7 +211,7 @@ def offline(monkeypatch):
         ("pictures/", ["a path must exist"]),
         ("", []),
         ("a/b/c", []),
-        ("food101:9.9.9", ["only: "]),  # which versions there are
+        ("food101:9.9.9", ["only: "]),  # The error lists the existing versions.
         ("food101/small", ["BuilderConfig small not found"]),
     ],
 )
@@ -239,7 +239,7 @@ def test_prepared_set_is_read_without_its_builder_code(load, labelled, tmp_path,
     assert len(load("", name="coco/2017", dir=str(tmp_path))) == 24
 
 
-# Public data.
+# Published data sets whose splits, classes and images are known.
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_flickr_photographs_are_read_as_unlabelled_images(load, public):
     assert not opened.labelled and opened.num_classes == 0 and not opened.one_size
 
 
-# What other builders have.
+# Images as other TFDS builders may store them.
 
 
 class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -141,7 +141,7 @@ def bring(name, kind, tmp_path):
     if kind == "archive":
         return tarball(one, tmp_path / f"{one.inner}.tar.gz")
     files = gzipped(one.files) if kind == "gz" else one.files
-    if kind == "idx":  # as some copies spell it
+    if kind == "idx":  # Some copies of MNIST have "." instead of "-" in file names.
         files = {re.sub("-(idx.)", r".\1", file): data for file, data in files.items()}
     unpack(tmp_path / "mine" / one.inner, files)
     return tmp_path / "mine"
@@ -334,7 +334,7 @@ def test_published_files_are_downloaded_and_checked_without_data_path(tmp_path, 
 
 def test_download_error_without_a_network_suggests_data_path(tmp_path, monkeypatch):
     serve(monkeypatch, requests.ConnectionError("no route to host"))
-    # TFDS would repeat the request.
+    # Fail if TFDS requests the file again after the first error.
     monkeypatch.setattr(requests.Session, "get", lambda *_, **__: pytest.fail("asked again"))
     message = "cannot download 'cifar10': no route.*/cifar-10-binary.tar.gz, and name .* data.path"
     with pytest.raises(UserError, match=message) as error:

@@ -23,7 +23,8 @@ from jaxssl.data.splits import Source, read_classes
 pytestmark = pytest.mark.fast
 
 TRAIN, TEST = 1297, 500
-SIZES = [(90, 70), (64, 100), (120, 120), (71, 200), (99, 98), (80, 81), (150, 66)]  # width, height
+# (width, height) of each picture.
+SIZES = [(90, 70), (64, 100), (120, 120), (71, 200), (99, 98), (80, 81), (150, 66)]
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +98,11 @@ def test_split_spec_selects_the_expected_examples_in_order(directory, digits, sp
     assert (len(source), source.shape, source.num_classes) == (len(labels), (8, 8, 1), 10)
     assert source.labelled and source.one_size and source.split == split
     assert source.describe() == f"digits, {split}: {len(labels)} images of 8x8x1, 10 classes"
-    actual = source.images(99)  # of one size: stays 8
+    actual = source.images(99)  # Images of one size are not resized to 99.
     assert (actual.dtype, source.labels.dtype) == (np.uint8, np.int32)
     np.testing.assert_array_equal(actual, images)
     np.testing.assert_array_equal(source.labels, labels)
-    indices = np.random.default_rng(0).integers(len(labels), size=30)  # some of them twice
+    indices = np.random.default_rng(0).integers(len(labels), size=30)  # with repeated indices
     examples = source.read(indices)
     assert [example.label for example in examples] == labels[indices].tolist()
     pixels = np.stack([np.asarray(example.input) for example in examples])

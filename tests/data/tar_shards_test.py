@@ -16,7 +16,7 @@ from jaxssl.data.source import load_splits
 from jaxssl.training import config
 
 pytestmark = pytest.mark.fast
-PICTURES = 12  # of a shard
+PICTURES = 12  # number of pictures in a shard
 
 
 def picture(value, size=8):

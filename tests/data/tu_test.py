@@ -238,7 +238,7 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
         of_tu(path and tmp_path / path, prepared, **changes)
 
 
-# The counts are published ones, see shared/data/README.md.
+# Published counts, see shared/data/README.md.
 @pytest.mark.skipif(not TU.exists(), reason="needs the sets of the TU collection")
 @pytest.mark.parametrize(
     ("name", "labels", "nodes", "edges", "tags"),

@@ -26,7 +26,7 @@ def load(prepared):
     return video_cases.loader(prepared)
 
 
-# Layouts, by the names of the files.
+# Layouts of folders of frames, given by file names.
 
 
 @pytest.mark.parametrize("around", ["", "pack/"])
@@ -95,7 +95,7 @@ def test_unknown_video_folder_layouts_are_rejected(names, parts):
     assert video.HASH_SUFFIX not in message[0]
 
 
-# Folders of frames, prepared and read.
+# Data sets that are prepared from folders of frames.
 
 
 def test_video_frames_are_centre_cropped_to_the_frame_size(load, tmp_path):
@@ -164,7 +164,7 @@ def test_flow_frames_become_two_channels(load, tmp_path):
     assert c == "a"
 
 
-# What cannot be read.
+# Clips that cannot be read.
 
 
 BAD = [
@@ -204,7 +204,7 @@ def test_unpaired_optical_flow_frame_is_rejected(load, tmp_path):
 
 def test_clips_above_the_byte_limit_are_rejected(load, tmp_path, monkeypatch):
     monkeypatch.setattr(frames, "MAX_CLIP", 2**20)
-    shape = (512, 512, 3)  # three quarters of it
+    shape = (512, 512, 3)  # three quarters of MAX_CLIP bytes
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
     unpack(tmp_path, several("a/1", "b/1") | white)
     message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or reduce data.frame_size"
@@ -246,11 +246,11 @@ def test_frame_folders_of_prepared_videos_are_not_listed_again(load, tmp_path, m
     monkeypatch.setattr(video, "arrange", None)
     assert load(tmp_path).data_dir == before
     (tmp_path / "a/1/f8.png").unlink()
-    with pytest.raises(TypeError):  # another set, which calls it
+    with pytest.raises(TypeError):  # The changed folder is listed again by `arrange`, here None.
         load(tmp_path)
 
 
-# Windows.
+# Windows of frames.
 
 
 def numbered(count):
@@ -275,7 +275,7 @@ def test_evaluation_window_is_centred_and_repeats_short_clips(t, count, stride, 
     actual = clips.read_window(numbered(t), count, stride)
     assert actual.shape == (count, 2, 2, 3) and actual.dtype == np.uint8
     np.testing.assert_array_equal(actual, numbered(t)[expected])
-    if t < (count - 1) * stride + 2:  # there is nothing to draw
+    if t < (count - 1) * stride + 2:  # Only one start frame is possible.
         drawn = clips.read_window(numbered(t), count, stride, np.random.default_rng(0))
         np.testing.assert_array_equal(drawn, actual)
 

@@ -41,7 +41,7 @@ def video(format="mp4", codec="mpeg4", pictures=None):
         stream = container.add_stream(codec, rate=8)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.bit_rate = 4_000_000
-        container.start_encoding()  # or a file without frames would be empty
+        container.start_encoding()  # writes the header, even without frames
         for pixels in shown_frames() if pictures is None else pictures:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode())
@@ -90,7 +90,7 @@ def test_video_frames_are_resized_to_the_configured_size():
 def test_video_rotation_metadata_is_applied():
     """The matrix of its track says: a quarter clockwise."""
     data = video("mov")
-    assert data.count(IDENTITY) == 2  # of the whole, and of the track
+    assert data.count(IDENTITY) == 2  # matrices of the movie and of its track
     head, _, tail = data.rpartition(IDENTITY)
     clip = frames._decode_video(head + QUARTER + tail, HEIGHT)
     turned = np.rot90(shown_frames(), -1, (1, 2))
@@ -114,7 +114,7 @@ def test_playlist_is_rejected_as_video(tmp_path):
     [
         (lambda: b"", NO_VIDEO),
         (lambda: b"text" * 50, NO_VIDEO),
-        (lambda: video()[:-400], NO_VIDEO),  # without its table
+        (lambda: video()[:-400], NO_VIDEO),  # the index at the end is cut off
         (lambda: video("mpegts"), NO_VIDEO),
         (sound, "has no pictures, only sound or data"),
         (lambda: video("avi", pictures=()), "has no frames that can be decoded"),

@@ -26,7 +26,7 @@ def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_pre
     scores = module.evaluate(*FEATURES)
     results = module.protocol.run(EvalContext(FEATURES), seed=0)
     assert {r.metric: r.value for r in results}.items() <= scores.items()
-    # Lists and float64 arrays are accepted too.
+    # Also pass lists and float64 arrays.
     lists = [FEATURES.train.astype(np.float64), FEATURES.train_labels.tolist(), *FEATURES[2:]]
     assert module.evaluate(*lists) == scores
 

@@ -119,7 +119,7 @@ def test_published_corrupted_sets_are_read_by_corruption_and_severity(name, fold
     assert list(opened) == KEYS
     for key in READ:
         images, labels = opened[key]()
-        # Pictures in folders come class by class.
+        # Sets of picture folders are read class by class.
         order = np.argsort(LABELS, kind="stable") if name == "ImageNet-C" else np.arange(4)
         np.testing.assert_array_equal(images[:], images_of(*key, images.shape[1])[order])
         classes = np.array(SETS[name][1])[labels]

@@ -15,7 +15,7 @@ from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import diagnostics, knn, noise
 from jaxssl.training import collapse
 
-SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`
+SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # arguments of `labelled`
 
 
 def verdict(features):
@@ -34,7 +34,7 @@ def exp_entropy(values):
 
 @pytest.mark.parametrize("shape", [(60, 8), (8, 60), (20, 20)])
 def test_rankme_equals_the_entropy_of_the_singular_values(shape):
-    features = gaussian(*shape) + 2  # not centred
+    features = gaussian(*shape) + 2  # The mean is not zero.
     expected = exp_entropy(linalg.svdvals(features.astype(float)))
     assert collapse.rankme(features) == pytest.approx(expected, rel=1e-4)
     assert collapse.rankme(1e3 * features) == pytest.approx(expected, rel=1e-4)
@@ -69,7 +69,7 @@ def test_lidar_measures_directions_shared_by_views():
 
 
 def test_lidar_of_features_of_any_scale_is_finite():
-    views = gaussian(2, 20, 30)  # fewer than the dimensions
+    views = gaussian(2, 20, 30)  # fewer images than dimensions
     assert 1 <= collapse.lidar(1e9 * views) <= 19
     assert collapse.lidar(np.ones((2, 5, 4))) == 0
     assert collapse.lidar(views, delta=1e9) == pytest.approx(collapse.lidar(views, delta=1e6))
@@ -306,7 +306,7 @@ def test_noisy_knn_accuracy_falls_to_chance_with_large_noise(monkeypatch):
     assert rows[0].std == 0
     assert rows[0].value > 60
     assert 10 < rows[2].value < 45
-    assert rows[2].std > 0  # every draw has other noise
+    assert rows[2].std > 0  # noise differs between draws
     for row, stddev in zip(rows, preset["stddevs"], strict=True):
         expected = {**preset, "preset": "cifar_simclr", "stddev": stddev, "images": 60}
         assert row.details == expected

@@ -34,7 +34,7 @@ def test_pictures_of_a_folder_and_an_archive_have_the_embeddings_of_their_pixels
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "tiff"])
 def test_pictures_are_rotated_by_exif_orientation_before_they_are_embedded(tmp_path, format):
     pixels = np.zeros((6, 9), np.uint8)
-    pixels[:, 6:] = 255  # a white part on the right
+    pixels[:, 6:] = 255  # White columns on the right show the orientation.
     exif, out = Image.Exif(), io.BytesIO()
     exif[274] = 6  # A quarter turn to the right moves the white part to the bottom.
     Image.fromarray(pixels).save(out, format, exif=exif)

@@ -62,8 +62,8 @@ def test_episode_has_distinct_classes_and_examples():
         labels = LABELS[episode]
         assert (labels == labels[:, :1]).all()
         assert len(set(labels[:, 0])) == 3
-    assert set(indices.ravel()) == set(range(len(LABELS)))  # all have their turn
-    assert set(indices[:, :, 0].ravel()) == set(range(len(LABELS)))  # in the support too
+    assert set(indices.ravel()) == set(range(len(LABELS)))  # every example is drawn
+    assert set(indices[:, :, 0].ravel()) == set(range(len(LABELS)))  # each is also drawn as a shot
 
 
 def test_classes_with_too_few_examples_are_not_drawn_for_episodes():

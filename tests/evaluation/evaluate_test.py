@@ -404,7 +404,7 @@ def test_suite_reports_wins_and_means_of_each_encoder():
         if value is not None
     ]
     columns = {column.header: list(column.cells) for column in suite.table(made, rows).columns}
-    assert columns["wins"] == ["2", "2", "0"]  # equal figures of two decimals both win
+    assert columns["wins"] == ["2", "2", "0"]  # encoders with equal rounded results both win
     assert columns["mean"] == ["60.00", "60.00", "–"]
     cells = {name.partition("\n")[0]: values for name, values in columns.items()}
     assert [cells[name] for name in ("encoder", *"ABC")] == [

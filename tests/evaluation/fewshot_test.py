@@ -95,7 +95,7 @@ def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
         assert row.details == {"preset": "default", "shots": shots, **settings}
 
 
-FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 12 shots: 8 fit a candidate, 4 choose
+FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 4 of 12 shots validate
 FEATURES.test_labels[:30:3] = 1  # the classes of the test set differ in size
 
 
@@ -167,13 +167,13 @@ def test_elevater_epoch_covers_every_example_without_a_batch_of_size_one(n, size
         assert len(set(used)) == len(used) == sum(expected)
     real = (result.reshape(30, len(expected), -1) >= 0).sum(axis=2)
     np.testing.assert_array_equal(real, [expected] * 30)
-    assert set(result.ravel()) - {-1} == set(range(n))  # nobody is left out for good
+    assert set(result.ravel()) - {-1} == set(range(n))  # every example is used in some epoch
 
 
 def test_hyper_parameter_search_tries_the_learning_rates_and_decays_of_elevater():
     """A plain loop per rate, as published: 7 decays, then neighbours of the best so far."""
     grid = np.logspace(-6, 6, 97)
-    table = np.random.default_rng(0).integers(0, 5, (4, 97))  # many ties
+    table = np.random.default_rng(0).integers(0, 5, (4, 97))  # scores with many ties
     lr = (0.1, 0.2, 0.3, 0.4)
     tried = [[] for _ in lr]
 
@@ -188,7 +188,7 @@ def test_hyper_parameter_search_tries_the_learning_rates_and_decays_of_elevater(
     best = (-1, None, None)
     for i in range(4):
         order = list(range(0, 97, 16))
-        peak = max(order, key=lambda place: table[i, place])  # max takes the first of equals
+        peak = max(order, key=lambda place: table[i, place])  # max takes the first
         for span in (8, 4, 2, 1):
             around = [max(peak - span, 0), min(peak + span, 96)]
             order += around
@@ -215,7 +215,8 @@ def test_elevater_hyper_parameters_are_chosen_on_the_shots_only():
 def test_elevater_validation_shots_cover_every_class_and_are_not_trained_on(monkeypatch):
     n, classes = 60, 3
     labels = np.arange(n) % classes
-    number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)  # a row tells which
+    # Each row holds its index.
+    number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)
     seen = []
 
     def spy(train, test, *args, start, momentum):
@@ -242,7 +243,7 @@ def test_elevater_is_deterministic_given_the_seed():
 
 def test_elevater_is_invariant_to_scale_offset_and_dead_features():
     """BatchNorm takes them away, so the choice and the answers are the same."""
-    scale = np.float32([8, 4, 2, 1, 16, 2, 1])  # powers of two: not even rounding differs much
+    scale = np.float32([8, 4, 2, 1, 16, 2, 1])  # Scaling by powers of two does not round.
 
     def changed(rows):
         return np.where(np.arange(7) < 6, rows * scale + 1, 3).astype(np.float32)
@@ -271,8 +272,9 @@ def test_elevater_accepts_class_numbers_with_gaps():
     unseen = np.where(np.arange(240) < 120, features.test_labels, 5)
     result = probe(features._replace(test_labels=unseen), lr=(0.1,))
     np.testing.assert_array_equal(result.accuracy, [50, 50])
-    np.testing.assert_allclose(result.mean_per_class, [75, 75])  # three of four classes
-    some = np.flatnonzero(features.test_labels != 7)  # a class of training that is not tested
+    # Mean over classes: 3 of 4 are right.
+    np.testing.assert_allclose(result.mean_per_class, [75, 75])
+    some = np.flatnonzero(features.test_labels != 7)  # class 7 is only in training
     fewer = features._replace(test=features.test[some], test_labels=features.test_labels[some])
     np.testing.assert_allclose(probe(fewer, lr=(0.1,)).mean_per_class, [100, 100])
 

@@ -49,7 +49,7 @@ def test_fine_tuning_search_trains_and_validates_on_disjoint_training_images(con
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     scores = finetune.evaluate(images_of(context), training=None, **SEARCH)
-    assert (scores.lr, scores.weight_decay) == (0.2, 0.0)  # the first of equals
+    assert (scores.lr, scores.weight_decay) == (0.2, 0.0)  # both decays score 100: the first wins
     assert scores.accuracy["top1"] == scores.accuracy["mean_per_class"] == 100
     assert [(p["lr"], p["weight_decay"]) for p in scores.grid] == [
         (lr, decay) for lr in (0.1, 0.2, 0.3) for decay in (0.0, 0.5)
@@ -147,7 +147,7 @@ def test_fine_tuning_learns_and_reports_its_settings(context, monkeypatch):
     monkeypatch.setitem(finetune.PRESETS, "quick", quick)
     context = context._replace(encoder=flat_encoder())
     before = jax.tree.map(np.array, context.encoder.variables)
-    with jax.numpy_dtype_promotion("standard"):  # optax' Adam
+    with jax.numpy_dtype_promotion("standard"):  # optax.adam needs promotion.
         rows = finetune.run(context, seed=0)
     assert same(before, context.encoder.variables)
     assert [row.metric for row in rows] == [
@@ -158,7 +158,7 @@ def test_fine_tuning_learns_and_reports_its_settings(context, monkeypatch):
     details = json.loads(json.dumps(rows[0].details))
     assert (details["preset"], details["batch_size"], details["lr"]) == ("quick", 30, 0.02)
     assert [point["lr"] for point in details["grid"]] == [1e-6, 0.02]
-    assert rows[0].value > 50  # chance is 10
+    assert rows[0].value > 50  # chance level is 10 %
     assert rows[1].value >= rows[0].value
 
 

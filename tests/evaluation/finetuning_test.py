@@ -36,7 +36,8 @@ def train(data_dir):
 def frozen(mesh):
     """An encoder, settings and tuner of a linear layer; a batch holds all of `train`."""
     encoder = tiny_encoder()
-    encoder = encoder._replace(inputs=encoder.inputs._replace(crop=0.75))  # without training
+    # Training views are not cropped centrally.
+    encoder = encoder._replace(inputs=encoder.inputs._replace(crop=0.75))
     training = Training(
         batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
     )._replace(head_lr=2.0)
@@ -70,7 +71,7 @@ def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
     classifier = tuner.fit(train, **HYPER)
     np.testing.assert_allclose(classifier.head["kernel"], kernel, atol=1e-5)
     np.testing.assert_allclose(classifier.head["bias"], bias, atol=1e-5)
-    assert classifier.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
+    assert classifier.loss == pytest.approx(loss, rel=1e-5)  # one batch is a whole epoch
 
 
 def test_frozen_backbone_keeps_parameters_and_batch_norm_statistics_to_the_bit(frozen, train):
@@ -79,7 +80,7 @@ def test_frozen_backbone_keeps_parameters_and_batch_norm_statistics_to_the_bit(f
     assert same(classifier.variables, encoder.variables["net"])
     state = finetuning._init(encoder, training, 10, jax.random.key(0), encoder.variables["net"])
     shapes = {np.shape(x) for x in jax.tree.leaves(state.opt_state)}
-    assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
+    assert shapes <= {(), (6, 10), (10,)}  # optimiser state of the linear layer only
 
 
 def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train, mesh):
@@ -159,7 +160,7 @@ def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen,
     encoder, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
     tuner = finetuning.make_tuner(encoder, training, 10, mesh)
-    classifiers = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
+    classifiers = list(tuner.epochs(train, **HYPER, every=2))  # an epoch has two batches of 20
     assert len(classifiers) == 3
     assert same(classifiers[-1].head, tuner.fit(train, **HYPER).head)
     assert not same(classifiers[0].head, classifiers[1].head)
@@ -307,12 +308,12 @@ def test_cutmix_pastes_a_box_with_the_aspect_ratio_of_the_image():
         [image], [[share]] = map(np.asarray, mixed(jax.random.key(seed)))
         pasted = image[:, :, 0] == 0
         height, width = pasted.any(axis=1).sum(), pasted.any(axis=0).sum()
-        assert pasted.sum() == height * width  # one box
+        assert pasted.sum() == height * width  # The pasted pixels are one box.
         assert share == pytest.approx(1 - pasted.mean(), abs=1e-6)
         inside = not (pasted[[0, -1]].any() or pasted[:, [0, -1]].any())
         if inside and height:
             whole += 1
-            assert abs(width - 3 * height) <= 6  # both are rounded to even numbers
+            assert abs(width - 3 * height) <= 6  # Both sides are rounded to even numbers.
     assert whole >= 3
 
 
@@ -367,7 +368,7 @@ def test_linear_probe_on_random_crops_does_not_change_the_encoder(
     before = jax.tree.map(np.array, encoder.variables["net"])
     blank = Features(*[np.zeros((0, 0))] * 4)
     context = EvalContext(blank, train, test, encoder=encoder, size=SIZE, mesh=mesh)
-    with jax.numpy_dtype_promotion("standard"):  # optax' Adam
+    with jax.numpy_dtype_promotion("standard"):  # optax.adam needs promotion.
         top1, top5 = linear.run(context, seed=0, preset=preset)
     assert same(before, encoder.variables["net"])
     assert (top1.metric, top5.metric) == ("linear_top1", "linear_top5")

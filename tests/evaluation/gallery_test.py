@@ -25,7 +25,7 @@ from jaxssl.training.config.method import make_crops
 RATIO = (3 / 4, 4 / 3)
 STILL = {"augment.flip": "0.0", "augment.jitter": "0.0", "augment.grayscale": "0.0"}
 STILL |= {"augment.blur": "0.0"}
-SIZES = [(40, 30), (33, 64), (51, 50), (20, 90)]  # width, height
+SIZES = [(40, 30), (33, 64), (51, 50), (20, 90)]  # (width, height) of each picture
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training
     images = [rng.integers(0, 256, (n, 2, 2, 1), np.uint8) for n in (12, 7)]
     labels = [rng.permutation(n) % k for n, k in ((12, 5), (7, 3))]
     data = Arrays(images[0], labels[0], images[1], labels[1])
-    nearest = np.array([8, 3, 5, 1, 0, 11, 2])  # of each test example
+    nearest = np.array([8, 3, 5, 1, 0, 11, 2])  # index of each test image's neighbour
     features = Features(np.eye(12), data.train_labels, np.eye(12)[nearest], data.test_labels)
     monkeypatch.setattr(gallery, "_map", lambda features, seed: features[:, :2] + seed)
     views = {"views": rng.integers(0, 256, (2, 2, 2, 2, 1), np.uint8)}

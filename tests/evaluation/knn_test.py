@@ -43,7 +43,7 @@ def knn_oracle(features, **hyper):
     return {"knn_top1": 100 * hit[:, 0].mean(), "knn_top5": 100 * hit.any(axis=1).mean()}
 
 
-# ---- Predictions of the public codes.
+# ---- Compared with predictions of public implementations.
 
 
 @pytest.mark.parametrize("preset", knn.PRESETS)
@@ -66,7 +66,7 @@ def test_knn_uses_all_examples_if_there_are_fewer_than_k():
     np.testing.assert_array_equal(result, GOLDEN["ranking/k_above_bank"])
 
 
-# ---- The loop.
+# ---- Compared with a float64 loop.
 
 
 @pytest.mark.parametrize("k", [1, 5, 60, 1000])
@@ -136,7 +136,7 @@ def test_knn_similarity_is_equal_for_parallel_features():
     np.testing.assert_allclose(similarity, 1, atol=1e-6)
 
 
-# ---- What banks and labels may look like.
+# ---- Unusual banks and labels.
 
 
 def test_knn_accepts_features_of_any_finite_norm():
@@ -204,7 +204,7 @@ def test_knn_accuracy_is_100_for_a_single_class():
     assert scores == {"knn_top1": 100, "knn_top5": 100}
 
 
-# ---- What is refused.
+# ---- Arguments that are refused.
 
 
 def last(value):

@@ -39,7 +39,8 @@ def run(data_dir, tmp_path_factory):
     """The workdir of a tiny run of MMCL, and its gallery."""
     settings = config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])  # t-SNE takes long
+        # Replaces t-SNE, which is slow.
+        patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])
         train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
         workdir = shared_run(tmp_path_factory, "mmcl", train)
     with np.load(workdir / "gallery.npz") as file:
@@ -126,7 +127,8 @@ def test_hardest_negatives_have_the_stored_cosines_and_labels(run, embed, data_d
 def test_shown_support_vectors_are_ordered_by_weight(run, embed):
     _, arrays = run
     place, alpha, bound = arrays["svm_place"], arrays["svm_alpha"], float(arrays["svm_C"])
-    assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])  # the schedule at step 4
+    # The values that the schedules have at step 4.
+    assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])
     np.testing.assert_array_equal(place < 0, np.isnan(alpha))
     first, second, _ = loss_inspection.SHOWN
     at_bound, support, zero = np.split(alpha, [first, first + second], axis=1)

@@ -34,7 +34,7 @@ def make_encoder(net, size=32):
     return PretrainedEncoder(encoder, variables, Inputs(size, 3), lambda seed: variables, metadata)
 
 
-# Normals and angles.
+# Surface normals and the angles between them.
 
 
 @pytest.mark.fast
@@ -43,7 +43,7 @@ def test_normals_from_depth_are_exact_on_planes_and_close_on_spheres(seed):
     _, depth, expected = render(seed, 480, 640, sn.NYU, spheres=0)
     actual = sn.from_depth(depth)
     known = np.isfinite(actual[..., 0])
-    assert known[5:-5, 5:-5].all() and known.sum() == 470 * 630  # the border is not known
+    assert known[5:-5, 5:-5].all() and known.sum() == 470 * 630  # border pixels have no normal
     assert sn.angles(actual, expected).max() < 1e-3
     _, depth, expected = render(seed, 480, 640, sn.NYU, spheres=1)
     assert np.median(sn.angles(sn.from_depth(depth), expected)[depth[known] < 4]) < 0.5
@@ -81,7 +81,7 @@ def test_angles_between_normals_and_their_summary_equal_numpy():
         assert scores[f"normals_within_{limit}"] == pytest.approx(100 * share)
 
 
-# The network.
+# Feature maps and pyramid pooling of the network.
 
 
 @pytest.mark.parametrize("settings", [{"depth": 18}, {"depth": 26, "stem": "imagenet"}], ids=str)
@@ -136,7 +136,7 @@ def test_dense_head_training_changes_the_backbone_only_if_not_frozen(frozen):
     np.testing.assert_array_equal(predicted, again(examples[0][0], (32, 48)))
 
 
-# The protocol.
+# The protocol `normals`.
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_nyu_depth_of_tfds_gives_normals_from_its_depth(tmp_path, monkeypatch):
     [(picture, target)] = sn.read(test, np.array([0]), data)
     image, _, expected = render(2, 480, 640, sn.NYU)
     np.testing.assert_array_equal(picture, image)
-    assert np.median(sn.angles(target, expected)) < 0.5  # depth is float16
+    assert np.median(sn.angles(target, expected)) < 0.5  # depth is stored as float16
     monkeypatch.setattr(dense_head, "KMeans", lambda k, random_state: Means(k))
     rows = evaluate(make_encoder(resnet.net(depth=18, width=4)), data, tmp_path / "o", monkeypatch)
     assert 0 < rows["normals_median_angle"]["value"] < 90

@@ -155,7 +155,7 @@ def test_candidate_is_worse_only_by_more_than_a_standard_error(lost, won, worse)
     [
         (((0, 10), (4, 16)), 0.1, 2),
         (((0, 3), (2, 14), (4, 17)), 1.0, 3),
-        (((0, 3), (0, 4), (0, 14), (0, 5), (0, 20)), 10.0, 4),  # ends when accuracy drops
+        (((0, 3), (0, 4), (0, 14), (0, 5), (0, 20)), 10.0, 4),  # search stops after the drop
     ],
 )
 def test_strongest_regularisation_within_a_standard_error_of_the_best_is_chosen(
@@ -167,7 +167,7 @@ def test_strongest_regularisation_within_a_standard_error_of_the_best_is_chosen(
     def regression(examples, used, *, C, start, **settings):
         tried.append(C)
         labels = np.ones(20, int)
-        labels[slice(*right[strengths.index(C)])] = 0  # the true label
+        labels[slice(*right[strengths.index(C)])] = 0  # 0 is the true label
         return logistic_regression.Fit(np.eye(2)[labels], np.zeros(2), 0.0, len(tried))
 
     monkeypatch.setattr(logistic_regression, "regression", regression)
@@ -222,7 +222,7 @@ def measures_oracle(embeddings):
 @pytest.mark.parametrize("num_views", [1, 2, 3])
 def test_collapse_metrics_match_their_definitions(num_views):
     z = np.random.default_rng(0).normal(0.3, 1, (num_views, 5, 4)).astype(np.float32)
-    z += z[:1]  # views of an example resemble each other
+    z += z[:1]  # The views of an example become similar.
     assert measures(z) == pytest.approx(measures_oracle(z), rel=1e-4, abs=1e-5)
 
 

@@ -137,7 +137,7 @@ def whole():
 @pytest.mark.parametrize(
     ("train", "test"),
     [
-        (range(40), range(40)),  # the same, opened twice
+        (range(40), range(40)),  # train and test have the same examples
         (range(30), range(30, 40)),
         (range(30), range(20, 40)),
         (range(40), range(10)),

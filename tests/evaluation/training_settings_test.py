@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 )
 def test_fine_tuning_rate_falls_at_milestones_and_rises_in_the_warmup(settings, expected):
     resolved = finetuning.resolve(Training(**settings, epochs=3, batch_size=10), 40, 1)
-    rates = finetuning.learning_rates(resolved, 3.0, 40)  # four steps an epoch
+    rates = finetuning.learning_rates(resolved, 3.0, 40)  # an epoch has four steps
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 

@@ -22,7 +22,7 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-# Retrieval.
+# Retrieval between images and captions.
 
 
 def pairs(n=12, d=5, noise=1.0, seed=0):
@@ -93,8 +93,8 @@ def test_captions_protocol_evaluates_all_captions_of_the_test_images():
     n, length, d = 11, 3, 6
     rng = np.random.default_rng(0)
     texts = rng.integers(1, 50, (n, 5, length)).astype(np.int32)
-    texts[0, 3:] = texts[0, :2]  # of three
-    texts[1] = texts[1, :1]  # of one
+    texts[0, 3:] = texts[0, :2]  # Image 0 has three distinct captions.
+    texts[1] = texts[1, :1]  # Image 1 has one distinct caption.
     texts[3, 0] = texts[2, 0]
     table, images, seen = draw(50, d, seed=1), draw(n, d), []
 
@@ -114,7 +114,7 @@ def test_captions_protocol_evaluates_all_captions_of_the_test_images():
         assert (row.std, row.unit, row.details) == (None, "%", details)
 
 
-# Zero-shot.
+# Zero-shot classification.
 
 
 def accuracy(images, labels, of_classes):

@@ -41,7 +41,8 @@ PMAPPED = [c for c in DEFAULTS if c.name in ("barlow_twins", "mmcl", "nt_xent", 
 long = pytest.mark.long
 KINDS = sorted({kind for case in CASES for kind in kinds(case)})
 RINGS = [c for c in PROGRAMS if "ring" in c.parameters()]
-PLAIN_RINGS = [c for c in RINGS if c.name in ("clip", "tcl") and not c.hyper]  # check_vma=False
+# Losses that are also tested with check_vma=False.
+PLAIN_RINGS = [c for c in RINGS if c.name in ("clip", "tcl") and not c.hyper]
 
 
 def with_entry(value: float, *rows: tuple[int, int]) -> np.ndarray:
@@ -458,7 +459,7 @@ def test_two_array_loss_traces_to_the_same_program_as_the_mean_over_anchors(name
 
     def program(loss) -> str:
         jaxpr = jax.make_jaxpr(loss)(*z)
-        return re.sub(r"0x\w+", "", str(jaxpr))  # without the addresses of functions
+        return re.sub(r"0x\w+", "", str(jaxpr))  # Remove the memory addresses of functions.
 
     def mean(z1, z2):
         pairs = pair_views([z1, z2]) if name in VIEWS_ON_ARRAYS else pair_towers(z1, z2)

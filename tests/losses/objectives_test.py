@@ -197,7 +197,7 @@ def test_auc_cl_trains_the_targets_a_and_b():
     for name in "ab":
         assert len({float(p[name]) for p in learned}) == STEPS
     (_, _, metrics), *_ = trained("auc_cl", 0)[1]
-    np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # the value that the step used
+    np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # value before the update
 
 
 def test_learn_option_selects_the_trained_hyper_parameters():
@@ -358,7 +358,7 @@ def test_loss_of_an_empty_batch_is_zero(name):
     assert value == 0 and gradient.shape == (0, 3)
 
 
-AT = {"temperature": lambda step: 1.0}  # a schedule
+AT = {"temperature": lambda step: 1.0}  # a schedule that is constant
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def presets() -> dict[str, tuple[str, dict]]:
     return actual
 
 
-# Settings that no preset has.
+# Further settings to test, which no preset has.
 FURTHER = {
     "mmcl-tanh": ("mmcl", {"kernel": "tanh", "gamma": 2.0, "eta": 0.7}),
     "mmcl-linear": ("mmcl", {"kernel": "linear", "num_steps": 7, "accelerated": False}),
@@ -418,7 +418,7 @@ def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(
     index = jnp.arange(8, dtype=jnp.int32)
     pairs = pairs_for(name, jnp.asarray(embeddings()), index, hyper.get("rate", ""))
     value, _, _ = objective.loss(pairs, params, memory, step=0, key=jax.random.key(0))
-    if name in ("decl", "sogclr"):  # memory decides some arguments of the loss
+    if name in ("decl", "sogclr"):  # some arguments come from memory
         assert np.isfinite(value)
     else:
         np.testing.assert_allclose(value, loss_of(name)(pairs, **hyper).mean(), rtol=1e-6)
@@ -477,7 +477,7 @@ def test_learned_scale_of_decl_starts_at_the_given_temperature():
     close(made("decl", **preset)[1]["logit_scale"], np.log(1 / 0.07))
     assert made("decl", **LEARNED | {"learn_scale": False})[1] == {}
 
-    def expected(scale):  # float64
+    def expected(scale):  # expected value in float64
         rate = np.exp(np.linspace(-1.0, 1.0, 6))
         pairs = pair_towers(*jnp.asarray(embeddings(b=6)))
         return oracles.decl(pairs, rate, weight=0.5, temperature=np.exp(-scale)).mean()

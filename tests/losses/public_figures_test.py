@@ -207,7 +207,7 @@ def test_loss_and_gradient_equal_the_public_implementation(case):
         expected = public.get(f"grad_{letter}{i}", public.get(f"grad_h{i}"))
         if expected is None:
             continue
-        if letter == "z" and "halfnorm" not in case:  # nothing is normalised inside the ball
+        if letter == "z" and "halfnorm" not in case:  # halfnorm embeddings are not normalised
             expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
         if expected.shape != actual.shape:
             actual = actual[:, : expected.shape[1]]
@@ -318,7 +318,7 @@ def test_three_steps_of_sogclr_and_isogclr_equal_libauc(name):
     with jax.enable_x64(True):
         params, memory = objective.init(jax.random.key(0), 16, 16)
         memory = jax.tree.map(lambda x: x.astype(jnp.float64), memory)
-        if "temperature" in memory:  # 0.1 in double precision
+        if "temperature" in memory:  # Replace the float32 value of 0.1.
             memory["temperature"] = jnp.full(16, 0.1, jnp.float64)
 
         @jax.jit

@@ -186,7 +186,7 @@ def test_gradient_accumulation_applies_batch_norm_to_each_chunk():
     jax.tree.map(close, after.batch_stats, mean)
 
 
-@jax.numpy_dtype_promotion("standard")  # flax raises BatchNorm's sums to float32
+@jax.numpy_dtype_promotion("standard")  # Flax promotes BatchNorm's sums to float32.
 def test_bfloat16_training_stores_float32_parameters():
     encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
@@ -195,12 +195,12 @@ def test_bfloat16_training_stores_float32_parameters():
     value, gradient, after, z_half = value_of(half, params, carried, batch)
     kept = (value, gradient, after.batch_stats, z_half)
     assert {x.dtype for x in jax.tree.leaves(kept)} == {jnp.dtype("float32")}
-    assert 0 < np.abs(z_half - z).max() < 0.05  # rounded, and not by more than half does
+    assert 0 < np.abs(z_half - z).max() < 0.05  # only the rounding of bfloat16 differs
     np.testing.assert_allclose(value, expected, rtol=2e-2)
     lowered = jax.jit(lambda p, c, b: half.loss(p, c, b, step=0, key=KEY, axis_name=None)[0])
     lines = lowered.lower(params, carried, batch).as_text().splitlines()
     products = [line for line in lines if "dot_general" in line]
-    assert sum("bf16" in line for line in products) == 2  # the networks'; the loss's is float32
+    assert sum("bf16" in line for line in products) == 2  # net and projector; the loss uses float32
     assert any("bf16" not in line for line in products)
 
 

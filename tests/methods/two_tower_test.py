@@ -30,7 +30,7 @@ LENGTH = 5
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
 
 
-# Views
+# Views of images and captions
 
 
 def window(key, image):
@@ -92,7 +92,7 @@ def test_image_view_does_not_depend_on_the_drawn_caption(pair_views):
     np.testing.assert_array_equal(actual, expected)
 
 
-# Method
+# The training scheme `two_tower`
 
 
 TEXT_NET = text.net(vocabulary=20, context=LENGTH, dim=4, layers=1, num_heads=2)

@@ -62,7 +62,7 @@ def test_stem_and_stages_give_feature_maps_of_the_expected_shapes(stem, side, st
 def test_average_pool_equals_the_mean_of_each_square_of_pixels():
     x = jnp.arange(2 * 5 * 7 * 3, dtype=jnp.float32).reshape(2, 5, 7, 3)
     actual = clip_resnet.average_pool(x, 2)
-    assert actual.shape == (2, 2, 3, 3)  # the last row and column are dropped
+    assert actual.shape == (2, 2, 3, 3)  # the odd last row and column are dropped
     for i in range(2):
         for j in range(3):
             square = np.asarray(x)[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
@@ -80,8 +80,8 @@ def test_residual_block_is_the_identity_at_initialisation():
 def test_initialisation_follows_the_released_clip_code():
     net = tiny(width=32)
     params = jax.jit(partial(net.init, train=False))(KEY, IMAGES)["params"]
-    kernel = np.asarray(params["Block_0"]["Conv_1"]["kernel"])  # 3 x 3 x 32 x 32
-    bound = (9 * 32) ** -0.5  # PyTorch's default
+    kernel = np.asarray(params["Block_0"]["Conv_1"]["kernel"])  # shape [3, 3, 32, 32]
+    bound = (9 * 32) ** -0.5  # bound of PyTorch's default initialisation
     assert 0.99 * bound < np.abs(kernel).max() <= bound
     np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.03)
     pool = params["AttentionPool_0"]

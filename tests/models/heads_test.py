@@ -102,7 +102,7 @@ def test_dino_scores_are_cosines_with_the_prototypes(norm_last_layer):
     )
     x = normal(7, 5)
     variables = jax.jit(partial(head.init, train=False))(KEY, x)
-    # The length of the prototypes has no effect.
+    # Scaling the prototypes must not change the scores.
     params = variables["params"] | {"prototypes": 3 * variables["params"]["prototypes"]}
     run = jax.jit(partial(head.apply, train=True))
     out = run(variables, x)

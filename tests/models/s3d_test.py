@@ -167,7 +167,7 @@ def test_s3d_equals_numpy(gating):
     np.testing.assert_allclose(out, x.mean(axis=(1, 2, 3)), rtol=1e-4, atol=1e-4)
 
 
-# Properties of all networks
+# Properties that S3D shares with all networks
 
 
 def test_s3d_factory_passes_gating_and_remat_to_the_module():

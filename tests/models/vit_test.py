@@ -55,7 +55,7 @@ def test_vit_initialisation_follows_moco_v3():
     block = params["Block_0"]
     bounds = {
         "patches": (params["frozen_patches"]["kernel"], 3 * 4 * 4 + 64),
-        "qkv": (block["qkv"]["kernel"], 64 + 64),  # three matrices, each 64 x 64
+        "qkv": (block["qkv"]["kernel"], 64 + 64),  # q, k and v: three matrices of 64 x 64
         "attention_out": (block["attention_out"]["kernel"], 64 + 64),
         "mlp_in": (block["mlp_in"]["kernel"], 64 + 256),
         "mlp_out": (block["mlp_out"]["kernel"], 256 + 64),
@@ -137,7 +137,7 @@ def test_stochastic_depth_scales_have_linear_rates_and_mean_one():
             deviation = math.sqrt(rate * (1 - rate) / n)
             assert abs((drawn == 0).mean() - rate) <= 4 * deviation
             assert abs(drawn.mean() - 1) <= 4 * deviation / (1 - rate) + 1e-6
-    # The columns are uncorrelated up to sampling error.
+    # Drops of different layers and branches are uncorrelated up to sampling error.
     dropped = scales[:, 1:].reshape(n, -1) == 0
     np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(6), atol=4 / math.sqrt(n))
     assert not np.any(vit.depth_scales(KEYS, layers=1, drop_path=0.6) != 1)

@@ -112,7 +112,7 @@ def test_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
 def test_flipped_bit_in_an_exported_file_is_detected(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     whole = path.read_bytes()
-    for place in (len(whole) - 4, whole.index(b"crop") + 8):  # of an array, of the header
+    for place in (len(whole) - 4, whole.index(b"crop") + 8):  # bytes of an array and of the header
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
@@ -207,7 +207,7 @@ def test_changed_header_entry_of_an_exported_file_is_detected(runs, tmp_path, en
     net = load.load_pretrained(runs("convnet")).variables["net"]
     header["digest"] = weights._digest(header, net)
     save_file(arrays, path, {weights.HEADER: json.dumps(header)})
-    loaded = weights.load(path)  # it was the digest that differed
+    loaded = weights.load(path)  # With the right digest, the file loads.
     found = {"strides": loaded.encoder.net.strides, "mean": loaded.inputs.mean}
     found |= {"bf16": loaded.encoder.precision}
     assert found[value] == {"strides": (2, 1), "mean": (0.25,), "bf16": "bf16"}[value]

@@ -186,7 +186,7 @@ def test_config_of_a_weights_folder_sets_what_parameter_names_do_not_tell(tmp_pa
         write_folder(tmp_path / "x", VIT, config=config)
     ).encoder.net
     assert (net.heads, net.epsilon, net.activation) == (4, 1e-3, "quick_gelu")
-    config["num_hidden_layers"] = 3  # Half of a checkpoint has fewer blocks.
+    config["num_hidden_layers"] = 3  # The config asks for more blocks than the file has.
     with pytest.raises(UserError, match="missing: 'blocks.2"):
         jaxssl.load_encoder(write_folder(tmp_path / "x", VIT, config=config))
 

@@ -142,7 +142,7 @@ def test_pickled_dict_keys_of_exponential_hash_time_are_left_out(case, file):
 @pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])
 def test_pickle_errors_do_not_print_nested_values(where, file):
     inner = []
-    for _ in range(60):  # 2^60 in its text
+    for _ in range(60):  # nested list with 2^60 leaves if printed
         inner = [inner, inner]
     value = (inner, 1) if where in ("shape", "strides") else inner
     with pytest.raises(UserError, match="list"):

@@ -56,7 +56,7 @@ def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     with caplog.at_level(logging.INFO, "jaxssl"):
         backbone = weights.load(checkpoint, num_heads=2)
     assert_close(features(backbone, 4), GOLDEN["file/features"])
-    expected = draw_weights("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # bfloat16 in the file
+    expected = draw_weights("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # stored as bfloat16
     kernel = backbone.variables["net"]["params"]["Block_0"]["mlp_out"]["kernel"]
     np.testing.assert_allclose(kernel, expected, rtol=2**-8)
     assert {leaf.dtype for leaf in jax.tree.leaves(backbone.variables)} == {np.dtype(np.float32)}
@@ -370,7 +370,8 @@ def test_input_settings_out_of_range_are_rejected(file):
     }
     for name, (message, *values) in wrong.items():
         for value in values:
-            with pytest.raises(UserError, match=rf"^{name} {message}.*\Z"):  # one line
+            # The message is one line.
+            with pytest.raises(UserError, match=rf"^{name} {message}.*\Z"):
                 weights.load(path, **{name: value})
 
 

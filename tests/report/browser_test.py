@@ -63,7 +63,7 @@ def measure(html: str, tmp_path, scheme: str) -> list[dict]:
     (tmp_path / "frames.html").write_text(f"<!DOCTYPE html><body>{''.join(frames)}</body>")
     options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1400,1000"
     options += f" --blink-settings=preferredColorScheme={SCHEMES.index(scheme)}"
-    options += " --virtual-time-budget=60000"  # until the frames have reported
+    options += " --virtual-time-budget=60000"  # virtual time for all frames to finish
     command = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, (tmp_path / "frames.html").as_uri()], capture_output=True, text=True, timeout=120
@@ -121,4 +121,4 @@ def test_report_page_fits_the_screen_and_is_accessible(page, scheme, tmp_path):
         assert measures["unnamed"] == measures["broken"] == measures["outside"] == 0, measures
         assert measures["dark"] == (scheme == "dark"), measures
         assert not measures["violations"], "\n".join(measures["violations"])
-    assert phone["scrolling"] > 0  # wide tables, in regions of their own
+    assert phone["scrolling"] > 0  # wide tables scroll in their own regions

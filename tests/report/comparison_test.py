@@ -53,7 +53,7 @@ def test_comparison_shows_two_runs_side_by_side(two):
         ["loss.name", "mmcl", "auc_cl"],
     ]
     assert "mmcl (gamma=0.5)" in text and "online" not in text
-    assert out.read_text("utf-8").count("<img") == 3  # k-NN, feature std, effective rank
+    assert out.read_text("utf-8").count("<img") == 3  # plots of k-NN, feature std and rank
     assert "curves of effective rank by epoch: a from 9 to 9; b" in out.read_text("utf-8")
 
 
@@ -94,7 +94,7 @@ def test_comparison_shows_settings_in_full_precision(tmp_path):
 @pytest.mark.parametrize(
     ("config", "row"),
     [
-        ({}, {}),  # runs with the same seed are not independent
+        ({}, {}),  # equal seeds are not averaged in one column
         ({"seed": 1}, {"seed": 1, "step": 80}),
         ({"seed": 1, "epochs": 6}, {"seed": 1}),
     ],
@@ -144,7 +144,7 @@ def test_comparison_has_separate_tables_for_results_on_different_data(two, one, 
             [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]],
         ),
         ([{"unit": "nats"}], [["90.00", "–"], ["–", "95.00"]]),
-        ([{"value": 90.001}], [["90.00", "90.00"]]),  # equal to two decimals: none is best
+        ([{"value": 90.001}], [["90.00", "90.00"]]),  # equal when rounded: none is marked as best
     ],
 )
 def test_comparison_has_a_row_for_each_protocol_preset_and_unit(two, rows, expected):
@@ -242,7 +242,7 @@ RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
         ("", "–"),
         (LOG.replace("begins:", "began:"), "–"),
         (LOG.replace("INFO fin", "INFO resumes at step 5"), "–"),
-        (LOG.replace("03:05:10", "02:00:00"), "–"),  # the clock was set back
+        (LOG.replace("03:05:10", "02:00:00"), "–"),  # the log ends before it begins
         (LOG.replace("2026-01-02 03:05", RESUMES), "–"),
     ],
 )
@@ -261,7 +261,7 @@ def test_runs_with_equal_folder_names_are_shown_by_path(tmp_path, monkeypatch):
     assert tables(Path("out.html"), "results")[1][0] == ["metric", "x/run", "y/run"]
 
 
-# ---- The table of runs.
+# ---- The table that describes the compared runs.
 
 
 def described(workdir):
@@ -298,7 +298,7 @@ def test_run_length_is_in_steps_if_total_steps_replaces_the_epochs(tmp_path, cha
     assert described(tmp_path)["epochs"] == length
 
 
-# ---- The command.
+# ---- The command `jaxssl report`.
 
 
 def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, capsys):

@@ -33,7 +33,7 @@ def test_report_refuses_devices_pipes_and_huge_files_in_a_run(name, kind, tmp_pa
         os.mkfifo(path)
     else:
         with path.open("wb") as file:
-            file.truncate(2**40)  # takes no space on the disk
+            file.truncate(2**40)  # a sparse file, which takes no disk space
     with pytest.raises(UserError, match=name) as error:
         write_page([run])
     assert len(str(error.value).splitlines()) == 1

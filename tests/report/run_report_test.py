@@ -99,7 +99,7 @@ def test_every_result_is_in_the_cell_of_its_metric_and_features(workdir):
 def test_report_has_separate_tables_for_results_that_cannot_be_compared(workdir, field):
     value = 200 if field == "step" else 7 if field == "seed" else "other"
     rows = [{**row, field: value, "value": row["value"] + 10} for row in RESULTS]
-    if field == "step":  # the baselines stand beside both checkpoints
+    if field == "step":  # Baselines have no step and are shown with both checkpoints.
         rows = rows[2:]
     first, second = results_of(workdir, [*RESULTS, *rows])
     assert first == [HEAD, CELLS]
@@ -152,7 +152,7 @@ def test_title_and_facts_of_the_report_describe_the_run(tmp_path, steps, length)
 
 def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(workdir):
     other = [{**row, "protocol": "knn", "metric": "knn_top1", "std": None} for row in RESULTS]
-    later = {**other[2], "step": 200, "value": 120.0}  # a bar is never longer than its track
+    later = {**other[2], "step": 200, "value": 120.0}  # Above 100 %, the bar fills its track.
     grey = [{**row, "protocol": "linear", "unit": "grey levels"} for row in RESULTS]
     rows: list[Any] = [*RESULTS, *other, later, *grey]
     names = "raw", "untrained", "pretrained"
@@ -276,7 +276,7 @@ def test_report_marks_negatives_of_the_class_of_the_anchor(whole):
 def test_alt_text_of_every_picture_names_the_shown_image(tmp_path):
     arrays, rng = gallery_of(10), np.random.default_rng(1)
     for name in ("pairs", "pairs_original", "query", "neighbour", "block"):
-        shape = (*arrays[name].shape[:-3], 10, 6, 3)  # not square
+        shape = (*arrays[name].shape[:-3], 10, 6, 3)  # Only these pictures are 10 x 6.
         arrays[name] = rng.integers(0, 256, shape, np.uint8)
     html = html_of(write(tmp_path / "run", gallery=arrays))
     shown = [(alt, pixels) for alt, pixels in pictures(html) if pixels.shape == (10, 6, 3)]
@@ -352,7 +352,8 @@ def test_training_curves_show_each_metric_by_step(figures):
 
 def test_feature_map_shows_class_points_and_the_class_name_at_their_median(figures):
     arrays = gallery_of(4)
-    arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])  # unequal classes
+    # 7 points are unlabelled.
+    arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])
     gallery.gallery_sections(arrays, {})
     [axes] = figures[0].axes
     for cloud, label in zip(axes.collections, (-1, 0, 1, 2, 3), strict=True):

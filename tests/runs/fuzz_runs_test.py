@@ -42,7 +42,7 @@ DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
 
 pytestmark = pytest.mark.usefixtures("users_promotion")
 
-# ---- Configs.
+# ---- Random overrides and damaged config files.
 
 
 def _keys(tree, prefix=""):
@@ -95,7 +95,7 @@ def test_config_files_of_random_text_load_or_raise_a_one_line_error(below, data)
     outcome("texts of config files", lambda: config.load(path), below)
 
 
-# ---- Workdirs.
+# ---- Damaged files in workdirs.
 
 RESULT = {"protocol": "knn", "metric": "knn_top1", "value": 9.5, "std": None, "unit": "%"}
 RESULT |= {"features": "pretrained", "details": {"preset": "x", "k": 3}, "step": 3, "seed": 0}
@@ -124,7 +124,7 @@ def test_damaged_workdirs_resume_or_raise_a_one_line_error(below, config_, rows,
     outcome(f"report: {which}", lambda: run_report.write_report(workdir), workdir)
 
 
-# ---- Weights files.
+# ---- Damaged weights files.
 
 TINY = draw_weights("tiny", 4)
 
@@ -217,7 +217,7 @@ def test_damaged_pickles_load_or_raise_a_one_line_error(below, data, at, pieces)
     assert not Path("fuzzed").exists()
 
 
-# ---- Checkpoints.
+# ---- Damaged checkpoints.
 
 STATE = {"params": {"net": {"a": np.arange(300, dtype=np.float32).reshape(3, 100)}}}
 STATE |= {"step": np.int32(3), "key": np.arange(2, dtype=np.uint32)}

@@ -152,7 +152,7 @@ def one_device(tiny):
     return steps(tiny(**SGD), 1)
 
 
-@pytest.mark.long  # gin_test.py has a network on several devices
+@pytest.mark.long  # gin_test.py tests the network on several devices.
 def test_graph_training_steps_on_eight_devices_equal_those_on_one(tiny, one_device):
     actual = steps(tiny(**SGD), 8)
     assert_close(actual, one_device)

@@ -97,7 +97,8 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
 @pytest.mark.long
 def test_two_hosts_together_read_the_batch_that_one_host_reads():
     outputs = finish(start("read"))
-    outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
+    # Gloo prints lines before the JSON.
+    outputs = [json.loads(output.splitlines()[-1]) for output in outputs]
     # The digest of an array that is split over the hosts is the digest of the whole array.
     expected = digests.compute([ROWS, ROWS])
     assert [output.pop("digests") for output in outputs] == [expected] * 2
@@ -164,7 +165,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     assert checkpoint.steps(two) == [SAVED]
     outputs = finish(start("train", str(data_dir), str(two), "0"))
     assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
-    assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
+    assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo prints lines too
 
     with jax.numpy_dtype_promotion("standard"):
         pretrain.train(settings(str(data_dir)), one)
@@ -223,7 +224,7 @@ def test_signal_or_unreadable_checkpoint_in_one_of_two_processes_stops_both(data
     hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs
-    assert "stopped at step 7 of 12" in outputs[0]  # where they ask each other next
+    assert "stopped at step 7 of 12" in outputs[0]  # the next step at which both compare signals
     assert checkpoint.steps(tmp_path) == [7]
     before = sorted(tmp_path.rglob("*"))
     hosts = start("train", str(data_dir), str(tmp_path), "0", "0", "blind")
@@ -245,7 +246,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     def act() -> None:
         if jax.process_index() == 1:
             while number == signal.SIGKILL and not saved.exists():
-                time.sleep(0.1)  # it is written in the background
+                time.sleep(0.1)  # checkpoints are written in the background
             os.kill(os.getpid(), number)
 
     loop.make_batches = acting(loop.make_batches, at, act)
@@ -271,7 +272,7 @@ def main() -> None:
     elif what == "eval":
         run_, out = map(Path, arguments)
         evaluate(run_, ["all", "episodes:cdfsl_5way_5shot"], out=out, kinds=["pretrained"])
-        evaluate(run_, ["knn"], kinds=["pretrained"])  # in the workdir, with the report
+        evaluate(run_, ["knn"], kinds=["pretrained"])  # writes results and report to the workdir
         embedding.embed(load_pretrained(run_), IMAGES, out=out / "embeddings.npy")
     else:
         data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]

@@ -20,7 +20,7 @@ from jaxssl.training.workdir import checkpoint
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("JAXSSL_KILLS", "4"))
-STEPS, TIMEOUT = 60, 300  # seconds
+STEPS, TIMEOUT = 60, 300  # number of steps, timeout in seconds
 CONFIG = {
     **TINY,
     "total_steps": str(STEPS),

@@ -15,12 +15,13 @@ from jaxssl.solvers.svm_dual import _penalty, _step_size
 
 pytestmark = pytest.mark.fast
 
-M, BETA, STEPS = 16, 0.2, 30  # the solvers have another beta by default
+M, BETA, STEPS = 16, 0.2, 30  # BETA differs from the solvers' default
 OPTIONS = ("num_steps", "step", "accelerated", "restart", "tol", "check_every")
-# Solvers take arrays of NumPy too.
+# The solvers also accept NumPy arrays, which their annotations do not say.
 POSITIVE: Any = np.arange(M, dtype=np.int32)
-ONE: Any = POSITIVE[:, None]  # the released negatives
-TWO: Any = np.stack([(POSITIVE + M // 2) % M, POSITIVE], 1).astype(np.int32)  # both views
+ONE: Any = POSITIVE[:, None]  # excludes the positive from the negatives, as the released code does
+# Excludes both views of the image from the negatives.
+TWO: Any = np.stack([(POSITIVE + M // 2) % M, POSITIVE], 1).astype(np.int32)
 LABELS = np.array([0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5])
 MASK: Any = LABELS[:, None] == LABELS[None, :]
 THREE = np.stack([(POSITIVE + k) % M for k in (1, 0, 7)], 1).astype(np.int32)
@@ -162,7 +163,7 @@ def test_pgd_restarts_the_momentum_of_each_anchor_when_it_points_uphill():
             expected, number = dense_pgd(delta, start, 60, 0.05, np.inf, True, 1.0, restart=True)
             np.testing.assert_allclose(solution.alpha[i, free], expected, atol=1e-9)
             restarts.append(number)
-    assert len(set(restarts)) > 1  # anchors restart separately
+    assert len(set(restarts)) > 1  # Anchors restart at different steps.
 
 
 @pytest.mark.parametrize("at", ["zero", "upper bound", "inside"])
@@ -245,7 +246,7 @@ def test_pgd_default_step_size_is_at_most_one_over_lambda_max():
         for excluded_rows in (ONE, TWO):
             one = wide(pgd, kernel, POSITIVE, excluded_rows, num_steps=1, accelerated=False).alpha
             for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
-                step = one[i, free[0]] / 2  # from 0, the first step is 2 eta
+                step = one[i, free[0]] / 2  # The first step from 0 moves by 2 eta.
                 largest = np.linalg.eigvalsh(delta)[-1]
                 assert 0.4 < step * largest <= 1
 

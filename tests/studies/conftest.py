@@ -32,7 +32,7 @@ def trained_cells(monkeypatch, diverged, accuracies):
 
     def run_grid(setting, cells, protocols=None):
         for cell in cells.values():
-            cell_config(setting, cell)  # refuses wrong values as a run would
+            cell_config(setting, cell)  # raises for invalid values, as a run does
         trained.extend(cells.values())
         seeds = range(setting.seeds)
         return {name: [result(name, cell, s) for s in seeds] for name, cell in cells.items()}

@@ -193,7 +193,7 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     module, options = study("alpha"), setting(tmp_path / "tiny")
     options.out.mkdir()
     documents.write_study("alpha", "Alpha", options, module.CLAIMS, some_findings(Figure()), ABOUT)
-    run = options.out / "runs" / "seed=0"  # its files are not documents of studies
+    run = options.out / "runs" / "seed=0"  # JSON files of runs are no documents
     run.mkdir(parents=True)
     for name in ("cell", "config", "results", "baselines"):
         (run / f"{name}.json").write_text("[]")

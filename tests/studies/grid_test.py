@@ -129,7 +129,7 @@ def test_grid_baselines_are_raw_pixels_and_an_untrained_network(setting, results
     base = grid.baselines(result)
     assert set(base) == {"raw", "untrained"}
     assert base == grid.baselines(result)
-    assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
+    assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README.md states 89.80
     assert base["untrained"] != base["raw"] != result.metrics != base["untrained"]
 
 

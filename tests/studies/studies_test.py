@@ -155,7 +155,7 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     mmcl = config("kernels", **METHODS["mmcl"])
     assert (mmcl.data.name, mmcl.net.depth, mmcl.batch_size) == ("stl10", 50, 256)
     assert (mmcl.optim.name, mmcl.epochs, mmcl.loss.gamma) == ("adam", 200, 0.5)
-    assert config("slack", **METHODS["mmcl"]).epochs == 400  # the k-NN tables end sooner
+    assert config("slack", **METHODS["mmcl"]).epochs == 400  # tables of k-NN use fewer epochs
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
     gamma = cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
     assert gamma.to_dict() == study("kernels").CIFAR100_GAMMA
@@ -241,7 +241,7 @@ def collapse_run(std, b, knn):
     [
         ([(0.1, 0.97, 10.0), (0.05, 0.95, 11.0)], True, True),
         ([(0.1, 0.97, 89.0), (0.1, 0.97, 90.0)], True, False),
-        ([(0.9, 0.17, 10.0), (0.9, 0.2, 10.0)], None, True),  # b has not arrived
+        ([(0.9, 0.17, 10.0), (0.9, 0.2, 10.0)], None, True),  # b has not converged
         ([(0.9, 0.97, 10.0), (0.9, 0.95, 10.0)], False, True),
         ([(0.1, 0.97, 10.0), (0.9, 0.95, 10.0)], None, True),
         ([(0.1, 0.97, 10.0)], None, None),
@@ -283,13 +283,13 @@ def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
     ("biases", "unbiased", "root"),
     [
         ({8: 0.0, 16: 0.0, 32: 0.0}, True, None),
-        ({8: 0.99, 16: 0.95, 32: 0.88}, False, True),  # falls slower than 1 / sqrt(B)
+        ({8: 0.99, 16: 0.95, 32: 0.88}, False, True),  # bias falls slower than 1 / sqrt(B)
         ({8: 0.9, 16: 0.3, 32: 0.1}, False, False),
     ],
 )
 def test_gradient_bias_study_gives_the_expected_verdicts(biases, unbiased, root):
     module = study("gradient_bias")
-    factors = (0.99, 1.0, 1.01)  # of three seeds
+    factors = (0.99, 1.0, 1.01)  # estimates of three seeds differ by these factors
     estimates = {b: {0: [estimate(f * x) for f in factors]} for b, x in biases.items()}
     verdicts = module._verdicts({"auc_cl": estimates, "simclr": estimates})
     assert verdicts["auc_cl_unbiased"].holds is unbiased
@@ -310,7 +310,8 @@ def test_solver_time_claims_are_undecided_for_a_small_network(
 ):
     module = study("solver_time")
     times = {"simclr": 1.0, "mmcl_pgd": 1.0, "mmcl_inv": 1.0, "decl": 1.0}
-    by_batch = itertools.cycle([times, {**times, "mmcl_pgd": ratio}])  # Only batch 64 is slow.
+    # The second batch size, 64, is slow.
+    by_batch = itertools.cycle([times, {**times, "mmcl_pgd": ratio}])
     monkeypatch.setattr(module, "_median_seconds", lambda calls: next(by_batch))
     for name in ("_loss", "_step"):
         monkeypatch.setattr(module, name, lambda *arguments: None)
@@ -418,7 +419,7 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     methods = ("simclr", "simclr_weighted", "auc_cl", "auc_cl_sum")
     findings = module.run(setting(tmp_path, methods=methods, batch_sizes=(3, 6, 9)))
     assert set(findings.verdicts) == {claim for claim in module.CLAIMS if "shrinks" not in claim}
-    # This loss differs between batch sizes.
+    # The loss with a sum over negatives depends on the batch size.
     assert not findings.verdicts["auc_cl_sum_unbiased"].holds
     first = {name: by_size[3][0] for name, by_size in findings.data.items()}
     for weighted, whole, mean, summed in zip(

@@ -20,11 +20,11 @@ OURS = [b + d for b, d in zip(THEIRS, [0.0, 1.0, 2.0, 3.0, 4.0], strict=True)]
 @pytest.mark.parametrize(
     ("shift", "difference", "word"),
     [
-        (0.0, None, "holds"),  # [0.04, 3.96]
+        (0.0, None, "holds"),  # the confidence interval is [0.04, 3.96]
         (0.0, 5.0, "holds"),  # below the paper's difference, but above zero
-        (-0.1, 3.0, "cannot be told"),  # [-0.06, 3.86] contains both
+        (-0.1, 3.0, "cannot be told"),  # [-0.06, 3.86] contains 0 and 3
         (-0.1, None, "cannot be told"),  # the paper reports no difference
-        (-0.1, 4.0, "smaller than claimed"),  # contains zero alone
+        (-0.1, 4.0, "smaller than claimed"),  # the interval contains 0, but not 4
         (-4.1, 3.0, "opposite"),  # [-4.06, -0.14] is below zero
         (-4.1, None, "opposite"),
     ],
@@ -45,7 +45,8 @@ def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
     assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
     assert verdicts.judge(claim(2.0), theirs, ours, top=100.0).holds is None
-    assert verdicts.judge(claim(0.6), ours, theirs, top=100.0).holds is None  # less than twice
+    # 0.6 needs 1.2 points of room, but 1.1 are left.
+    assert verdicts.judge(claim(0.6), ours, theirs, top=100.0).holds is None
     assert verdicts.judge(claim(0.5), ours, theirs, top=100.0).holds is True
 
 
@@ -81,7 +82,7 @@ def test_claim_of_similarity_holds_if_the_interval_lies_within_the_margin():
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 3.0).holds is None
     far = [b + 9 + i / 9 for i, b in enumerate(THEIRS)]
     assert verdicts.judge_similar({"x": (far, THEIRS)}, 3.0).holds is False
-    wide = [1.0, 9.0, 5.0], [5.0, 5.0, 5.0]  # of mean zero
+    wide = [1.0, 9.0, 5.0], [5.0, 5.0, 5.0]  # the mean difference is 0
     assert verdicts.judge_similar({"x": wide}, 1.0).holds is None
     assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
 

@@ -31,15 +31,15 @@ from jaxssl.training.state import make_train_step
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 ROOT = Path(__file__).parents[2]
-# What recipes and runs of studies differ from, and the config whose data are the user's.
+# Not tested here: base settings of all configs and studies, and the config of users' pictures.
 OTHERS = {"base", "studies", "pictures"}
 FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
 IMAGES = [name for name in FILES if "/" not in name]
-RECIPES = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]
+CONFIGS = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}
 MODAL = [name for name in components.recipes() if "/" in name]
 BATCH, SIDE, CROP = 4, 8, 4
-# Tiny values of the arguments that a recipe has. Other arguments keep the values of the recipe.
+# Tiny values of arguments, if a config has them. All others keep the values of the config.
 TINY = {
     "net": {"width": 2, "widths": (2, 4), "strides": (2, 2), "dim": 8, "layers": 1, "num_heads": 2}
     | {"patch_size": 4},
@@ -54,12 +54,12 @@ TINY = {
 OUTSIDE = ("data", "augment", "second_view", "crops", "eval", "checkpoint", "epochs", "total_steps")
 PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
 
-each_recipe = pytest.mark.parametrize("name", RECIPES)
-load = cache(config_lib.load)  # of these, none is changed
+each_config = pytest.mark.parametrize("name", CONFIGS)
+load = cache(config_lib.load)  # The cached configs must not be changed.
 
 
 def shrunk(name: str):
-    """Return the config of a recipe with tiny networks, images and buffers."""
+    """Return a config with tiny networks, images and buffers."""
     config = load(name).copy_and_resolve_references()
     config.batch_size, config.total_steps = BATCH, config.epochs
     for group, values in TINY.items():
@@ -80,7 +80,7 @@ def channels(config) -> int:
     return open_training_split(config).shape[2]
 
 
-# Docstrings
+# Documentation of the configs
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -94,7 +94,7 @@ def test_config_file_documents_its_command_and_each_variant_in_a_line(name):
 
 
 def test_auc_cl_configs_use_the_recommended_or_released_preset():
-    configs = {name: load(name) for name in (*RECIPES, "graphs/tu:auc_cl")}
+    configs = {name: load(name) for name in (*CONFIGS, "graphs/tu:auc_cl")}
     presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
     released = {name for name, preset in presets.items() if preset == "released_cifar"}
     assert released == {"auc_cl:cifar10_released"} and {"digits", "graphs/tu:auc_cl"} < set(presets)
@@ -107,13 +107,13 @@ def test_methods_page_lists_every_config_file_for_images_once():
     assert sorted(actual) == sorted([*IMAGES, "pictures"])
 
 
-# Full size, shapes only
+# Configs at full size: only shapes are computed
 
 
-SEEN: dict[str, Any] = {}  # shapes of networks and views, which recipes share
+SEEN: dict[str, Any] = {}  # output shapes that several configs share
 
 
-@each_recipe
+@each_config
 def test_config_builds_and_its_views_have_the_configured_shapes(name):
     config = load(name)
     assert config.is_locked
@@ -143,7 +143,7 @@ def test_config_builds_and_its_views_have_the_configured_shapes(name):
     assert {x.dtype for x in views.values()} == {jnp.dtype("float32")}
 
 
-@each_recipe
+@each_config
 def test_features_and_embeddings_of_a_config_have_the_configured_sizes(name):
     config = load(name)
     encoder = make_networks(config)
@@ -175,13 +175,13 @@ def features_of(config) -> int:
     return vit.SIZES[net.size][0] if net.name == "vit" else net.widths[-1]
 
 
-# Tiny size, computed
+# Configs at tiny size: views and steps are computed
 
 
 def settings() -> dict[str, tuple[str, dict]]:
     """Return a (recipe, arguments, channels) for each set of compiled operations."""
     actual = {}
-    for name in RECIPES:
+    for name in CONFIGS:
         config = load(name)
         first, c = config_lib.arguments(config.augment), channels(config)
         crops = {k: v for k, v in config.crops.items() if k != "number"}
@@ -211,7 +211,7 @@ def test_augmentation_recipes_of_all_configs_give_finite_views_in_range(case):
 
 
 def choices(config) -> set[str]:
-    """Return what a recipe's compiled step depends on: of a number, only whether it is 0."""
+    """Return what the compiled step of a config depends on: of a number, only whether it is 0."""
     kept = {k: v for k, v in config.to_dict().items() if k not in OUTSIDE}
     kept["net"].pop("size", None)
     kept |= {"channels": channels(config), "crops": config.crops.number}
@@ -222,14 +222,15 @@ def choices(config) -> set[str]:
 
 
 def programs() -> list:
-    """Return recipes that together have all choices of all recipes with each method.
+    """Return configs that together have all `choices` of all configs with each method.
 
-    `make test` has one recipe per method. `whole_step_test.py` computes the steps of the losses.
+    `make test` has one config per method. `whole_step_test.py` computes the steps of the losses.
     """
-    configs = {name: shrunk(name) for name in RECIPES}
+    configs = {name: shrunk(name) for name in CONFIGS}
     left = {name: choices(config) for name, config in configs.items()}
     count = Counter(chain.from_iterable(left.values()))
-    for name in sorted(left, key=lambda name: -configs[name].crops.number):  # large programs first
+    # Drop large programs first.
+    for name in sorted(left, key=lambda name: -configs[name].crops.number):
         if all(count[choice] > 1 for choice in left[name]):
             count.subtract(left.pop(name))
     seen, cases = set(), []
@@ -245,7 +246,7 @@ def test_tiny_version_of_a_config_takes_two_training_steps(name, monkeypatch):
     config = shrunk(name)
     # Views are tested above, so cheap ones are made from the same arguments here.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
-    monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
+    monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # only a stem, which compiles quickly
     parts = build(config, BATCH)
     assert parts.total_steps == config.epochs
 
@@ -256,13 +257,13 @@ def test_tiny_version_of_a_config_takes_two_training_steps(name, monkeypatch):
         "label": np.array([0, 1, 0, 2], np.int32),
         "index": np.arange(BATCH, dtype=np.int32),
     }
-    with jax.disable_jit():  # its many random draws compile once for all recipes
+    with jax.disable_jit():  # the random draws are compiled once for all configs
         state = make_init(parts, batch, BATCH, mesh)(config.seed)
     before = jax.tree.map(np.array, state.params)
     batch = distributed.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     z: Any = None
-    for _ in range(2):  # a warm-up's first rate is 0
+    for _ in range(2):  # with a warm-up, the first rate is 0
         state, metrics, z = step(state, batch)
         assert all(np.isfinite(value) for value in jax.device_get(metrics).values())
     assert int(state.step) == 2
@@ -283,13 +284,13 @@ def cheap_factory(group: str, name: str):
         return factory
 
     def recipe(*, size, **hyper):
-        factory(size=size, **hyper)  # refuses what it would refuse
+        factory(size=size, **hyper)  # raises for invalid arguments
         return lambda key, image: image[:size, :size] * jax.random.uniform(key)
 
     return recipe
 
 
-# Dry run
+# The dry run of a config
 
 
 def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
@@ -333,9 +334,9 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
     assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
 
 
-@pytest.mark.parametrize("recipe", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])
-def test_dry_run_uses_the_shapes_of_host_crops_for_photographs(recipe):
-    config = config_lib.load(recipe, [("batch_size", "3")])
+@pytest.mark.parametrize("name", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])
+def test_dry_run_uses_the_shapes_of_host_crops_for_photographs(name):
+    config = config_lib.load(name, [("batch_size", "3")])
     known = open_training_split(config)
     assert not known.one_size and len(known) == 1_281_167
     mesh = distributed.make_mesh(jax.devices()[:1])
@@ -356,7 +357,7 @@ def test_dry_run_with_a_wrong_number_of_classes_raises_a_one_line_error():
     assert "\n" not in str(error.value)
 
 
-# Graphs, captioned images and videos
+# Configs of graphs, captioned images and videos
 
 
 def example_shapes(config, b: int) -> tuple:

@@ -49,7 +49,7 @@ def emulator(tmp_path_factory):
         port = probe.getsockname()[1]
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
-            patch.setenv(name, f"http://localhost:{port}")  # for gcsfs and for Orbax
+            patch.setenv(name, f"http://localhost:{port}")  # used by gcsfs and by Orbax
         # No requests to Google: for the kind of a bucket, and for credentials.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setenv("FSSPEC_GCS_TOKEN", "anon")
@@ -136,7 +136,7 @@ def test_failed_bucket_requests_do_not_count_as_missing_files(workdir, monkeypat
 def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_path, monkeypatch):
     monkeypatch.setattr(bucket_files, "PART_BYTES", 10)
     path = workdir / "train.log"
-    for start in range(0, 6, 3):  # a run, and one that resumes
+    for start in range(0, 6, 3):  # the first start and a resumed run
         text = bucket_files.Parts(path)
         for line in range(start, start + 3):
             text.write(f"line {line}\n")
@@ -155,7 +155,7 @@ def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_pat
 @pytest.mark.fast
 @pytest.mark.parametrize("step", [0, 3, 4, 9])
 def test_resumed_run_in_a_bucket_drops_metrics_after_its_checkpoint(workdir, step, monkeypatch):
-    monkeypatch.setattr(bucket_files, "PART_BYTES", 25)  # two rows
+    monkeypatch.setattr(bucket_files, "PART_BYTES", 25)  # a part holds two rows
     for start in (0, step):
         writer = metrics_writer.MetricsWriter(workdir, start, ())
         for number in range(start + 1, 10):
@@ -185,7 +185,7 @@ def test_second_run_is_refused_until_the_first_has_ended(workdir, quick_lease):
         with pytest.raises(UserError, match=f"in use by another run .process {os.getpid()}"):
             with run_lock.lock(workdir):
                 pass
-        time.sleep(1.5)  # longer than an unrenewed lease
+        time.sleep(1.5)  # an unrenewed lease would have expired
         check()
     with run_lock.lock(workdir):
         pass

@@ -64,7 +64,7 @@ def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
     restored = checkpoint.restore_arrays(tmp_path)
     assert (restored.step, restored.damaged) == (3, (5,))
     assert checkpoint.best_step(tmp_path) == 3
-    edit(tmp_path, 5, sign=True, **changes)  # it was the digest that differed
+    edit(tmp_path, 5, sign=True, **changes)  # A matching digest makes it valid.
     assert checkpoint.restore_arrays(tmp_path).step == 5
 
 
@@ -120,7 +120,7 @@ def test_damaged_lines_of_metrics_jsonl_are_skipped(tmp_path):
     assert [row["step"] for row in rows] == [1, 3]
 
 
-# Digests
+# Digests of arrays
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

@@ -176,7 +176,7 @@ def test_unusual_values_of_every_key_build_a_run_or_raise_a_user_error(key):
             setup = build.build(config, 1297)
             make_crops(config)
             if key.partition(".")[0] in ("net", "head", "views", "precision"):
-                build.make_init(setup, EXAMPLE, 1297, mesh)  # compiles nothing
+                build.make_init(setup, EXAMPLE, 1297, mesh)  # only defines the function
         except UserError as error:
             assert "\n" not in str(error)
 

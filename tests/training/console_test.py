@@ -94,7 +94,7 @@ def outlive(tmp_path, stdout, **environment: str) -> tuple[subprocess.Popen, Pat
 def test_process_continues_when_the_reader_of_its_output_exits(tmp_path):
     process, path = outlive(tmp_path, subprocess.PIPE)
     assert process.stdout.readline() == b"first\n"
-    process.stdout.close()  # as `| head -1` does
+    process.stdout.close()  # `| head -1` closes the pipe like this.
     process.send_signal(signal.SIGHUP)
     _, errors = process.communicate(b"\n")
     assert (process.returncode, errors.decode()) == (0, "± by show_error\n")

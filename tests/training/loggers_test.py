@@ -60,7 +60,7 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     assert config.conflicts(two, old) == []
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in the services' packages
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_logger_continues_the_same_run_after_resume_and_gets_no_step_twice(
     tmp_path, monkeypatch, name
@@ -68,10 +68,10 @@ def test_logger_continues_the_same_run_after_resume_and_gets_no_step_twice(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # is read by the import
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # Trackio reads it on import
     pytest.importorskip(name)
     if name == "mlflow":
-        pytest.importorskip("sqlalchemy")  # The package mlflow-skinny has no local store.
+        pytest.importorskip("sqlalchemy")  # mlflow-skinny lacks it and has no local store.
     ids = set()
     for first, steps in ((0, (1, 2)), (1, (2, 3))):
         writer = metrics_writer.MetricsWriter(tmp_path, first, (name,), {"seed": 0})

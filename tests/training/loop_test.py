@@ -188,7 +188,7 @@ def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, mo
     assert_resumes(settings, tmp_path / "whole", tmp_path / "stopped", monkeypatch, at=5)
     memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
     assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
-    assert memory["objective"].shape == (1304,)  # filled up with zeros, for eight devices
+    assert memory["objective"].shape == (1304,)  # 1297 padded to a multiple of 8
     assert np.isfinite(memory["objective"][:1297]).sum() == 12 * 16
     assert not memory["objective"][1297:].any()
 
@@ -428,7 +428,7 @@ def test_features_of_load_encoder_equal_the_evaluated_features(tiny, whole, tmp_
     encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
     expected = features.extract(images, encode, (state.params, state.carried), mesh)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    if which == "target":  # which is another network by now
+    if which == "target":  # differs from the trained network
         own = state.carried._replace(target={**state.carried.target, "params": state.params})
         others = features.extract(images, encode, (state.params, own), mesh)
         assert np.abs(others - expected).max() > 1e-3
@@ -468,7 +468,7 @@ def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, m
     assert "loss: loss" in actual["not_finite"]
     order = Order(1297, 16, 0)
     assert actual["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
-    assert diagnosed == [(1, actual["batch"]["2"])]  # the first step that was skipped
+    assert diagnosed == [(1, actual["batch"]["2"])]  # diagnoses the first skipped step
     assert checkpoint.steps(tmp_path) == []
 
 

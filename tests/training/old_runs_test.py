@@ -26,7 +26,7 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir,
     settings = ConfigDict(json.loads(json.dumps(written), object_hook=_tuples))
     settings.data.dir = str(data_dir)
     settings = config.complete_stored(settings)
-    with jax.numpy_dtype_promotion("standard"):  # optax' Adam needs it
+    with jax.numpy_dtype_promotion("standard"):  # optax.adam needs promotion.
         pretrain.train(settings, tmp_path)
     resumed = checkpoint.restore_arrays(tmp_path)
     assert resumed.step == 12
@@ -35,7 +35,8 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir,
         assert sorted(final) == sorted(jax.tree_util.keystr(path) for path, _ in leaves)
         for path, leaf in leaves:
             expected = final[jax.tree_util.keystr(path)]
-            leaf = leaf[: len(expected)] if np.ndim(leaf) else leaf  # eight devices pad buffers
+            # Buffers are padded for eight devices.
+            leaf = leaf[: len(expected)] if np.ndim(leaf) else leaf
             # Another machine, or number of devices, rounds in another order.
             atol = 1e-4 * max(1, np.abs(expected[np.isfinite(expected)]).max(initial=0))
             np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=atol, err_msg=str(path))

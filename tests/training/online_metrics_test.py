@@ -200,7 +200,7 @@ def test_online_probe_has_momentum_and_trains_on_the_first_views_of_each_step():
     trained = state.probe
     kernel, bias = np.zeros((16, CLASSES)), np.zeros(CLASSES)
     kernel_velocity, bias_velocity = np.zeros_like(kernel), np.zeros_like(bias)
-    for step in (5, 6):  # the state after step 4 has step 5
+    for step in (5, 6):  # after step 4, state.step is 5
         trained = probe.update(trained, state.replace(step=jnp.int32(step)), data, rows)
         key, _ = jax.random.split(jax.random.fold_in(jax.random.key(1), step - 1))
         x = noisy(key, jnp.asarray(BATCH["input"]), BATCH["index"])["views"][0]

@@ -137,7 +137,7 @@ def test_larc_with_lars_clip_is_finite_at_a_rate_of_zero():
 @each_name
 def test_weight_decay_at_zero_gradient_changes_only_matrices(name):
     params, gradients = params_and_gradients(1)
-    params["positions"] = np.ones((2, 3), np.float32)  # a transformer's learned ones
+    params["positions"] = np.ones((2, 3), np.float32)  # learned positions of a transformer
     gradients = [{key: np.zeros_like(p) for key, p in params.items()}]
     [after] = run(name, lr, params, gradients, **SETTINGS)
     for key in ("bias", "scalar", "positions"):

@@ -46,7 +46,7 @@ def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_s
     assert "Compiling jit(steps)" not in caplog.text
     assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
     keys = [checkpoint.restore_arrays(tmp_path / run).state["key"] for run in ("first", "second")]
-    assert (keys[0] != keys[1]).any()  # the seeds differ, and not only the numbers
+    assert (keys[0] != keys[1]).any()  # The runs also have different keys.
 
 
 def programs_of(settings, **changes):
@@ -77,10 +77,11 @@ def test_training_sets_of_different_sizes_have_separate_compiled_programs(data_d
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        ("auc_cl", {"loss.a", "loss.alpha", "loss.negative_weight"}),  # b is learned
+        # The parameter b is trained and therefore no argument.
+        ("auc_cl", {"loss.a", "loss.alpha", "loss.negative_weight"}),
         ("nt_xent", {"loss.temperature"}),
-        ("decl", {"loss.temperature", "loss.momentum"}),  # without noise, 0.0
-        ("clip", {"loss.max_scale"}),  # the scale is learned
+        ("decl", {"loss.temperature", "loss.momentum"}),  # noise is 0.0, so no argument
+        ("clip", {"loss.max_scale"}),  # the scale is trained
     ],
 )
 def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss, expected):

@@ -54,7 +54,7 @@ def knock(port: int, words: bytes) -> socket.socket:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_all_processes_continue_once_all_have_started(port, host):
     assert meet(port, [(2, 3), (0, 3), (1, 3)], host) == [None] * 3
-    # JAX listens on the same port at once.
+    # The port must be free at once, because JAX listens on it next.
     socket.create_server(("127.0.0.1", port)).close()
 
 

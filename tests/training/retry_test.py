@@ -26,10 +26,10 @@ os.kill(os.getpid(), status - 128) if status > 128 else sys.exit(status)
     ("statuses", "retries", "expected"),
     [
         ((0,), 3, 0),
-        ((2, 0), 3, 2),  # a wrong config stays wrong
+        ((2, 0), 3, 2),  # status 2, a user's error, is not retried
         ((1, 134, 137, 0), 3, 0),  # another process is lost, SIGABRT, SIGKILL
         ((1, 1, 1), 1, 1),
-        ((1, 143, 0), 3, 143),  # SIGTERM is passed on
+        ((1, 143, 0), 3, 143),  # status 143, SIGTERM, is not retried
     ],
 )
 def test_failed_command_is_retried_unless_the_exit_status_is_final(

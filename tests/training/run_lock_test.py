@@ -75,7 +75,8 @@ def test_zombie_process_does_not_hold_the_lock_of_a_workdir(holder, tmp_path, mo
     times = itertools.count()  # of a run that is alive, so that waiting would end in a refusal
     monkeypatch.setattr(run_lock, "_modified", lambda path: next(times))
     holder.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # ended, but not reaped
+    # The process ended, but was not reaped.
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
     hold(tmp_path)
 
 

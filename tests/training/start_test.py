@@ -214,7 +214,7 @@ def test_positions_are_interpolated_for_another_number_of_patches_and_reported(t
     arrays = {
         name: np.array(array) for name, array in weights_cases.draw_weights("tiny", 8).items()
     }
-    arrays["pos_embed"][:, 1:] = np.float32(0.25)  # A constant grid stays constant.
+    arrays["pos_embed"][:, 1:] = np.float32(0.25)  # Interpolation keeps constant positions.
     save_file(arrays, path)
     tiny_vit = {"net.patch_size": "2", "net.layers": "1", "augment.size": "12", "init": str(path)}
     _, state, report = started(vit_settings(**tiny_vit), np.zeros((3, 12, 12, 3), np.uint8))

@@ -37,7 +37,7 @@ RUNS = {
 }
 # The steps of whole_step_test.py have the other methods and losses on eight devices too.
 LONG = set(RUNS) - {"auc_cl", "moco_v3"}
-STEPS, BATCH, NUM_EXAMPLES = 2, 8, 24  # more steps multiply what rounding differs
+STEPS, BATCH, NUM_EXAMPLES = 2, 8, 24  # Each further step multiplies rounding differences.
 
 
 def noisy(size):
@@ -140,7 +140,7 @@ def test_training_step_compiles_once_and_donates_the_state(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for i in range(1, STEPS):
             state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
-        # Check that the log reports compilations at all.
+        # No step is compiled again; the log does report another compilation.
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x + len(caplog.text) + 12345)(1.0)
         assert "Compiling" in caplog.text
@@ -203,7 +203,7 @@ def fragile():
 
     def loss(params, carried, batch, *, step, key, axis_name):
         value, root, statistic, embedding = batch["views"].mean((0, 1))
-        total = params["p"] * value + jnp.sqrt(params["p"] * root)  # sqrt has no slope at 0
+        total = params["p"] * value + jnp.sqrt(params["p"] * root)  # infinite gradient at root = 0
         z = embedding * jnp.ones((2, len(batch["index"]), 3))
         return total, (Carried({"s": statistic}, (), ()), {}, z)
 

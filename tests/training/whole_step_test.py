@@ -30,7 +30,7 @@ from jaxssl.training.state import make_init, make_train_step
 
 BATCH, NUM_EXAMPLES, STEPS = 8, 20, 2
 SEED = 3
-RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.1  # of the optimiser
+RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.1  # settings of the optimiser
 LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32)
 TAU = {"temperature": 0.3}
 
@@ -245,7 +245,7 @@ TEACHER = {"teacher_temperature": lambda step: 0.5 + 0.1 * jnp.asarray(step, jnp
 DECL = {**TAU, "momentum": 0.9}
 ALTERNATE = {**DECL, "weight": "alternate"}
 SUPPORT = {"support_size": 12}
-SLOW, SAME = {"momentum": 0.7}, {"momentum": 0.0}  # of the momentum network
+SLOW, SAME = {"momentum": 0.7}, {"momentum": 0.0}  # EMA momentum of the momentum network
 # fmt: off
 CASES = {
     "one labelled view":
@@ -424,7 +424,7 @@ def test_training_step_equals_a_step_written_by_hand(name):
         else:
             actual_memory, actual_queue = after.carried.memory, ()
         if case.loss == "decl" and not isinstance(memory, tuple):
-            assert not actual_memory[NUM_EXAMPLES:].any()  # padding for eight devices
+            assert not actual_memory[NUM_EXAMPLES:].any()  # zeros pad the rows for eight devices
             actual_memory = actual_memory[:NUM_EXAMPLES]
         same(actual_memory, memory)
         if queue is not None:

@@ -120,7 +120,7 @@ def folder():
     path = Path(tempfile.mkdtemp())
     path.chmod(0o755)
     yield path
-    shutil.rmtree(path, ignore_errors=True)  # Orbax may still be writing.
+    shutil.rmtree(path, ignore_errors=True)  # Orbax may still write in the background.
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -138,7 +138,7 @@ def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypa
     assert caught.match(f"cannot write {bad}.*: ({PLACES[place]}); mend this, or choose another")
     del caught
     if name in ("tensorboard", "checkpoint"):
-        gc.collect()  # The libraries leave files and tasks open.
+        gc.collect()  # Close files and tasks that TensorBoard and Orbax left open.
 
 
 def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(tmp_path):
