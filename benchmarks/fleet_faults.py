@@ -66,7 +66,7 @@ FAULTS = {
 
 
 def inject(place: str, action: str, marker: Path) -> None:
-    """Run a command of jaxssl in a process that fails, but not again if it is started again."""
+    """Run a command of jaxssl and inject the fault in its process, but only at the first start."""
 
     def act() -> None:
         if action == "slow":
@@ -107,7 +107,7 @@ def inject(place: str, action: str, marker: Path) -> None:
 
 
 def start(folder: Path, number: int, fault: Fault) -> list[subprocess.Popen]:
-    """Start the processes of a run, which write to N.log in a folder."""
+    """Start the processes of a run; process N writes its output to N.log in the folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -129,7 +129,7 @@ def start(folder: Path, number: int, fault: Fault) -> list[subprocess.Popen]:
 
 
 def wait(hosts: list[subprocess.Popen], marker: Path) -> float:
-    """Wait until processes have ended, and return the time; kill them if they take too long."""
+    """Wait until all processes have ended, and return the time; kill them LATEST seconds after a fault."""
     while any(host.poll() is None for host in hosts):
         time.sleep(0.05)
         if marker.exists() and time.time() - marker.stat().st_mtime > LATEST:
@@ -139,7 +139,7 @@ def wait(hosts: list[subprocess.Popen], marker: Path) -> float:
 
 
 def last_line(path: Path) -> str:
-    """Return the error in a log, or the line with which the run ends."""
+    """Return the error in the log of a process, or else the line with which its run ended."""
     text = path.read_text()
     endings = ("error: .*", "stopped at .*", "wall time .*", "Terminating process .* fatal errors")
     found = (re.search(ending, text) for ending in endings)
@@ -147,7 +147,7 @@ def last_line(path: Path) -> str:
 
 
 def measure(fault: Fault, number: int, folder: Path) -> list[str]:
-    """Run a fleet with a fault, start it again, and return the cells of the table's row."""
+    """Run several processes with a fault, start them again, and return a row of the table."""
     folder.mkdir(parents=True)
     logs = [folder / f"{i}.log" for i in range(number)]
     hosts = start(folder, number, fault)

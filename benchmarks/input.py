@@ -173,7 +173,7 @@ def augmentation(rounds: int) -> None:
         print(f"| {name} | {spread(rate, 0)} | {ratio} |")
 
 
-# ---- 2. The device's memory and the augmentation, against a step.
+# ---- 2. Augmentation from the device's memory, compared with a training step.
 
 
 def beside_a_step(rounds: int, steps: int) -> None:

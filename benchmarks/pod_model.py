@@ -56,7 +56,7 @@ from jaxssl.training.hlo import Collective, collectives
 from jaxssl.training.state import make_train_step, shardings
 
 BATCH, DEVICES, COMPILED = 4096, (8, 64, 512, 4096), 64
-EACH = 64  # images of a device, where the batch grows with the pod
+EACH = 64  # images per device, if the batch grows with the pod
 # Name -> config, overrides, operations for the views of an image. ResNet-50 has 4.1 x 10^9
 # multiply-adds, ViT-B 17.6; three passes of each view, and one of the momentum network.
 MODELS = {
@@ -164,7 +164,7 @@ EPOCHS_STEPS = 100 * 1_281_167 // BATCH
 
 
 def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Collective]]:
-    """Return the collectives of a step by `PARTS`.
+    """Compile a step and return its collectives, grouped by `PARTS`.
 
     The images have 32 pixels, and the batch has `COMPILED` images. The parameters are those of 224
     pixels, but for the positions of a ViT, which are not trained.
@@ -200,7 +200,7 @@ def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Coll
 
 
 def part(collective: Collective, sums: set[int]) -> str:
-    """Return what a collective belongs to, by its kind and the bytes of its arrays."""
+    """Return the part of the step to which a collective belongs, by its kind and array sizes."""
     operation, sizes = collective
     if operation == "all-reduce" and sum(sizes) > 2**20:
         return "gradient"
@@ -216,7 +216,10 @@ class Step(NamedTuple):
     loss: float
 
     def efficiency(self, hidden: bool = False) -> float:
-        """Return the share of computation. ``hidden``: the gradient overlaps with 2/3 of it."""
+        """Return the computation's share of the time.
+
+        With ``hidden``, the gradient is sent during the backward pass, 2/3 of the computation.
+        """
         gradient = max(0.0, self.gradient - 2 / 3 * self.compute) if hidden else self.gradient
         return self.compute / (self.compute + gradient + self.batch_norm + self.loss)
 
@@ -229,7 +232,7 @@ def predict(
     rate: float,
     norm_group: int = 4096,
 ) -> Step:
-    """Return the time of a step.
+    """Predict the time of a step on a pod.
 
     Args:
         parts: the collectives of a step with `COMPILED` images.
@@ -342,7 +345,7 @@ def measure() -> None:
 
 
 def in_processes(number: int, batch: int, port: int) -> dict[str, Any]:
-    """Return what `measure` prints in the first of some processes with a thread each.
+    """Run `measure` in several processes with one thread each, and return what the first prints.
 
     Port 0 means that each of them trains for itself.
     """

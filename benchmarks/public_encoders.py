@@ -48,7 +48,7 @@ Features = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class Source(NamedTuple):
-    """An encoder of another project.
+    """A public encoder of another library, with which our reading is compared.
 
     Attributes:
         model: its module.
@@ -147,7 +147,7 @@ def mae(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def described(source: Source, size: int) -> Source:
-    """Add the preprocessing that transformers stores, for images of another size."""
+    """Add the JSON file in which transformers stores the preprocessing, for images of this size."""
     side = {"height": size, "width": size}
     config = {"size": {"shortest_edge": 16}, "crop_size": side, "do_center_crop": True}
     config |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "resample": 3}
@@ -375,7 +375,7 @@ def full() -> dict[str, Callable[[], Source]]:
 
 
 def write(source: Source, folder: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
-    """Draw the weights of a source and write them, as its project does, into a folder.
+    """Draw random weights of an encoder and write them to a folder, in the files of its library.
 
     Returns:
         The shapes of the drawn arrays by name, and the JSON files of the folder.
@@ -400,7 +400,7 @@ def write(source: Source, folder: Path) -> tuple[dict[str, list[int]], dict[str,
 
 
 def compare(make: Callable[[], Source]) -> dict[str, Any]:
-    """Return the difference of features, the time of loading, and what a test needs."""
+    """Return the difference between our features and the library's, loading time and test case."""
     torch.manual_seed(0)
     source = make()
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -422,7 +422,7 @@ def compare(make: Callable[[], Source]) -> dict[str, Any]:
 
 
 def preprocess() -> dict[str, dict[str, Any]]:
-    """Return, by case, the settings of inputs, the picture's shape and what a library makes of it.
+    """Return, by case, preprocessing settings, a picture's shape and the library's result for it.
 
     The results are the pixels at every 16th row and column, in [0, 1].
     """
@@ -463,7 +463,7 @@ def preprocess() -> dict[str, dict[str, Any]]:
     ):
         for shape in ((375, 500), (500, 333), (427, 640), (180, 240)):
             if (library, shape) == (by_transformers, (427, 640)):
-                continue  # It rounds half a pixel down, where torchvision rounds to even numbers.
+                continue  # This library rounds half pixels down, torchvision to even numbers.
             picture = draw_picture(*shape)
             theirs = library(size, crop, interpolation)(Image.fromarray(picture))
             theirs = np.asarray(theirs).transpose(1, 2, 0)

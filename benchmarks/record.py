@@ -116,7 +116,7 @@ def stop(jobs: list[Job]) -> None:
     """Ask all running jobs for a checkpoint, wait for it briefly, and end them."""
     for job in jobs:
         job.stopped = True
-        # only once, because a second signal would end a run without a checkpoint
+        # Signal each job only once: a second signal would end a run without a checkpoint.
         job.process.terminate()
     last = time.monotonic() + GRACE
     for job in jobs:
@@ -147,7 +147,7 @@ def do_pieces(
     failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
-    # A resumed run still has to be evaluated, which takes a share of the time.
+    # Besides its remaining steps, a resumed run needs time for its evaluation.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
     prepared, runs, now = False, 1, time.monotonic()

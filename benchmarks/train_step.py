@@ -76,7 +76,7 @@ class Timed:
     ) -> None:
         self.call, self.wait, self.number = call, wait, number
         self.rounds: list[float] = []  # seconds of a call, for each round
-        self.host: list[float] = []  # seconds that the host was busy, for each round
+        self.host: list[float] = []  # seconds in which the host was busy, by round
         for _ in range(2):  # The first call compiles.
             wait(call())
 

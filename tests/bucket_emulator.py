@@ -23,7 +23,7 @@ def generation(request, storage, name):
 
 def conditional_upload(request, response, storage, *args, **kwargs):
     """Write an object only if it has the generation that the request names."""
-    data = request.data  # is read in any case, as the client expects
+    data = request.data  # The client expects that the request body is read, even if it is refused.
     name = request.query.get("name", [""])[0] or data["meta"]["name"]
     if request.query.get("ifGenerationMatch") in (None, [generation(request, storage, name)]):
         upload(request, response, storage, *args, **kwargs)

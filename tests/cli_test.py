@@ -28,7 +28,7 @@ SMALL = flags(short(6))
 
 
 def start(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen:
-    # One device, as on a laptop; the other tests have eight.
+    # Command processes have one device, as on a laptop; other tests have eight.
     env = {
         **os.environ,
         "XLA_FLAGS": QUICK_FLAGS,
@@ -144,7 +144,7 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     results = json.loads((folder / "runs/digits/results.json").read_text())["results"]
     nearest = [row for row in results if row["details"]["preset"] == "uniform"]
     assert {(row["protocol"], row["details"]["k"]) for row in nearest} == {("knn", 1)}
-    # Earlier figures are kept, and a figure that is measured again is replaced.
+    # Earlier results are kept, and a result that is computed again is replaced.
     online = [row for row in results if row["protocol"] == "online"]
     assert len(results) - len(online) == 18 + len(nearest) == 18 + 6
     assert {row["checkpoint"] for row in online} == {"last", "best"}

@@ -141,7 +141,7 @@ def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
     assert actual == ALWAYS + rows[row_of(case, kind, ring)]
 
 
-# Row of the page -> the objective, its pairs and the communication of its loss.
+# Table row of the docs page -> objective, its pairs and the communication of its loss.
 REMEMBERING = {
     "`decl`, a rate for every example": (decl(), "views", gathered(2)),
     "`sogclr`, an average for every example": (sogclr(), "views", gathered(2)),
@@ -263,7 +263,7 @@ def test_batch_norm_groups_communicate_within_groups_and_average_running_statist
     running = summed(*[(width,) for width in (*NET, *HEAD)], times=2)
     expected = summed(*[x.shape for x in params], times=1) + running + gathered(2)
     expected += send("all-gather", B)
-    # Sums over the one device of a group are none.
+    # A group of one device needs no communication.
     expected += normalised(*NET, *HEAD, times=2) if group > 1 else Counter()
     assert 3 <= actual.pop(("all-reduce", 4)) <= 8
     assert actual == expected

@@ -17,19 +17,19 @@ os.environ["XLA_FLAGS"] = " ".join((given, number, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-# Runs record the plug-ins that they train with, but not in the home folder of who tests.
+# Runs record the user components that they train with; keep this out of the home folder.
 os.environ["XDG_STATE_HOME"] = str(CACHE.parent / "state")
-# Programs need not know the lines of Python that they came from, which take a tenth of the time.
+# Leave Python source lines out of compiled programs, which saves a tenth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from shared_folders import shared_folder  # noqa: E402
 
-# Traced programs are many small objects, and searching them for cycles takes a tenth of the time.
+# Collect garbage rarely: traced programs have many objects, and this saves a tenth of the time.
 gc.set_threshold(100_000, 20, 20)
 
-# The commands set this too: on CPU devices, collectives of two programs could deadlock.
+# Without this, which the commands set too, collectives of two programs on CPUs could deadlock.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -69,7 +69,7 @@ def small_equinox() -> ModuleType:
 @pytest.mark.usefixtures("short_runs")
 @pytest.mark.parametrize(
     "page",
-    # The blocks of losses.md are complete, and the next test runs them one by one.
+    # losses.md is left out: each of its code blocks is complete and run alone by the next test.
     [page for page in PAGES if page.name != "losses.md" and BLOCK.search(page.read_text())],
     ids=lambda page: page.name,
 )

@@ -77,7 +77,7 @@ def test_loss_of_the_own_loss_example_is_lower_for_aligned_views():
     assert align_uniform(aligned).mean() < align_uniform(mixed).mean()
 
 
-# What the notebooks repeat more often than the test needs.
+# Replacements in the code of notebooks that make the test shorter.
 SHORTER = {"steps=400": "steps=20", "(16, 64), (0, 1)": "(16,), (0, 1)"}
 
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from jaxssl.errors import UserError
 
-WANTED = int(os.environ.get("JAXSSL_FUZZ", "0"))  # number of inputs of all tests together; 0: few
+WANTED = int(os.environ.get("JAXSSL_FUZZ", "0"))  # inputs of all tests together; 0 means few
 USUAL = 10_000  # sum of the numbers of inputs that the tests ask for
-FEW = 15  # by default, one in so many of the inputs
+FEW = 15  # By default, the number of inputs is divided by this.
 MIB = 2**20
 MOST, LONGEST = 400 * MIB, 20  # most bytes of memory and seconds per input
 REFUSED = object()

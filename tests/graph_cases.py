@@ -40,7 +40,7 @@ def unpacked(rows):
     actual = []
     for x, of, edge, size in zip(rows["x"], rows["graph"], rows["edge"], rows["size"], strict=True):
         indices, edges = [[] for _ in size], [[] for _ in size]
-        new = {}  # graph and place there by place in the row
+        new = {}  # position in the row -> (graph, position in the graph)
         for place, number in enumerate(of.tolist()):
             if number < len(size):
                 new[place] = number, len(indices[number])

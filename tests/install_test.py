@@ -55,7 +55,7 @@ def python(site: Path, cwd: Path, *arguments: str) -> str:
     return out.stdout
 
 
-# Runs command lines in one process, which imports and compiles everything once.
+# Program that runs several command lines, so that everything is imported and compiled once.
 COMMANDS = """
 import json, sys
 from jaxssl import cli

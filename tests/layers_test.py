@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "jaxssl"
-# A folder or root module may import itself and the earlier ones. `ONLY` is stricter.
+# A folder or root module may import itself and those listed before it. `ONLY` is stricter.
 ORDER = (
     "errors",
     "buckets",
@@ -34,7 +34,7 @@ ORDER = (
     "__main__",
     "__init__",
 )
-# All that these may import: they are used outside of jaxssl, or are independent of each other.
+# Folder -> all that it may import, if it is used outside of jaxssl or must be independent.
 ONLY = {
     "errors": set(),
     "configs": set(),

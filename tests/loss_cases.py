@@ -16,10 +16,10 @@ from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 
 # Cross-entropy compares anchors with classes and is tested in cross_entropy_test.
 NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
-# Losses that importers are offered; a loss that only configs name needs no entry in the docs.
+# Losses that `jaxssl.losses` exports. A loss that only configs name needs no entry in the docs.
 EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # Classes 2 and 3 have one example.
-# Losses that compare an anchor with the other views of its example, or its key.
+# Losses that compare an anchor only with the other views of its example, or with its key.
 BY_PARTNER = {
     *(
         "arb",
@@ -170,7 +170,7 @@ def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
         "directions": lambda: wave(5).T,
         "center": lambda: wave(1)[0],
         "rate": lambda: 2 + jnp.sin(index),
-        # Every third example is seen for the first time.
+        # Every third example has no entry in the memory yet.
         "log_u": lambda: jnp.where(pairs.index % 3 == 0, -jnp.inf, jnp.cos(index)),
         "log_v": lambda: jnp.where(pairs.index % 3 == 1, -jnp.inf, jnp.sin(index)),
     }

@@ -35,7 +35,7 @@ from cosmic_ray.mutating import use_mutation
 from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 30  # processor time of the tests, without a defect, that a defect must survive
+SECONDS = 30  # seconds of processor time of the tests per defect, measured without it
 LIMIT = 900  # seconds after which the tests of a defect count as failed
 # Replacements by an operator of another kind raise a type error, which any test notices. "|" stands
 # in type hints and for merged dicts.
@@ -52,7 +52,7 @@ TESTS = {
     "methods": ("methods", "training/whole_step_test.py", "settings_test.py"),
     "evaluation": ("evaluation", "settings_test.py"),
 }
-# Imported once instead of for each defect, after the conftest, which sets what JAX reads.
+# Modules that are imported once, not for each defect, after conftest.py has configured JAX.
 IMPORTS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "tensorflow_datasets", "sklearn.svm")
 
 
@@ -121,7 +121,7 @@ def choose_tests(data: CoverageData, seconds: dict[str, float], path: Path, line
     spans = [(1, max(contexts, default=1)), *((n.lineno, n.end_lineno or line) for n in around)]
     body = getattr(around[-1], "body", None)
     tests = executing(spans[-1][0], max(line, body[0].lineno - 1) if body else spans[-1][1])
-    if "" in tests:  # executed by an import: take the tests of what the constant or default is in
+    if "" in tests:  # run at import: take the tests of the enclosing code
         tests = next((found for span in spans[::-1] if (found := executing(*span) - {""})), set())
     # Another test of these files may use what the tests that execute the line traced or cached.
     files = {name.split("::")[0] for name in tests}

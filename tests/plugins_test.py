@@ -516,7 +516,7 @@ def test_component_of_another_group_than_its_config_key_is_refused(plugin, group
 def test_edited_component_file_is_loaded_again(plugin):
     path = Path(plugin("number").partition(":")[0])
     assert components.factory("net", f"{path}:number") == 3
-    for number in (5, 6):  # The second edit keeps the size of the file and the second of its time.
+    for number in (5, 6):  # The second edit keeps the file's size and whole seconds.
         path.write_text(f"number = {number}")
         assert components.factory("net", f"{path}:number") == number
 

@@ -181,7 +181,7 @@ def call(tmp_path, monkeypatch):
 def test_second_call_of_the_benchmark_continues_the_plan(call, tmp_path, capsys):
     plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
     result = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
-    assert list(result["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
+    assert list(result["figures"]) == ["run/a-b1-s0"]  # neither the measured run, nor the long one
     assert "1 need a longer call, run/long-b1-s0" in capsys.readouterr().out
     [done] = result["figures"].values()
     assert done["values"] == {"x": 1} and done["commit"] == "abc" and done["device"] == DEVICE.name
@@ -236,7 +236,7 @@ def test_benchmark_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_p
     result = call([piece], minutes=60)
     assert not result["figures"] and result["unfinished"][piece.name]["share"] == 0.5
     assert "stopped run/a-b1-s0 at 50 %" in capsys.readouterr().out
-    # The rest would take as long again, and is not begun in less.
+    # The second half would take as long as the first, so it is not started in half of that time.
     assert not call([piece], minutes=30)["figures"]
     assert "1 need a longer call" in capsys.readouterr().out
 

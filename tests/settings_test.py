@@ -19,7 +19,7 @@ from jaxssl.training import config as config_lib
 pytestmark = pytest.mark.fast
 
 RECORD = Path(__file__).parent / "golden" / "settings.json"
-# Old runs and the digits' demo are the first to notice a change of this config.
+# The golden file stores other configs as differences from this config.
 BASE = "digits"
 
 

@@ -18,7 +18,7 @@ def shared_folder(
     """
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # the folder of the session; each worker has one in it
+        base = base.parent  # the folder of the session, which contains one folder per worker
     folder, finished = base / "shared" / name, base / "shared" / f"{name}.finished"
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):

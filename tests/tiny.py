@@ -13,7 +13,7 @@ TINY = {
     "head.proj_output_dim": "6",
     "eval.protocols": "()",
 }
-# A run of less than an epoch, with a checkpoint in the middle.
+# Settings of a run of less than an epoch, with a checkpoint in the middle.
 STEPS, SAVED = 12, 7
 SETTINGS = {
     **TINY,

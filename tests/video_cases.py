@@ -10,7 +10,7 @@ from jaxssl.data.formats import video
 from jaxssl.kinds import video as clips
 
 SIZE = 16
-SHAPE = (8, 12, 3)  # of a frame; its centre is 8 x 8
+SHAPE = (8, 12, 3)  # shape of a frame, whose central square is 8 x 8
 SETTINGS = {
     "name": "video",
     "on_error": "stop",

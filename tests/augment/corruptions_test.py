@@ -76,7 +76,7 @@ def test_corruption_depends_only_on_seed_index_and_image(photos):
         actual = ops.corrupt(name, many, 2, seed=3)
         few = ops.corrupt(name, many[:2], 2, seed=3)
         np.testing.assert_array_equal(actual[:2], few)
-        # Pictures that are equal have other numbers by their index, also in later blocks.
+        # Equal pictures get different noise by their index, also in later blocks.
         assert len({image.tobytes() for image in actual[::8]}) == 40
         other = ops.corrupt(name, many[:2], 2, seed=4)
         assert not np.array_equal(few, other)
@@ -135,7 +135,7 @@ def test_defocus_blur_equals_scipy_and_its_kernels_sum_to_1(photos):
 
 
 def test_glass_blur_moves_pixels_by_at_most_one(photos):
-    actual, _ = apply("glass_blur", photos, 1)  # the blur is too narrow to have an effect
+    actual, _ = apply("glass_blur", photos, 1)  # severity 1 blurs too little to change pixels
     padded = np.pad(photos.astype(float), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
     near = [padded[:, y : y + 32, x : x + 32] for y in range(3) for x in range(3)]
     distance = np.abs(np.stack(near) - actual).max(axis=-1)

@@ -91,7 +91,7 @@ def test_nodes_with_the_smallest_random_numbers_are_dropped_or_get_noise(row, sh
 @each_share
 @pytest.mark.parametrize("add", [False, True])
 def test_perturb_edges_drops_edges_and_adds_random_edges(row, share, add):
-    # With the largest float below 1, the index must not exceed that of the last node.
+    # For the random number just below 1, the drawn node must be the last one.
     u = uniform(4, len(row["edge"]), 3)
     u[::3, 1:] = np.nextafter(np.float32(1), np.float32(0))
     actual = operation("perturb_edges" + ", add" * add, (u,), row, share)

@@ -181,7 +181,7 @@ def test_positive_angle_rotates_clockwise():
 
 
 def test_random_affine_parameters_cover_their_ranges(monkeypatch):
-    # Replaced by a function that returns its parameters; the map itself is tested above.
+    # Replace `affine` by a function that returns its parameters; `affine` is tested above.
     monkeypatch.setattr(ops, "affine", lambda image, *parameters: parameters)
     ranges = {"degrees": 20.0, "shear": 0.3, "zoom": 0.2, "shift": 0.1}
     image = jnp.zeros((10, 20, 1))
@@ -258,7 +258,7 @@ def test_views_and_small_crops_use_their_configured_recipes():
     np.testing.assert_allclose(actual["crops"], 1)
 
 
-# Settings of every recipe that enable what is off by default.
+# Settings of every recipe that enable the operations that are off by default.
 SETTINGS = {
     "clip": [{}],
     "digits": [{}],

@@ -167,7 +167,7 @@ def test_jitter_equals_float64_operations_in_every_order():
 
 
 def test_random_jitter_draws_uniform_orders_and_strengths(monkeypatch):
-    # Replaced by a function that returns its parameters; jitter itself is tested above.
+    # Replace `jitter` by a function that returns its parameters; `jitter` is tested above.
     monkeypatch.setattr(colour, "jitter", lambda image, *parameters: parameters)
     strengths = {"brightness": 0.4, "contrast": 1.2, "saturation": 0.2, "hue": 0.1}
     rgb = jnp.zeros((3, 1, 1))
@@ -280,7 +280,7 @@ def test_policy_tables_equal_the_published_tables():
 
 @pytest.mark.parametrize("table", [CIFAR, IMAGENET], ids=["cifar", "imagenet"])
 def test_autoaugment_draws_sub_policies_uniformly_with_their_probabilities(table, monkeypatch):
-    # Replaced by a function that returns its arguments; the operations are tested above.
+    # Replace `_apply_all` by a function that returns its arguments; operations are tested above.
     monkeypatch.setattr(policies, "_apply_all", lambda image, *given: given)
     u = draw(50_000, 5)
     given = jax.vmap(lambda u: policies.auto_augment(u, None, table))(u)

@@ -173,7 +173,7 @@ def test_epoch_has_no_example_twice_and_the_next_epoch_is_shuffled_differently(m
         assert len(set(epoch.tolist())) == PER_EPOCH * BATCH
     assert not np.array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[1], seen[2])
-    # The 3 examples that are left out are others each time.
+    # The 3 examples that do not fill a batch differ between epochs.
     assert set(seen[0].tolist()) != set(seen[1].tolist())
 
 

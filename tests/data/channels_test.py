@@ -40,7 +40,7 @@ def npy(values):
 @pytest.mark.parametrize("channels", [2, 4, 5, 16])
 def test_each_channel_of_an_image_is_cropped_and_resized_independently(channels):
     values = RNG.integers(0, 256, (9, 12, channels), np.uint8)
-    values[..., -1] = 0  # Pillow would make all pixels of this alpha black.
+    values[..., -1] = 0  # Pillow would make pixels with alpha 0 black.
     crop = decoding.Crop(5, (0.3, 0.9), (0.75, 1.3))
 
     def cut(values):

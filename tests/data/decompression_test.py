@@ -20,7 +20,7 @@ from jaxssl.data.decoders import decompression, files
 ZEROS = bytes(2**24)
 BIG = 2**30
 COMPRESSED = {".tar.gz": gzip, ".tar.bz2": bz2, ".tar.xz": lzma}
-# Opens an archive, and prints the message and the peak of memory above the start in MB.
+# Program that opens an archive, and prints its error and the MB of memory that it needed.
 MEASURE = """
 import re, sys
 from pathlib import Path

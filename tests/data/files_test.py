@@ -233,7 +233,7 @@ def test_wrong_gzip_checksum_is_rejected(tmp_path):
 
 def test_damaged_zip_entry_raises_oserror(archive, tmp_path):
     whole = archive(".zip").read_bytes()
-    wrong = {  # its first file's data, or that it needs a password
+    wrong = {  # changed data of the first file, or its encryption flag
         "Bad CRC": whole.replace(b"one", b"two"),
         "encrypted": whole.replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1", 1).replace(
             b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1", 1

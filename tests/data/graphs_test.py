@@ -104,7 +104,7 @@ def same(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-# A capacity that is too small for later batches: all processes must agree on a larger one.
+# In "late growth", later batches exceed the capacity; all processes must agree on a larger one.
 @pytest.mark.parametrize("order", [ORDER, LATE_GROWTH], ids=["usual", "late growth"])
 @pytest.mark.parametrize("processes", [2, 4])
 def test_each_process_packs_its_rows_of_a_graph_batch(monkeypatch, processes, order):
@@ -157,7 +157,7 @@ def test_graph_blocks_have_one_shape_and_contain_every_graph_once(number, size, 
 
 def test_graph_blocks_from_any_start_index_have_the_same_shape():
     large = random_graphs(1, least=30, most=30)
-    # Three large ones stand together, but in no three that begin at a multiple of three.
+    # Three large graphs stand together, at an index that is no multiple of three.
     graphs = [*GRAPHS[:2], *large * 3, *GRAPHS[2:]]
     array = GraphArray(graphs, NUM_TAGS)
     shapes = set()

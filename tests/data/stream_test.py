@@ -123,5 +123,5 @@ def test_docs_example_trains_on_a_million_items_but_reads_only_the_needed_ones(
     with jax.numpy_dtype_promotion("standard"):
         exec(code, names := {"read": read})
     assert len(names["run"].splits.train) == NUMBER and names["run"].metrics[-1]["step"] == 3
-    # 66 tell the shape, 1 024 are hashed, and the others are of 3 batches of 64 and those after.
+    # Read are 66 items for the shape, 1 024 for the hash, 3 batches of 64, and batches read ahead.
     assert 66 + 1024 + 3 * 64 <= len(read) < 10_000

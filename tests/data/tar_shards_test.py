@@ -62,7 +62,7 @@ def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, name
     assert splits.train.labels.tolist() == [i % 3 for i in range(PICTURES)]
     assert splits.train.class_names == ("0", "1", "2")
     assert splits.train.streamed == (cache == "none") and splits.train.shape == (8, 8, 3)
-    if cache == "none":  # as a process that reads batches gets the split
+    if cache == "none":  # Reader processes get a pickled split.
         assert values(pickle.loads(pickle.dumps(splits.test)))[0] == PICTURES
 
 

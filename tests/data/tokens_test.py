@@ -50,7 +50,7 @@ def test_tokenizing_a_batch_equals_tokenizing_each_text():
     alone = [tokens.tokenize([text], 12)[0] for text in PUBLISHED]
     np.testing.assert_array_equal(actual, alone)
     assert actual.max() == tokens.END == tokens.VOCABULARY - 1
-    # The network reads a text at its largest token.
+    # The network takes the features at the position of the largest token id.
     assert (actual.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
 
 

@@ -297,11 +297,11 @@ def test_necklace_classes_have_the_same_degrees(seed):
         ring = ring_of(graph)
         assert necklaces.RING[0] <= len(ring) <= necklaces.RING[1]
         assert Counter(degree[ring].tolist()) == {2: len(ring) - 4, 3: 4}
-        # One circle, and as many edges as nodes: the rest is trees on it, of which none is apart.
+        # As many edges as nodes and one circle: all other nodes form trees attached to the circle.
         assert len(graph.edge) == len(graph.tag)
         assert 4 + 3 <= len(graph.tag) - len(ring) <= 4 + necklaces.TWIGS[1]
         text = "".join("x" if degree[node] == 3 else "-" for node in ring)
-        while text[-1] == "x":  # a group may go on from the end to the beginning
+        while text[-1] == "x":  # A group may wrap around the end.
             text = "x" + text[:-1]
         assert sorted(map(len, text.replace("-", " ").split())) == sorted(groups)
         assert "x-x" not in text + text

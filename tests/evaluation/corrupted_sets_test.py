@@ -183,7 +183,7 @@ def test_mean_corruption_error_is_relative_to_alexnet():
 @pytest.mark.parametrize(("preset", "metric"), [("cifar10_c", "mean_error"), ("imagenet_c", "mce")])
 def test_presets_of_published_corrupted_sets_report_the_metric_of_the_set(preset, metric, folder):
     name = corruptions.PRESETS[preset]["corruptions"]
-    # Class 1 is bright in all severities, and the others are alike.
+    # Images of class 1 are bright at all severities, all other images are equally dark.
     images = np.repeat(np.array([[50], [200]], np.uint8), 8, axis=0)[:, :, None, None]
     images, labels = np.broadcast_to(images, (16, 32, 32, 3)), np.repeat([0, 1], 8)
     source = SimpleNamespace(images=lambda size: images, class_names=SETS[name][1])

@@ -63,7 +63,7 @@ def test_lidar_measures_directions_shared_by_views():
     apart = gaussian(10, 400, 8)
     told = 5 * gaussian(1, 400, 8, seed=1) * (np.arange(8) < 2)
     assert collapse.rankme((apart + told)[0]) > 4
-    # Means of ten views still differ by a tenth of the variance in the other dimensions.
+    # In the other dimensions, means over ten views still have a tenth of the variance.
     assert 2 <= collapse.lidar(apart + told) < 2.2
     assert collapse.lidar(apart) > 7.5
 
@@ -143,7 +143,7 @@ def test_confusion_matrix_equals_scikit_learns():
     rng = np.random.default_rng(0)
     train, test = gaussian(60, 5), gaussian(40, 5, seed=1)
     labels, test_labels = rng.integers(0, 6, 60), rng.integers(0, 7, 40)
-    labels[labels == 2] = 3  # class 2 has no examples, class 6 is only tested
+    labels[labels == 2] = 3  # Class 2 has no training image, class 6 only test images.
     rows, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train, test))
     classes = np.unique(labels)
     means = np.stack([rows[labels == c].mean(axis=0) for c in classes])

@@ -8,7 +8,7 @@ from jaxssl.evaluation.protocols import episodes
 
 pytestmark = pytest.mark.fast
 
-# One shape for most tests: what is compiled first serves them all.
+# Most tests use features of this shape, so that they share one compiled program.
 SETTINGS = {"ways": 3, "shots": 2, "queries": 4, "episodes": 45}
 
 

@@ -58,7 +58,7 @@ def test_shots_are_drawn_per_class_without_replacement():
     assert len(set(drawn.ravel())) == 15
 
 
-# One shape and length for all tests of ELEVATER: what is compiled first serves them all.
+# All tests of ELEVATER use one shape and number of steps, so that they share a program.
 SEARCH = {
     **fewshot.ELEVATER,
     "shots": 4,
@@ -96,7 +96,7 @@ def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
 
 
 FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 4 of 12 shots validate
-FEATURES.test_labels[:30:3] = 1  # the classes of the test set differ in size
+FEATURES.test_labels[:30:3] = 1  # makes the test classes unequal in size
 
 
 def probe(features, *, seed=0, **changes):
@@ -138,9 +138,9 @@ def test_final_training_of_elevater_equals_a_float64_loop(lr, monkeypatch):
     monkeypatch.setattr(fewshot, "num_correct", spy)
     result = probe(FEATURES, draws=1, lr=(lr,))
     assert (result.lr, result.weight_decay) == ([lr], [0.3])
-    # The last call is the final run: its batches, rates and first weights are the case's inputs.
+    # The last call is the final training. The loop below uses its batches, rates and first weights.
     (train, _, batches, rates, *_), options = calls[-1]
-    # Two batches an epoch: the rate rises in three epochs, and falls in nine.
+    # With two batches per epoch, the learning rate rises for three epochs and falls for nine.
     cosine = [(1 + np.cos(np.pi * t / 18)) / 2 for t in range(18)]
     np.testing.assert_allclose(rates, [*(np.arange(6) / 6), *cosine], rtol=1e-5)
     np.testing.assert_array_equal(calls[0][0][3], np.ones(6))

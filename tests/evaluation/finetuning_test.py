@@ -361,7 +361,7 @@ def test_linear_probe_on_random_crops_does_not_change_the_encoder(
     preset, data_dir, mesh, monkeypatch
 ):
     settings = linear.PRESETS[preset]
-    # Epochs of one step; the milestones stay before the end.
+    # An epoch has one step. The milestones must lie before the end of training.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))
     monkeypatch.setitem(linear.PRESETS, preset, {**settings, "training": training})
     encoder, train, test = tiny_encoder(), digits(data_dir, 40), digits(data_dir, 30, "test")

@@ -47,7 +47,7 @@ def test_exact_and_slightly_changed_copies_of_a_picture_are_likely_duplicates(
     assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {
         (a, b, "1") for n in "47" for a, b in _both_ways(f"{n}.png", f"copies/{n}.png")
     }
-    # The exact copy stands above the changed one, and each pair is shown once.
+    # The exact copy is listed above the changed copy, and each pair once.
     text, html = "".join(page_cases.page(page).text), page.read_text()
     assert "There are\n2 pairs" in text and "<script" not in html
     found = html.partition("Nearest pictures")[0]

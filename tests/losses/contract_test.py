@@ -36,7 +36,7 @@ from jaxssl.losses.pairs import pair_towers, pair_views
 
 each_program = pytest.mark.parametrize("case", PROGRAMS, ids=str)
 each_name = pytest.mark.parametrize("name", NAMES)
-# Collectives are alike under pmap, so a loss of each kind of communication is enough there.
+# Under pmap, one loss for each kind of communication is tested.
 PMAPPED = [c for c in DEFAULTS if c.name in ("barlow_twins", "mmcl", "nt_xent", "siglip", "swav")]
 long = pytest.mark.long
 KINDS = sorted({kind for case in CASES for kind in kinds(case)})
@@ -52,7 +52,7 @@ def with_entry(value: float, *rows: tuple[int, int]) -> np.ndarray:
     return z
 
 
-# Embeddings with numbers that no loss is defined for.
+# Embeddings with NaN or infinity, for which no loss is defined.
 INVALID = {
     "all NaN": np.full((2, 8, 4), np.nan, np.float32),
     "NaN in the first view": with_entry(np.nan, (0, 2)),
@@ -93,12 +93,12 @@ def test_loss_cases_change_every_numeric_hyper_parameter_of_every_loss():
     assert not unchanged
 
 
-# Losses with stop_gradient: finite differences give the gradient of one tower only.
+# Losses with stop_gradient: finite differences are compared for this tower only.
 ONE_TOWER = {name: 0 for name in ("auc_dino", "byol", "dino", "ressl", "simsiam", "swav")}
 ONE_TOWER["nnclr"] = 1
-# The other tower of these is a constant. identities_test tests the gradient of ressl and swav.
+# For these losses, the other tower gets no gradient. identities_test tests ressl and swav.
 CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
-# Losses with constant weights. public_figures_test and identities_test test their gradients.
+# Losses with weights that get no gradient; public_figures_test and identities_test test them.
 CONSTANT_WEIGHTS = {"arb", "fastclip", "sogclr", "decl", "dclw", "mmcl", "mochi"}
 DIFFERENTIATED = [case for case in CASES if case.name not in CONSTANT_WEIGHTS]
 

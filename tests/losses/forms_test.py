@@ -64,7 +64,7 @@ Z = np.ones((4, 3), np.float32)
             r"^byol_loss\(\) takes Pairs, got ArrayImpl; take pair_views\(\[z1, z2\]\)",
         ),
         (
-            lambda: losses.swav_loss(Z),  # the prototypes are missing too
+            lambda: losses.swav_loss(Z),  # the type is reported before the missing prototypes
             r"^swav_loss\(\) takes Pairs, got ndarray; take pair_views\(\[z1, z2\]\)",
         ),
     ],

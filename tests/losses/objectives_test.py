@@ -101,7 +101,7 @@ def trained(setting: str, devices: int, check_vma: bool = False) -> Any:
     return jax.tree.map(np.asarray, history)
 
 
-# tests/training/whole_step_test.py takes steps with the others without the check.
+# Also tested without check_vma. whole_step_test.py does so for the other objectives.
 UNCHECKED = ("decl by the batch", "decl under noise", "tcl with gradients", "sogclr", "isogclr")
 UNCHECKED += ("fastclip", "auc_dino", "mochi", "lejepa", "siglip", "mmcl")
 
@@ -162,7 +162,7 @@ def test_loss_memory_is_updated_with_the_scheduled_hyper_parameter_of_the_step(n
     memories = []
     for value in (at, 0.5, 0.2):
         objective, params, memory = made(name, 8, **{**hyper, number: value})
-        for seed in range(2):  # the first update of some memories has no past
+        for seed in range(2):  # Some memories only depend on the number from the second update on.
             z, index = jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32)
             pairs = pairs_for(name, z, index)
             how = {"step": jnp.int32(3), "key": jax.random.key(0)}

@@ -50,7 +50,7 @@ def from_queue(query, **options):
 
 def auc_cl(v, b, alpha):
     preset = {**PRESETS["released_cifar"], "alpha": alpha}
-    # The released constant is -2B, the paper's is 2 alpha - alpha^2.
+    # The additive constant is -2B in the released code, 2 alpha - alpha^2 in the paper.
     return losses.auc_cl_loss(pair_views(v), b, **preset) - 16 - 2 * alpha + alpha**2
 
 
@@ -59,7 +59,7 @@ def mmcl(v, **hyper):
 
 
 def mmcl_inv(v, kernel, number, C, beta=0.1):
-    # In the released code the number divides the squared distance.
+    # For the RBF kernel, the released code divides the squared distance by the number.
     gamma = 1 if number is None else 1 / number if kernel == "rbf" else number
     return mmcl(v, kernel=kernel, gamma=gamma, C=C, solver="inv", regularization=beta)
 
@@ -119,7 +119,7 @@ def per_anchor(loss: str, pairs: str, names: str, settings=None):
     )
 
 
-# Codes that take only the first view's anchors return the first eight numbers.
+# Released codes with anchors of the first view only return the first eight of our numbers.
 LOSSES = {name: per_anchor(*row) for name, row in TABLE.items()} | {
     r"auc_cl/auc_cifar_b(.*)_alpha(.*)": auc_cl,
     r"supcon/hobbit_supcon_one_t(.*)": lambda v, t: losses.sup_con_loss(

@@ -91,7 +91,7 @@ def images_to_features(path, step=None):
     return np.asarray(jax.jit(lambda v, x: apply(v, preprocess(x)))(variables, IMAGES))
 
 
-# tests/pretrained/hub_test.py does the same with public encoders of all kinds.
+# hub_test.py also exports and loads public encoders of all kinds.
 @pytest.mark.parametrize("name", ["convnet", "vit"])
 def test_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
     path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")

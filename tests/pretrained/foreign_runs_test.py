@@ -131,7 +131,7 @@ def test_python_file_is_executed_if_the_run_is_trusted_or_the_user_trained_with_
     with pytest.raises(UserError, match="not trained with"):
         jaxssl.load_encoder(run)
     copy = plugin.with_name("copy.py")
-    copy.write_text(PLUGIN)  # the content alone is not enough: it may read its neighbours
+    copy.write_text(PLUGIN)  # Trust depends on the path too: the file may read its neighbours.
     with pytest.raises(UserError, match="not trained with"):
         trust.require([f"{copy}:loss"], run, False)
 

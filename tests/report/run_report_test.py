@@ -52,7 +52,7 @@ def workdir(tmp_path):
 
 def test_report_page_is_self_contained_and_shows_every_result(workdir):
     path = run_report.write_report(workdir)
-    parsed = page(path)  # well-formed, though a name of the config is HTML
+    parsed = page(path)  # well-formed, although the config contains HTML
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in path.read_text(encoding="utf-8")
     outside = [s for s in parsed.sources if not s.startswith(("data:image/png;base64,", "#"))]
     assert outside == [] and parsed.alts and all(parsed.alts)

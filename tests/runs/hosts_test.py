@@ -146,7 +146,7 @@ def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeyp
     assert checkpoint.steps(tmp_path) == []
     for name in ("12", "7", "9.orbax-checkpoint-tmp-0", "damaged"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    # The constructor of this manager waits for all processes.
+    # The constructor of Orbax' CheckpointManager waits for all processes, so it must not be called.
     monkeypatch.setattr(checkpoint.ocp, "CheckpointManager", None)
     assert checkpoint.steps(tmp_path) == [7, 12]
 
@@ -159,7 +159,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     hosts[1].wait(timeout=240)
     assert hosts[1].returncode == -signal.SIGKILL, hosts[1].communicate()[0]
     assert hosts[0].poll() is None, hosts[0].communicate()[0]
-    hosts[0].kill()  # as a launcher does; by itself it would notice after a while
+    hosts[0].kill()  # Launchers do this; process 0 would otherwise end a while after process 1.
     for host in hosts:
         host.communicate()
     assert checkpoint.steps(two) == [SAVED]

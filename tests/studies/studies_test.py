@@ -263,7 +263,7 @@ def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
             for size, m in zip((16, 64, 256), means, strict=True)
         }
 
-    # AUC-CL is good at 16 and bad at 256.
+    # AUC-CL is better than SimCLR at batch size 16 and worse at 256.
     arms = {"simclr": runs_by_size(80, 82, 84), "auc_cl": runs_by_size(85, 84, 78)}
     results = {(arm, size): runs for arm, by in arms.items() for size, runs in by.items()}
     verdicts = module.judge_changes(results, (16, 64, 256), module.CHANGES, module.CLAIMS)

@@ -50,7 +50,7 @@ def emulator(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
             patch.setenv(name, f"http://localhost:{port}")  # used by gcsfs and by Orbax
-        # No requests to Google: for the kind of a bucket, and for credentials.
+        # Avoid requests to Google for the type of the bucket and for credentials.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setenv("FSSPEC_GCS_TOKEN", "anon")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 NAME = "run[seed=1] [/x] :smile: [bold]b[/]"
 HOSTILE = "a\x1b[31m\x07\r\nb\udcff\u202e"
 ESCAPED = "a\\x1b[31m\\x07\\r\\nb\\udcff\\u202e"
-# Prints a line, waits for a line of stdin, prints more, and then writes a file.
+# Program that prints a line, waits for a line on stdin, prints more, and then writes a file.
 OUTLIVE = """
 import sys
 from pathlib import Path

@@ -60,7 +60,7 @@ def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cac
     assert metric_lines(tmp_path) == metric_lines(whole)
 
 
-# Trains, and kills itself when the first file or folder of a checkpoint would get its final name.
+# Program that trains until a checkpoint file or folder would be renamed, and then kills itself.
 KILLED = """
 import os, signal, sys
 from jaxssl import cli
@@ -113,7 +113,7 @@ def test_interrupted_run_resumes_bit_for_bit_even_if_the_clock_was_set_back(
     assert_same_arrays(tmp_path, whole)
     rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
     assert min(row["images_per_second"] for row in rows) > 0
-    # The stop added one line of metrics and changed nothing else.
+    # The interruption added one line of metrics and changed nothing else.
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
 

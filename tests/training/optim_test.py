@@ -104,7 +104,7 @@ def assert_follows_oracle(name, trail, params, gradients, **options):
         *((name, {"weight_decay": growing_decay}) for name in NAMES),
         *((name, {"trust_coefficient": 0.02}) for name in ("lars", "larc")),
         *((name, {"nesterov": True}) for name in ("sgd", "lars", "larc")),
-        # The ratio is capped never, from the second step on, and always.
+        # With these values, the trust ratio is capped never, from the second step on, and always.
         *(("larc", {"trust_coefficient": c, "lars_clip": True}) for c in (0.02, 0.12, 10.0)),
     ],
 )

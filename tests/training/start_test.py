@@ -249,7 +249,7 @@ def test_initial_weights_that_do_not_fit_the_network_are_refused_in_one_line(
     tiny, whole, changes, message
 ):
     settings = tiny(**{"init": str(whole), **changes})
-    if message is None:  # A network of the first layers takes what it has.
+    if message is None:  # A smaller network loads its layers and ignores the others.
         assert any("Conv_1" in name for name in started(settings)[2]["extra"])
         return
     with pytest.raises(UserError, match=message) as error:

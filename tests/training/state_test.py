@@ -250,7 +250,7 @@ def test_step_is_skipped_if_the_update_is_not_finite(part):
     optimiser = optax.GradientTransformation(lambda params: params, spoil)
     state, metrics = step_of(loss, optimiser)
     assert state.skipped.tolist() == [1, 1] and state.params["p"] == 1
-    assert metrics["mean"] == 2.5  # over the values 1 to 4 of four devices
+    assert metrics["mean"] == 2.5  # mean of the values 1 to 4 on four devices
 
 
 def step_of(loss, optimiser):
@@ -279,7 +279,7 @@ def test_training_step_checks_each_array_for_finiteness_once(spoilt):
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 8])
 def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
-    method, optimiser, augment = parts("decl")  # has a buffer, and a schedule that reads the step
+    method, optimiser, augment = parts("decl")  # DeCL has per-example memory and a schedule.
     mesh = distributed.make_mesh(jax.devices()[:devices])
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (NUM_EXAMPLES, 8, 8, 1), np.uint8)

@@ -91,7 +91,7 @@ def test_dry_run_for_a_pod_counts_communication_without_taking_a_step(pod, capsy
 def test_dry_run_of_a_ring_sends_to_the_next_device(capsys):
     dry_run(config_lib.load("digits", [*TINY, ("loss.name", "nt_xent"), ("loss.ring", "True")]))
     sends = capsys.readouterr().out.split("sends")[1]
-    # Three arrays in the forward pass and four in the backward pass, to each of eight devices.
+    # Three arrays in the forward pass and four in the backward pass are passed on eight times.
     assert f"{7 * 8} collective-permute" in sends
 
 

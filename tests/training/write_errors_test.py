@@ -61,7 +61,7 @@ def write_workdir(folder: Path) -> None:
         pass
 
 
-# writer by what it writes; a lock has no bytes, for which even a full disk has room
+# Name -> function that writes it. A lock file is empty, so a full disk has room for it.
 WRITERS = {
     "file": lambda folder: file_io.write_text(folder / "config.json", LONG),
     "lock": write_lock,
@@ -127,7 +127,7 @@ def folder():
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("name", WRITERS)
 def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypatch):
-    monkeypatch.setattr(logs.log, "handlers", [])  # The screen may be a file, which would be full.
+    monkeypatch.setattr(logs.log, "handlers", [])  # Standard error may be a file on the full disk.
     if (name, place) == ("lock", full):
         return
     good, bad = folder / "good", folder / "bad"
