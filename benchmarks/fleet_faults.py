@@ -129,7 +129,7 @@ def start(folder: Path, number: int, fault: Fault) -> list[subprocess.Popen]:
 
 
 def wait(hosts: list[subprocess.Popen], marker: Path) -> float:
-    """Wait until all processes have ended, and return the time; kill them LATEST seconds after a fault."""
+    """Wait until all processes have ended, and return the time; kill late ones after a fault."""
     while any(host.poll() is None for host in hosts):
         time.sleep(0.05)
         if marker.exists() and time.time() - marker.stat().st_mtime > LATEST:
