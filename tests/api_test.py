@@ -57,7 +57,7 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
 
 
 @pytest.mark.long
-def test_run_is_extended_with_the_schedule_of_a_longer_run_and_results_record_it(tmp_path):
+def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_extension(tmp_path):
     def train(workdir, **settings):
         protocol = {"eval.protocols": ("retrieval",), "loss": "nt_xent", "total_steps": 0}
         arguments = {"batch_size": 16, "log_every": 1} | protocol | settings

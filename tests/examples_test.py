@@ -38,7 +38,7 @@ def tiny():
 
 
 @pytest.mark.long
-def test_nnx_loop_lowers_the_loss_and_raises_the_accuracy():
+def test_nnx_example_lowers_the_loss_and_raises_the_accuracy():
     history, (before, after) = example("nnx_loop").main(steps=200)
     assert np.mean(history[-10:]) < 0.52 * history[0]
     assert after > before + 3
@@ -99,7 +99,7 @@ def test_cells_of_a_notebook_run_in_order(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.fast
-def test_every_example_is_on_a_page_of_the_docs():
+def test_every_example_script_is_mentioned_on_a_docs_page():
     docs = EXAMPLES.parent / "docs"
     pages = "".join((docs / name).read_text() for name in ("extending.md", "weights.md"))
     assert all(f"examples/{path.name}" in pages for path in EXAMPLES.glob("*.py"))

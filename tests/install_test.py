@@ -92,7 +92,7 @@ def test_installed_wheel_trains_evaluates_studies_and_exports_outside_the_checko
     assert list((tmp_path / "exported").glob("*.safetensors"))
 
 
-def test_losses_import_without_the_packages_of_training(site, tmp_path):
+def test_losses_can_be_imported_without_the_packages_for_training(site, tmp_path):
     """The losses work with jax alone, as after `pip install --no-deps jaxssl`."""
     code = """
 import sys

@@ -42,7 +42,7 @@ def test_benchmark_plan_lists_every_piece_once_by_importance(scale):
 
 
 @each_scale
-def test_every_piece_of_the_plan_is_valid(scale):
+def test_every_piece_of_the_benchmark_plan_has_valid_settings(scale):
     record_pieces._train_step(None)  # adds the small network to train_step
     for piece in make_plan(scale, [("data.name", "digits")]):
         json.dumps(piece.settings, allow_nan=False)
@@ -111,7 +111,7 @@ class Running:
         self.piece = piece
 
 
-def test_pieces_share_the_device_within_its_memory_and_cores():
+def test_concurrent_benchmark_pieces_fit_into_memory_and_cores():
     check = Piece("check/x", {}, 1.0, 4, 8.0)
     alone = Piece("speed/x", {}, 1.0, 4, 0.0, alone=True)
     [run] = runs_of("a-b1-s0")

@@ -165,7 +165,7 @@ def events(process, lane, kernels):
         yield {**event, "args": {"hlo_op": args[0]}} if args else event
 
 
-def test_gpu_trace_is_summarised():
+def test_gpu_profiler_trace_is_summarised_by_groups_of_kernels():
     kernels = [
         ("sm90_xmma_fprop", 0.0, 40.0, "cudnn-conv.5"),
         ("loop_fusion_2", 50.0, 20.0),  # kernel named after its HLO instruction
@@ -187,7 +187,7 @@ def test_gpu_trace_is_summarised():
     }
 
 
-def test_cpu_trace_is_summarised():
+def test_cpu_profiler_trace_is_summarised_by_groups_of_kernels():
     named = [("cudnn-conv.5", 0.0, 30.0), ("end: cudnn-conv.5", 30.0, 1.0), ("copy.3", 30.0, 10.0)]
     result = record_trace.summarise(events("/host:CPU", "tf_XLAEigen", named), PROGRAM, steps=1)
     assert result["convolutions"] == 0.75 and result["other kernels"] == 0.25

@@ -73,7 +73,7 @@ def test_rank_equals_scipy_ordinal_ranks_per_group():
 
 
 @each_share
-def test_nodes_with_the_smallest_random_numbers_are_dropped_or_get_noise(row, share):
+def test_drop_nodes_and_mask_attributes_choose_nodes_with_the_smallest_random_numbers(row, share):
     u, noise = uniform(2, len(row["graph"])), uniform(3, *row["x"].shape)
     dropped = operation("drop_nodes", (u,), row, share)
     masked = operation("mask_attributes", (u, noise), row, share)
@@ -193,7 +193,7 @@ COPIES = 4000
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_subgraph_has_the_distribution_of_adding_neighbours_one_by_one(name):
+def test_random_subgraph_has_the_distribution_of_adding_neighbours_one_by_one(name):
     one, share, count = DISTRIBUTIONS[name]
     # A chi-squared test with a fixed seed.
     expected = subgraph_distribution(one, count)
@@ -321,7 +321,7 @@ def test_mask_noise_is_normal_with_mean_and_deviation_one_half():
     assert stats.kstest(values.ravel(), stats.norm(0.5, 0.5).cdf).pvalue > 1e-3
 
 
-def test_dropped_nodes_have_no_effect_on_gin():
+def test_dropped_nodes_have_no_effect_on_gin_features():
     """The features equal those of the graphs without the dropped nodes and their edges."""
     graphs = random_graphs(6, least=3, most=10, seed=2)
     rows = packed(graphs)

@@ -129,7 +129,7 @@ def ids_in(data_dir, split):
 
 
 @each_split
-def test_digits_match_scikit_learn(data_dir, split):
+def test_digits_data_set_equals_that_of_scikit_learn(data_dir, split):
     source, ids, theirs = digits_in(data_dir, split), ids_in(data_dir, split), load_digits()
     expected = np.random.default_rng(0).permutation(1797)[SPLITS[split]]
     np.testing.assert_array_equal(np.sort(ids), np.sort(expected))
@@ -198,7 +198,7 @@ def test_batches_continue_from_a_saved_position_with_either_cache(make, saved, r
 
 
 @each_cache
-def test_global_batches_are_equal_on_one_and_eight_devices(make, cache):
+def test_batches_of_all_devices_are_equal_on_one_and_eight_devices(make, cache):
     one, eight = make(cache), make(cache, devices=8)
     assert_same(take(eight, PER_EPOCH + 1), take(one, PER_EPOCH + 1))
     image = eight.next()["input"]

@@ -265,7 +265,7 @@ def boxes_of(monkeypatch, shape, crops, seed, draws=1):
 
 
 @pytest.mark.parametrize("shape", [(200, 300), (31, 17), (8, 500)])
-def test_host_crop_boxes_match_the_device(monkeypatch, shape):
+def test_host_crop_boxes_equal_those_of_the_device_code(monkeypatch, shape):
     draws = 500
     actual = boxes_of(monkeypatch, shape, CROPS, 5, draws)
     u = np.random.default_rng(5).random((draws, len(CROPS), 4)).astype(np.float32)
@@ -283,7 +283,7 @@ def test_random_crop_boxes_lie_inside_the_image(monkeypatch, shape):
     assert (right <= shape[1] * (1 + 1e-12)).all() and (bottom <= shape[0] * (1 + 1e-12)).all()
 
 
-def test_random_crops_show_the_content_of_their_boxes(monkeypatch):
+def test_random_host_crops_contain_the_pixels_of_their_boxes(monkeypatch):
     picture = smooth(60, 40)
     views = decoding.random_crops(picture, CROPS, np.random.default_rng(3))
     boxes = boxes_of(monkeypatch, (40, 60), CROPS, 3)[0]

@@ -32,7 +32,9 @@ def rewrite(path, change):
     path.write_text(json.dumps(tree))
 
 
-def test_feature_classes_outside_tfds_are_not_imported(labelled_set, tmp_path, monkeypatch):
+def test_tampered_metadata_cannot_import_feature_classes_outside_of_tfds(
+    labelled_set, tmp_path, monkeypatch
+):
     load, root = labelled_set
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -277,7 +277,7 @@ def test_truncated_published_archive_raises_a_one_line_error(tmp_path):
 
 
 @each_set
-def test_missing_published_files_error_names_files_and_source(tmp_path, name):
+def test_missing_published_files_error_names_files_and_download_address(tmp_path, name):
     gone = sorted(file for file in SETS[name].files if "test" in file or "t10k" in file)
     files = {file: data for file, data in SETS[name].files.items() if file not in gone}
     path = unpack(tmp_path / "mine", files)

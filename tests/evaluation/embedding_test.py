@@ -23,7 +23,7 @@ def pictures(shapes):
 
 
 @pytest.mark.parametrize("last", [(6, 9), (9, 6)], ids=["one size", "many sizes"])
-def test_pictures_of_a_folder_and_an_archive_have_the_embeddings_of_their_pixels(tmp_path, last):
+def test_embeddings_of_picture_files_equal_those_of_their_pixels(tmp_path, last):
     files, pixels = pictures({**SHAPES, "d.png": last})
     expected = jaxssl.embed(flat_encoder(), pixels)
     folder, archive = unpack(tmp_path / "files", files), pack(tmp_path / "files.zip", files)

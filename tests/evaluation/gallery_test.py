@@ -118,7 +118,7 @@ def test_sheet_of_views_shows_each_view_and_small_crop_below_its_title(
         assert row[0].get_ylabel() == "unlabelled"
 
 
-def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training_examples(
+def test_gallery_has_test_queries_with_training_neighbours_and_a_map_of_test_features(
     tmp_path, monkeypatch
 ):
     rng = np.random.default_rng(0)

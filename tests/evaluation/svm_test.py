@@ -169,7 +169,7 @@ def test_svm_uses_features_once_if_train_and_test_arrays_are_the_same():
         np.testing.assert_allclose(row.value, expected.mean())
 
 
-def test_graph_histograms_count_degrees_tags_and_sizes():
+def test_graph_histograms_count_degrees_node_labels_and_sizes():
     star = graph(MAX_DEGREE + 8, [(0, i) for i in range(1, MAX_DEGREE + 8)])
     graphs = [graph(1, [], [2]), star, *random_graphs(6)]
     expected = np.zeros((len(graphs), MAX_DEGREE + 1 + NUM_TAGS + 2))

@@ -68,7 +68,7 @@ def test_positive_of_a_query_is_the_key_of_its_image_and_queue_rows_are_negative
     np.testing.assert_array_equal(pairs.candidate[3:], queue)
 
 
-def test_without_batch_negatives_only_queue_rows_are_negatives():
+def test_with_batch_negatives_off_only_queue_rows_are_negatives():
     z, queue = embeddings(2, 3, 4), embeddings(5, 4)
     pairs = pair_towers(z[0], z[1], queue=queue, batch_negatives=False)
     of_queue = np.repeat([[False] * 3 + [True] * 5], 3, axis=0)

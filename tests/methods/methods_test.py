@@ -103,7 +103,7 @@ def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views)
     close(value, without + (2 * of_views + 6) / 8 * of_a_crop)
 
 
-def test_queue_stores_the_keys_of_all_views():
+def test_momentum_queue_stores_the_keys_of_all_views():
     method = momentum.method(ENCODER, objective("info_nce", temperature=0.5), queue_size=2 * B + 3)
     batch = batch_of()
     params, _, _, _, carried, _ = first_step(method, batch)

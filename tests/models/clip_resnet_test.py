@@ -77,7 +77,7 @@ def test_residual_block_is_the_identity_at_initialisation():
     np.testing.assert_array_equal(start(x), x)
 
 
-def test_initialisation_follows_the_released_clip_code():
+def test_clip_initialisation_follows_the_released_code():
     net = tiny(width=32)
     params = jax.jit(partial(net.init, train=False))(KEY, IMAGES)["params"]
     kernel = np.asarray(params["Block_0"]["Conv_1"]["kernel"])  # shape [3, 3, 32, 32]

@@ -161,7 +161,7 @@ def test_gin_gradient_equals_finite_differences():
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_bfloat16_features_are_bfloat16_and_close_to_float64(train):
+def test_bfloat16_features_of_gin_are_bfloat16_and_close_to_float64(train):
     tree = variables()
     half = {**tree, "params": jax.tree.map(lambda x: jnp.bfloat16(x), tree["params"])}
     rows = as_float(packed(GRAPHS, 2))

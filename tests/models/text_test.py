@@ -127,7 +127,7 @@ def test_gradients_reach_only_embeddings_of_tokens_up_to_the_end_of_text():
     assert all(leaf.any() for leaf in jax.tree.leaves(actual["Block_0"]))
 
 
-def test_initialisation_follows_the_released_clip_code():
+def test_clip_initialisation_follows_the_released_code():
     d, layers = 64, 3
     net = text.TextTransformer(200, 50, d, layers=layers, heads=2)
     params = jax.jit(partial(net.init, train=False))(KEY, TOKENS)["params"]

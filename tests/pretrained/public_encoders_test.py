@@ -114,7 +114,7 @@ def test_hub_download_leaves_out_files_that_are_not_needed(hub, revision):
     assert not (hub / "pytorch_model.bin").exists()
 
 
-def test_hub_errors_are_one_line(hub, monkeypatch, caplog):
+def test_hugging_face_hub_errors_are_one_line(hub, monkeypatch, caplog):
     for path, message in (
         ("hf://owner/other", r"hf://owner/other cannot be downloaded \(ConnectionError: no route"),
         ("hf://vit", "must be hf://OWNER/NAME"),
@@ -231,7 +231,7 @@ def test_parameter_names_of_other_projects_are_mapped_to_those_of_timm(project, 
     assert names.translate(names.DIALECTS[project].network, theirs) == common
 
 
-def test_masked_biases_of_dinov3_are_zero():
+def test_attention_biases_masked_in_dinov3_checkpoints_become_zero():
     bias, mask = np.arange(6.0), np.array([1.0, 1, 0, 0, 1, 1])
     stored = {"a.attn.qkv.bias": bias, "a.attn.qkv.bias_mask": mask}
     arrays = names.combine({k: names.Stored(x.shape, lambda x=x: x) for k, x in stored.items()})
@@ -239,7 +239,7 @@ def test_masked_biases_of_dinov3_are_zero():
     assert list(arrays) == ["a.attn.qkv.bias"]
 
 
-def test_damaged_json_of_a_folder_raises_a_one_line_error(tmp_path):
+def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_path):
     folder = write_folder(tmp_path / "x", VIT)
     for content in ("{", "[]", '{"vision_config": 3}', '{"rope_theta": 7}'):
         (folder / "config.json").write_text(content)

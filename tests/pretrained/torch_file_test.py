@@ -53,7 +53,7 @@ def test_minimal_handwritten_torch_pickle_is_read(file):
 
 @pytest.mark.parametrize("is_legacy", [False, True])
 @pytest.mark.parametrize("what", ["builtins exec", "os system", "pathlib Path.touch"])
-def test_loading_never_runs_code_of_a_pickle(what, is_legacy, file, tmp_path):
+def test_loading_a_torch_file_never_runs_code_of_its_pickle(what, is_legacy, file, tmp_path):
     mark = tmp_path / "mark"
     module, name = what.split()
     code = {"exec": f"open({str(mark)!r}, 'w')", "system": f"touch {mark}"}.get(name, str(mark))

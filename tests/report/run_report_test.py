@@ -183,7 +183,7 @@ def test_summary_says_whether_the_embeddings_have_collapsed(spread, text):
     assert run_report._collapse(metrics, [*RESULTS, told]) == "dimensional collapse"
 
 
-def test_confusion_names_the_worst_classes_and_shows_the_most_confused_pair():
+def test_confusion_section_names_the_worst_classes_and_shows_the_most_confused_pair():
     counts = [(0, 0, 9), (0, 1, 1), (1, 1, 5), (1, 2, 5), (2, 2, 4)]
     arrays = {**gallery_of(3), "nearest_classes": np.array(counts, np.int32)}
     arrays["query_label"] = np.resize([1, 2], len(arrays["query_label"]))

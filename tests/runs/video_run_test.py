@@ -118,7 +118,7 @@ def middle_frames(split, frames):
 
 
 @pytest.mark.long
-def test_loaded_encoder_accepts_videos(settings, run):
+def test_encoder_of_a_video_run_computes_finite_features_of_clips(settings, run):
     clips = middle_frames(source.load(settings().data, "test", "video"), 5)[:3]
     apply, variables, preprocess = jaxssl.load_encoder(run)
     features = apply(variables, preprocess(clips))

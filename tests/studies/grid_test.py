@@ -39,7 +39,7 @@ def results(setting):
     return grid.run_grid(setting, CELLS)
 
 
-def test_every_cell_of_a_grid_is_trained_and_evaluated(setting, results):
+def test_every_cell_of_a_study_grid_is_trained_and_evaluated(setting, results):
     assert list(results) == list(CELLS)
     for [result] in results.values():
         assert result.seed == 0 and set(result.metrics) == {grid.KNN, grid.LINEAR}
@@ -114,7 +114,7 @@ def test_rerunning_a_finished_grid_trains_nothing(setting, results, monkeypatch)
     assert grid.run_grid(setting, CELLS) == results
 
 
-def test_stopped_grid_says_how_to_resume(setting, results, monkeypatch, capsys):
+def test_stopped_study_grid_says_how_to_resume(setting, results, monkeypatch, capsys):
     def stop(config, workdir):
         raise SystemExit(130)
 
@@ -207,7 +207,7 @@ def test_damaged_results_of_a_grid_run_raise_an_error(setting, results, tmp_path
     assert set(json.loads(text)["figures"]) == {grid.KNN, grid.LINEAR}
 
 
-def test_studies_share_runs_of_the_same_config(setting):
+def test_studies_reuse_runs_with_the_same_config(setting):
     plain = Setting("tiny", CONFIG, "", 1, Path("out"))
     auc_cl = METHODS["auc_cl"]
 

@@ -22,7 +22,7 @@ SMALL = short(3)
 
 
 @pytest.mark.fast
-def test_values_are_split_at_commas_outside_of_brackets_and_quotes():
+def test_grid_values_are_split_at_commas_outside_of_brackets_and_quotes():
     texts = ["net.widths=(8, 16),[4,8]", "config.loss.name=nt_xent, dcl", "a='x,y',\"z\""]
     assert parameter_grid.parse(texts) == {
         "net.widths": ["(8, 16)", "[4,8]"],
@@ -43,7 +43,7 @@ def test_values_are_split_at_commas_outside_of_brackets_and_quotes():
         (["seed=1", "seed=2"], "has the key 'seed' twice; list all values once: seed=A,B"),
     ],
 )
-def test_malformed_grids_are_refused(texts, message):
+def test_malformed_parameter_grids_are_refused(texts, message):
     with pytest.raises(UserError, match=message):
         parameter_grid.parse(texts)
 
@@ -82,14 +82,14 @@ def test_too_many_combinations_are_refused_before_any_is_made(tmp_path):
 
 
 @pytest.mark.fast
-def test_protocols_that_do_not_fit_are_refused_before_any_training(data_dir, tmp_path):
+def test_unknown_protocols_are_refused_before_any_training(data_dir, tmp_path):
     overrides = [*SMALL.items(), ("data.dir", str(data_dir)), ("eval.protocols", "knn,nonsense")]
     with pytest.raises(UserError, match="protocol 'nonsense' is unknown"):
         parameter_grid.train("digits", {"seed": ["1"]}, tmp_path / "grid", overrides, "command")
     assert not (tmp_path / "grid").exists()
 
 
-def test_grid_trains_all_combinations_once_and_writes_the_table(
+def test_parameter_grid_trains_all_combinations_once_and_writes_the_table(
     data_dir, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("sys.argv", ["jaxssl"])
@@ -138,7 +138,7 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
 
 
 @pytest.mark.fast
-def test_table_averages_the_seeds_of_a_combination_and_keeps_the_order():
+def test_parameter_grid_table_averages_seeds_and_keeps_the_order_of_combinations():
     base = config.load("digits")
     grid = {"seed": ["0", "1"], "loss.name": ["b", "a"]}
     values = {("0", "b"): 1.0, ("0", "a"): 3.0, ("1", "b"): 2.0, ("1", "a"): 5.0}

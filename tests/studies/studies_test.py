@@ -43,7 +43,7 @@ def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells
 
 @pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
 @pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
-def test_diverged_runs_are_counted_in_the_tables(name, seeds, diverged, trained_cells, tmp_path):
+def test_study_tables_count_diverged_runs(name, seeds, diverged, trained_cells, tmp_path):
     diverged += seeds
     findings = study(name).run(setting(tmp_path))
     cells = [cell for table in findings.tables for row in table.rows for cell in row]
@@ -90,7 +90,7 @@ def test_claim_texts_state_the_threshold_that_the_study_uses(name, claim, thresh
     assert f" {threshold:g}" in study(name).CLAIMS[claim].text
 
 
-def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
+def test_claims_about_methods_left_out_of_a_study_have_no_verdict(trained_cells, tmp_path):
     findings = study("batch_size").run(
         setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=(8,))
     )
@@ -142,7 +142,7 @@ def test_equal_steps_option_gives_all_batch_sizes_the_same_number_of_steps(
     assert batch_size_values(fixed, 16) == {"batch_size": 16}
 
 
-def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
+def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tmp_path):
     def config(name, **cell):
         return cell_config(setting(tmp_path, "paper", name), cell)
 
@@ -254,7 +254,7 @@ def test_alpha_study_decides_on_collapse_only_if_b_has_converged(runs, shrinks, 
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
 
 
-def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
+def test_batch_size_study_judges_stability_by_the_change_in_accuracy():
     module = study("batch_size")
 
     def runs_by_size(*means):  # three seeds with the same noise at every size

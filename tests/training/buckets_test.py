@@ -180,7 +180,7 @@ def write_owner(workdir, number, **values):
 
 
 @pytest.mark.fast
-def test_second_run_is_refused_until_the_first_has_ended(workdir, quick_lease):
+def test_second_run_in_a_workdir_is_refused_until_the_first_has_ended(workdir, quick_lease):
     with run_lock.lock(workdir) as check:
         with pytest.raises(UserError, match=f"in use by another run .process {os.getpid()}"):
             with run_lock.lock(workdir):
@@ -194,7 +194,7 @@ def test_second_run_is_refused_until_the_first_has_ended(workdir, quick_lease):
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("owner", "wait"), [({}, 1.0), ({"pid": 2**22 + 1, "host": None}, 0.0)])
-def test_lease_of_a_dead_run_is_taken_over(workdir, quick_lease, owner, wait):
+def test_lease_of_a_dead_run_on_a_bucket_is_taken_over(workdir, quick_lease, owner, wait):
     """It has expired if its host is another one. A dead process of this host is known at once."""
     owner = {**owner, "host": bucket_files._host()} if owner else {}
     write_owner(workdir, 7, **owner)
@@ -231,7 +231,7 @@ def test_only_one_of_many_concurrent_runs_gets_a_free_lease(workdir, monkeypatch
 
 
 @pytest.mark.fast
-def test_results_of_several_processes_are_all_kept(workdir, quick_lease):
+def test_results_added_to_a_bucket_by_concurrent_writers_are_all_kept(workdir, quick_lease):
     row = {"protocol": "knn", "value": 1.0, "features": "pretrained", "dataset": "digits"}
     row |= {"split": "test", "seed": 0, "step": 1, "details": {}}
 
@@ -288,7 +288,7 @@ def test_configs_and_suites_are_read_from_a_bucket(workdir):
 
 
 @pytest.mark.fast
-def test_data_are_read_from_a_bucket(workdir, data_dir):
+def test_prepared_data_sets_are_read_from_a_bucket(workdir, data_dir):
     for path in (data_dir / "digits").rglob("*"):
         if path.is_file():
             (workdir / "tfds" / path.relative_to(data_dir)).write_bytes(path.read_bytes())
@@ -299,7 +299,9 @@ def test_data_are_read_from_a_bucket(workdir, data_dir):
 
 
 @pytest.mark.parametrize("archive", ["", "pictures.zip", "pictures.tar.gz"])
-def test_pictures_are_read_from_a_bucket(workdir, tmp_path, load, monkeypatch, archive):
+def test_folders_and_archives_of_pictures_are_read_from_a_bucket(
+    workdir, tmp_path, load, monkeypatch, archive
+):
     if archive:
         file = pack(tmp_path / archive, LABELLED)
         (workdir / archive).write_bytes(file.read_bytes())
@@ -376,7 +378,9 @@ cli.main("train")
         ("metrics.jsonl", 2, []),
     ],
 )
-def test_killed_run_resumes_bit_for_bit(tiny, whole, data_dir, workdir, name, times, steps):
+def test_killed_run_in_a_bucket_resumes_bit_for_bit(
+    tiny, whole, data_dir, workdir, name, times, steps
+):
     values = {**SETTINGS, "data.dir": str(data_dir)}
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     command = [sys.executable, "-c", KILLED, name, str(times), "--workdir", str(workdir), *flags]

@@ -48,7 +48,7 @@ def test_override_replaces_a_number_by_a_schedule_and_a_schedule_by_a_number():
     assert config.method.momentum == 0.9
 
 
-def test_override_sets_a_string_only_where_the_argument_accepts_str():
+def test_override_accepts_a_string_only_for_arguments_annotated_with_str():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
     message = "'loss.temperature' expects float or a schedule, got 'warm'"
     with pytest.raises(UserError, match=message):
@@ -220,7 +220,7 @@ def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
         ("tlc:cifar10", "config 'tlc' does not exist; expected a Python file"),
     ],
 )
-def test_wrong_variant_is_answered_with_the_closest_ones(name, message):
+def test_error_about_an_unknown_variant_suggests_the_closest_ones(name, message):
     with pytest.raises(UserError) as error:
         config_lib.load(name)
     assert message in str(error.value) and "\n" not in str(error.value)
@@ -238,7 +238,7 @@ def test_wrong_variant_is_answered_with_the_closest_ones(name, message):
         ("def get_config():\n    return C({'net': 3})\n", "lacks the group 'net'"),
     ],
 )
-def test_error_names_the_bad_config_file(tmp_path, text, message):
+def test_error_about_an_invalid_config_names_its_file(tmp_path, text, message):
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(f"from ml_collections import ConfigDict as C\n{text}")
@@ -261,7 +261,7 @@ def test_command_line_overrides_are_separated_from_flags():
         cli.split_overrides(["train.py", "--config.e"])
 
 
-def test_views_of_the_largest_size_can_be_traced():
+def test_views_of_the_largest_allowed_size_can_be_traced():
     settings = load(f"augment.size={MOST_PIXELS}")
     images, key = jax.ShapeDtypeStruct((2, 8, 8, 1), np.uint8), jax.random.key(0)
     index = np.arange(2, dtype=np.int32)

@@ -178,7 +178,9 @@ def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkey
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
 
-def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, monkeypatch):
+def test_run_with_momentum_network_queue_and_memory_resumes_bit_for_bit(
+    tiny, tmp_path, monkeypatch
+):
     """With a momentum network, a queue, a per-example buffer and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
     copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
@@ -193,7 +195,7 @@ def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, mo
     assert not memory["objective"][1297:].any()
 
 
-def test_metrics_have_all_fields_and_are_finite(whole):
+def test_metrics_jsonl_has_all_fields_with_finite_values(whole):
     rows = metrics_writer.read_metrics(whole / "metrics.jsonl")
     assert [row["step"] for row in rows] == [4, 7, 8, 12]
     needed = {"loss", "images_per_second", "learning_rate", "epoch", "b", "feature_std",
@@ -210,7 +212,7 @@ def test_metrics_have_all_fields_and_are_finite(whole):
         assert part in log
 
 
-def test_losses_of_all_steps_are_reported_once(whole):
+def test_training_losses_of_all_steps_are_reported_once(whole):
     reported = json.loads((whole / "reported.json").read_text())
     assert [(step, len(values)) for step, values in reported] == [(4, 4), (7, 3), (8, 1), (12, 4)]
     assert len({value for _, values in reported for value in values}) == STEPS
@@ -235,7 +237,9 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
     return actual
 
 
-def test_tensorboard_events_equal_metrics_jsonl_though_the_clock_goes_back(tmp_path, monkeypatch):
+def test_tensorboard_events_equal_metrics_jsonl_even_if_the_clock_was_set_back(
+    tmp_path, monkeypatch
+):
     set_back(monkeypatch)
     for first, steps in ((0, (1, 2)), (1, (2, 3)), (3, (4,)), (4, (5,))):
         recorder = metrics_writer.MetricsWriter(tmp_path, first)
@@ -248,7 +252,7 @@ def test_tensorboard_events_equal_metrics_jsonl_though_the_clock_goes_back(tmp_p
     assert events(tmp_path) == dict(zip((1, 2, 3, 4, 5), rows, strict=True))
 
 
-def test_finished_run_is_reported_and_left_unchanged(tiny, whole, capsys):
+def test_train_on_a_finished_run_says_so_and_changes_no_file(tiny, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
     # The cache of the data and the number of workers may change.
     pretrain.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
@@ -307,7 +311,7 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [pytest.param(truncate, marks=pytest.mark.long), flip])
-def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
+def test_damaged_checkpoint_is_set_aside_and_the_previous_one_is_restored(
     tiny, whole, tmp_path, damage
 ):
     workdir = tmp_path / "run"

@@ -109,7 +109,7 @@ def test_held_out_loss_reads_schedules_at_the_step_of_the_state():
 
 
 @pytest.mark.long
-def test_held_out_loss_of_decl_on_captions_is_that_of_clip(data_dir):
+def test_held_out_loss_of_decl_preset_clip_equals_that_of_clip(data_dir):
     mesh, losses_at_start = distributed.make_mesh(jax.devices()[:1]), []
     for values in ({"name": "clip"}, {"name": "decl", "preset": "clip"}):
         overrides = [(f"loss.{key}", value) for key, value in values.items()]

@@ -59,7 +59,7 @@ def owner(workdir: Path):
     return SoftFileLease(workdir / run_lock.OWNER).owner
 
 
-def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
+def test_second_run_in_a_workdir_is_refused_until_the_first_has_ended(holder, tmp_path):
     before = (tmp_path / run_lock.OWNER).read_text()
     message = f"in use by another run .process {holder.pid} on {socket.gethostname()}"
     with pytest.raises(UserError, match=message):

@@ -59,7 +59,7 @@ def test_renamed_checkpoint_is_not_evaluated(workdir, settings):
         check(workdir, settings)
 
 
-def test_checkpoints_of_other_runs_configs_and_data_are_refused(
+def test_checkpoints_of_another_run_config_or_data_set_are_refused(
     workdir, settings, tmp_path_factory
 ):
     with pytest.raises(UserError, match="7 was written with other training data than"):
@@ -74,7 +74,9 @@ def test_checkpoints_of_other_runs_configs_and_data_are_refused(
         check(workdir, settings)
 
 
-def test_workdir_takes_the_id_of_its_checkpoints_or_draws_one(workdir, settings, tmp_path_factory):
+def test_workdir_takes_the_run_id_of_its_checkpoints_or_draws_a_new_one(
+    workdir, settings, tmp_path_factory
+):
     (workdir / run_record.NAME).unlink()
     run_record.write(settings, workdir, RECORD._replace(run=None))
     assert run_record.read(workdir) == "mine"

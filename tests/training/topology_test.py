@@ -64,7 +64,9 @@ def test_unknown_pod_is_refused_with_examples(name):
         ("cpu:9999", None, "JAX has started with 8 CPU devices"),
     ],
 )
-def test_pod_that_cannot_be_described_is_refused(monkeypatch, name, error, message):
+def test_pod_that_the_installed_compilers_cannot_describe_is_refused(
+    monkeypatch, name, error, message
+):
     def fail(*args, **kwargs):
         raise error
 
@@ -88,7 +90,7 @@ def test_dry_run_for_a_pod_counts_communication_without_taking_a_step(pod, capsy
     assert "all-reduce" in lines["sends"] and "one" not in lines
 
 
-def test_dry_run_of_a_ring_sends_to_the_next_device(capsys):
+def test_dry_run_of_a_ring_loss_counts_messages_to_the_next_device(capsys):
     dry_run(config_lib.load("digits", [*TINY, ("loss.name", "nt_xent"), ("loss.ring", "True")]))
     sends = capsys.readouterr().out.split("sends")[1]
     # Three arrays in the forward pass and four in the backward pass are passed on eight times.
@@ -96,7 +98,7 @@ def test_dry_run_of_a_ring_sends_to_the_next_device(capsys):
 
 
 @fast
-def test_pod_without_a_dry_run_is_refused(capsys):
+def test_topology_flag_without_dry_run_is_refused(capsys):
     with pytest.raises(SystemExit):
         cli.run("train", ["--topology=v5e-8"])
     assert (
