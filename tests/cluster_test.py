@@ -79,7 +79,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("words", commands(), ids=range(len(commands())))
-def test_cluster_scripts_use_existing_configs_and_flags(words):
+def test_cluster_examples_use_existing_configs_and_flags(words):
     words = [word for word in words if not word.startswith(("$", "--config."))]
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert flags <= {f"--{name}" for name in train.FLAGS}

@@ -507,7 +507,7 @@ def test_loss_that_returns_nothing_is_refused():
         ("net", "needs_width", "net.width: .* has no default for it; give it one"),
     ],
 )
-def test_component_of_another_group_than_its_config_key_is_refused(plugin, group, name, message):
+def test_object_that_cannot_be_a_component_of_its_group_is_refused(plugin, group, name, message):
     with pytest.raises(UserError, match=message):
         load(**{group: plugin(name)})
 

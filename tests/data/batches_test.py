@@ -111,7 +111,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_order_take_returns_the_next_indices_and_advances_the_position(make, devices):
+def test_take_returns_data_on_the_device_and_the_indices_of_the_next_batches(make, devices):
     batches, expected = make(devices=devices), indices(make(), 5)
     batches.next()
     data, index = batches.take(2, 3)

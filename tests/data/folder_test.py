@@ -71,7 +71,7 @@ def test_folders_of_splits_with_folders_of_classes_are_read(around):
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
-def test_single_top_folder_named_like_a_split_is_skipped(only):
+def test_single_top_folder_around_the_class_folders_is_skipped(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 

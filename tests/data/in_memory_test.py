@@ -118,7 +118,7 @@ def test_data_without_any_label_is_used_whole_as_train_and_test_split():
 
 
 @pytest.mark.parametrize("name", ["test", "validation"])
-def test_test_split_named_by_the_user_is_evaluated(name):
+def test_split_called_test_or_validation_is_used_as_test_split(name):
     train, test = examples([0, 1, 1]), examples([1, 0])
     splits, _ = load_splits({"train": train, name: test})
     expected = ((splits.train, train), (splits.bank, train), (splits.test, test))
@@ -329,9 +329,7 @@ def test_unreadable_picture_files_are_named_or_left_out(files, caplog):
         ("x.npz", b"", "cannot be read"),
     ],
 )
-def test_unreadable_npy_parquet_csv_and_npz_data_files_are_refused(
-    name, content, message, tmp_path
-):
+def test_unreadable_or_unsupported_data_files_are_refused(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with refused(str(tmp_path / name), message):
         load_splits(tmp_path / name)

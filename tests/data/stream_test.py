@@ -69,7 +69,7 @@ def test_separate_labels_of_a_sequence_are_used_and_labels_in_items_are_reported
 
 
 @pytest.mark.fast
-def test_label_column_of_a_hugging_face_data_set_can_be_passed_as_labels():
+def test_label_column_of_a_hugging_face_data_set_is_used():
     class HuggingFace(Items):
         features = {"label": SimpleNamespace(names=["a", "b"])}
 

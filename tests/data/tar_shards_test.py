@@ -70,7 +70,7 @@ def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, name
 @pytest.mark.parametrize(
     "options", [{"format": tarfile.USTAR_FORMAT}, {"format": tarfile.PAX_FORMAT}]
 )
-def test_tar_shards_accept_class_names_missing_labels_and_long_file_names(tmp_path, options, names):
+def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, options, names):
     shard = tmp_path / "shards" / "0.tar"
     write_shard(shard, 0, lambda index: [*names, ""][index % 3], **options)
     splits = load_splits(settings(tmp_path / "shards", cache="none"))

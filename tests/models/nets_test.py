@@ -238,7 +238,7 @@ PRECISIONS = {
         *(pytest.param(n, marks=pytest.mark.long) for n in ("convnet", "resnet", "dino")),
     ],
 )
-def test_networks_compute_in_bfloat16_if_parameters_and_inputs_are_bfloat16(name):
+def test_networks_compute_in_bfloat16_or_float32_like_parameters_and_inputs(name):
     module, shape = PRECISIONS[name]
     x = normal(*shape)
     variables = dict(random_variables(module, x))

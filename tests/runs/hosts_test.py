@@ -117,7 +117,7 @@ def test_two_hosts_together_read_the_batch_that_one_host_reads():
         ("version", "-> '9.9'); start all"),
     ],
 )
-def test_processes_with_different_settings_stop_with_the_difference(
+def test_processes_with_different_seed_data_or_version_stop_with_the_difference(
     data_dir, tmp_path, what, difference
 ):
     workdir = tmp_path / "run"

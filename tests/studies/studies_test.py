@@ -248,7 +248,7 @@ def collapse_run(std, b, knn):
         ([(0.1, 0.97, 10.0), (math.nan, math.nan, 10.0)], None, None),
     ],
 )
-def test_alpha_study_decides_on_collapse_only_if_b_has_converged(runs, shrinks, collapse):
+def test_alpha_study_denies_collapse_only_if_b_has_converged(runs, shrinks, collapse):
     """The papers' collapse is judged by the k-NN accuracy."""
     verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)

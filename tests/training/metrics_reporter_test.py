@@ -18,7 +18,7 @@ METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_ro
 
 
 @pytest.mark.parametrize(("in_a_row", "scheduled"), [(0, 11), (2, 12)])
-def test_reporter_logs_the_learning_rate_epoch_and_losses_of_unskipped_steps(
+def test_reporter_logs_the_rate_of_the_last_update_and_checks_only_valid_losses(
     tmp_path, monkeypatch, in_a_row, scheduled
 ):
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""

@@ -87,7 +87,7 @@ def test_held_out_loss_is_the_training_loss_of_a_batch_on_any_number_of_devices(
         (False, True, 15, "the split 'test' has 15 examples, fewer than batch_size=16"),
     ],
 )
-def test_held_out_loss_is_omitted_with_a_logged_reason(per_example, labelled, length, reason):
+def test_held_out_loss_is_omitted_with_a_stated_reason(per_example, labelled, length, reason):
     settings = config.load(DIGITS, [("batch_size", "16"), ("loss.name", "nt_xent")])
     settings.method.labels = True
     method = SimpleNamespace(per_example=Carried(False, False, per_example))

@@ -65,7 +65,7 @@ def test_error_in_one_process_ends_the_other_processes_with_its_message(run, fai
     assert lines == [f"error: process {failed} of this run has ended: no space left"] * 2
 
 
-def test_processes_that_fail_at_the_same_time_each_report_their_own_error(run):
+def test_processes_that_fail_at_the_same_time_are_not_ended_by_each_other(run):
     processes, result = run
     for process in processes:
         process.tell_error(OSError("no space left"))

@@ -152,7 +152,7 @@ def gathered(monkeypatch, *others):
     monkeypatch.setattr(distributed, "gather_process_texts", lambda text: [text, *texts])
 
 
-def test_processes_with_different_records_stop_with_the_differences(
+def test_processes_with_different_configs_or_versions_stop_with_the_differences(
     settings, tmp_path, monkeypatch
 ):
     values = run_record.process_values(settings, tmp_path)
