@@ -111,7 +111,7 @@ def variants(path: Path) -> dict[str, str]:
     return {name: row["about"] for name, row in rows.items()}
 
 
-def recipes() -> list[str]:
+def configs() -> list[str]:
     """Return the names of all packaged configs and variants: "digits", "auc_cl:cifar10", ..."""
     files = {name: variants(path) for name, path in packaged().items()}
     return [f"{n}:{v}" if v else n for n, lines in files.items() for v in lines or [""]]

@@ -84,7 +84,7 @@ def test_cluster_examples_use_existing_configs_and_flags(words):
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert flags <= {f"--{name}" for name in train.FLAGS}
     place = next(i for i, word in enumerate(words) if word.startswith("--config"))
-    assert (words[place].partition("=")[2] or words[place + 1]) in components.recipes()
+    assert (words[place].partition("=")[2] or words[place + 1]) in components.configs()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

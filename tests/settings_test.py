@@ -99,7 +99,7 @@ COMPONENTS = [
     for name in components.names(group)
 ]
 PROTOCOLS = components.names("protocol")
-CONFIGS = components.recipes()
+CONFIGS = components.configs()
 
 
 def current():
@@ -107,7 +107,7 @@ def current():
     return {
         "components": {f"{group}.{name}": component(group, name) for group, name in COMPONENTS},
         "protocols": {name: protocol(name) for name in PROTOCOLS},
-        "recipes": {name: config_values(name) for name in CONFIGS},
+        "configs": {name: config_values(name) for name in CONFIGS},
     }
 
 
@@ -128,7 +128,7 @@ def test_presets_of_a_protocol_equal_the_recorded_settings(recorded, name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_settings_of_a_config_equal_the_recorded_settings(recorded, name):
-    assert config_values(name) == recorded["recipes"][name]
+    assert config_values(name) == recorded["configs"][name]
 
 
 @pytest.mark.parametrize("name", [c for c in CONFIGS if "cross_entropy" not in c])
@@ -153,7 +153,7 @@ def test_first_protocol_of_a_config_is_that_of_its_published_result(name):
 
 def test_every_recorded_component_protocol_and_config_exists(recorded):
     names = {"components": ["{}.{}".format(*item) for item in COMPONENTS]}
-    names |= {"protocols": PROTOCOLS, "recipes": CONFIGS}
+    names |= {"protocols": PROTOCOLS, "configs": CONFIGS}
     assert {kind: set(values) for kind, values in recorded.items()} == {
         kind: set(values) for kind, values in names.items()
     }

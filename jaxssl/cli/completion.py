@@ -130,7 +130,7 @@ def _values(command: str, flag: str, words: Sequence[str]) -> Iterable[str]:
     module = cli.load(command)
     match flag:
         case "config":
-            return components.recipes()
+            return components.configs()
         case "suite":
             return components.packaged("suite")
         case "grid":

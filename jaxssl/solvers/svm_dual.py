@@ -107,7 +107,7 @@ def svm_dual_pgd(
     if isinstance(init, str):
         if init != "inv":
             raise ValueError(
-                f"init of alpha must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
+                f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
             )
         init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
     if init is None:

@@ -376,7 +376,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "check_every"),
         (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "regularization"),
     ):
-        with pytest.raises(ValueError, match=f"^{word} must "):
+        with pytest.raises(ValueError, match=f"{word} must "):
             jax.eval_shape(call)
 
 

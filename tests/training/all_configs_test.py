@@ -35,9 +35,9 @@ ROOT = Path(__file__).parents[2]
 OTHERS = {"base", "studies", "pictures"}
 FILES = {name: path for name, path in components.packaged().items() if name not in OTHERS}
 IMAGES = [name for name in FILES if "/" not in name]
-CONFIGS = [name for name in components.recipes() if name.partition(":")[0] in IMAGES]
+CONFIGS = [name for name in components.configs() if name.partition(":")[0] in IMAGES]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}
-MODAL = [name for name in components.recipes() if "/" in name]
+MODAL = [name for name in components.configs() if "/" in name]
 BATCH, SIDE, CROP = 4, 8, 4
 # Tiny values of arguments, if a config has them. All others keep the values of the config.
 TINY = {
