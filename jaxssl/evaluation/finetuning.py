@@ -184,7 +184,8 @@ def make_tuner(
                 if last or (every and number % (every * per_epoch) == 0):
                     mean = float(np.mean(jax.device_get(losses[-per_epoch:]), dtype=np.float64))
                     tree = {"params": state.params.get("net", frozen), "batch_stats": state.stats}
-                    yield Classifier(tree, state.params["head"], mean if mean < np.inf else None)
+                    loss = mean if np.isfinite(mean) else None
+                    yield Classifier(tree, state.params["head"], loss)
 
     def fit(source: Source, *, lr: float, weight_decay: float, seed: int) -> Classifier:
         [last] = epochs(source, lr=lr, weight_decay=weight_decay, seed=seed)

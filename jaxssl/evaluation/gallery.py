@@ -178,9 +178,9 @@ def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> No
     labels = [example.label for example in source.read(np.arange(len(originals)))]
     columns = {"image": originals[:, None], **dict(sorted(views.items(), reverse=True))}
     titles = [
-        name if len(images[0]) == 1 else f"{name.removesuffix('s')} {i + 1}"
+        name if images.shape[1] == 1 else f"{name.removesuffix('s')} {i + 1}"
         for name, images in columns.items()
-        for i in range(len(images[0]))
+        for i in range(images.shape[1])
     ]
     figure = Figure(figsize=(1.4 * len(titles) + 0.6, 1.45 * len(originals) + 0.3))
     grid = figure.subplots(len(originals), len(titles), squeeze=False)

@@ -361,7 +361,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("kind", SPOILT)
 @pytest.mark.parametrize("what", ["8x8", "labels"])
-def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
+def test_damaged_cached_array_is_decoded_again(directory, digits, caplog, what, kind):
     source = load(group(directory), "train")
     source.images(8), source.labels
     path = next((directory / "digits").rglob(f"decoded-train-{what}.npy"))
@@ -369,8 +369,10 @@ def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
     path.write_bytes(SPOILT[kind](good))
     assert path.read_bytes() != good
     again = load(group(directory), "train")
-    np.testing.assert_array_equal(again.images(8), digits["train"]["image"])
-    np.testing.assert_array_equal(again.labels, digits["train"]["label"])
+    with caplog.at_level(logging.INFO, "jaxssl"):
+        np.testing.assert_array_equal(again.images(8), digits["train"]["image"])
+        np.testing.assert_array_equal(again.labels, digits["train"]["label"])
+    assert ("decoding the images" in caplog.text) == (what == "8x8")  # Labels take no time.
     assert path.read_bytes() == good
 
 

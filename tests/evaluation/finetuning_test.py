@@ -74,6 +74,11 @@ def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
     assert classifier.loss == pytest.approx(loss, rel=1e-5)  # one batch is a whole epoch
 
 
+def test_loss_of_training_that_diverges_is_none(frozen, train):
+    _, _, tuner = frozen
+    assert tuner.fit(train, **{**HYPER, "lr": 1e38}).loss is None
+
+
 def test_frozen_backbone_keeps_parameters_and_batch_norm_statistics_to_the_bit(frozen, train):
     encoder, training, tuner = frozen
     classifier = tuner.fit(train, **HYPER)

@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 from data_cases import data_config
 from file_cases import refused
 from jax import numpy as jnp
+from net_cases import count_params, init_shapes
 from PIL import Image
 from scene_cases import render
 
@@ -106,6 +107,24 @@ def test_pyramid_pooling_averages_the_cells_of_adaptive_pooling():
                 first, last = i * side // cells, int(np.ceil((i + 1) * side / cells))
                 expected = [first <= x < last for x in range(side)] / np.float64(last - first)
                 np.testing.assert_allclose(row, expected, rtol=1e-6)
+
+
+@pytest.mark.fast
+def test_pyramid_pooling_has_the_parameters_of_its_convolutions_and_norms():
+    variables, out = init_shapes(dense_head.PyramidPooling(3, 4, 0.1), 2, 8, 9, 5)
+    first, second, last = 4 * (5 * 4), 9 * (5 + 4 * 4) * 4, (4 + 1) * 3
+    assert count_params(variables) == first + second + last + 5 * (2 * 4)
+    assert out.shape == (2, 8, 9, 3)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("size", "side", "expected"),
+    [((64, 48), 24, (24, 32)), ((48, 64), 24, (32, 24)), ((50, 40), 25, (32, 32))],
+)
+def test_resized_picture_has_the_short_side_rounded_up_to_a_multiple_of_8(size, side, expected):
+    picture = Image.new("RGB", size)  # width, height
+    assert dense_head.resize(picture, side).shape == (*expected, 3)
 
 
 @pytest.mark.fast
