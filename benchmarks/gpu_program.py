@@ -73,7 +73,7 @@ def size_of(shape: str) -> int:
 
 
 def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, int, int]]:
-    """Yield (part of the step, calls, bytes per call) for each kernel, also for those in loops."""
+    """Yield (name of a part of the step, calls, bytes per call) of each kernel, loops included."""
     start = text.index(f"\n{computation} ") + 1
     sizes: dict[str, int] = {}
     for line in text[start : text.index("\n}", start)].split("\n")[1:]:

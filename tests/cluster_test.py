@@ -26,7 +26,7 @@ SLURM |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("environment", "is_cluster"),
     [
         ({}, False),
         (SLURM, True),
@@ -37,12 +37,12 @@ SLURM |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:3", "OMPI_COMM_WORLD_SIZE": "1"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),  # set by Google Kubernetes Engine
-        ({"TPU_NAME": "pod"}, True),  # a TPU VM, which asks Google's metadata server
+        ({"TPU_NAME": "pod"}, True),  # a TPU VM: JAX asks Google's metadata server
         # Any container in Kubernetes, such as a notebook.
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
     ],
 )
-def test_launcher_of_several_processes_is_detected(monkeypatch, environment, expected):
+def test_launcher_of_several_processes_is_detected(monkeypatch, environment, is_cluster):
     for name in os.environ:
         if name.startswith(("SLURM", "OMPI", "TPU", "KUBERNETES", "JOB_")):
             monkeypatch.delenv(name)
@@ -52,7 +52,7 @@ def test_launcher_of_several_processes_is_detected(monkeypatch, environment, exp
     metadata = "0", 200 if "TPU_NAME" in environment else 404
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", tpu)
     monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: metadata)
-    assert processes._is_cluster() == expected
+    assert processes._is_cluster() == is_cluster
 
 
 @pytest.mark.fast

@@ -1,4 +1,4 @@
-"""Splits of data sets, read by index, and classes of them."""
+"""Splits of data sets, whose examples are read by index, and the selection of classes."""
 
 import logging
 import math

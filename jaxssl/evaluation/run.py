@@ -237,6 +237,6 @@ def _require_results(
     for one in selected:
         if one.name not in {row["protocol"] for row in rows}:
             raise UserError(
-                f"protocol {one.text!r} trains the network, so it needs --layer backbone, and "
-                f"pretrained or untrained in --kinds (got {','.join(kinds)})"
+                f"protocol {one.text!r} trains the network: take --layer backbone, and pretrained "
+                f"or untrained features in --kinds (got {','.join(kinds)})"
             )

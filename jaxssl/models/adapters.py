@@ -97,7 +97,7 @@ class LinenNetwork(NamedTuple):
                 "and BatchNorm use_running_average=not train"
             ) from error
         except errors.InvalidRngError as error:
-            raise ValueError(_no_random_layers(name)) from error
+            raise ValueError(_random_layers_refused(name)) from error
         _require_features(name, out[0] if mutable else out, x)
         return out
 
@@ -151,7 +151,7 @@ class NnxNetwork:
         name = type(shapes).__name__
         definition, params, stats, others = nnx.split(shapes, nnx.Param, nnx.BatchStat, ...)
         if jax.tree.leaves(others):
-            raise ValueError(_no_random_layers(name))
+            raise ValueError(_random_layers_refused(name))
         return definition, params, stats
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
@@ -203,7 +203,7 @@ def _require_features(name: str, features: object, x: object) -> None:
         )
 
 
-def _no_random_layers(name: str) -> str:
+def _random_layers_refused(name: str) -> str:
     return (
         f"{name} draws random numbers in its layers (dropout), which would depend on the number of "
         "devices; draw them from the argument keys [n], which has a key for each example"

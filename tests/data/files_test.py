@@ -233,13 +233,13 @@ def test_wrong_gzip_checksum_is_rejected(tmp_path):
 
 def test_damaged_zip_entry_raises_oserror(archive, tmp_path):
     whole = archive(".zip").read_bytes()
-    wrong = {  # changed data of the first file, or its encryption flag
+    archives = {  # in which the first member has other data, or is marked as encrypted
         "Bad CRC": whole.replace(b"one", b"two"),
         "encrypted": whole.replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1", 1).replace(
             b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1", 1
         ),
     }
-    for reason, data in wrong.items():
+    for reason, data in archives.items():
         (tmp_path / "bad.zip").write_bytes(data)
         for name, read in files.read_files(tmp_path / "bad.zip"):
             if name == "a/1.png":

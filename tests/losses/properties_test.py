@@ -13,7 +13,7 @@ from loss_cases import DEFAULTS, embeddings, inputs, kinds, loss_of, pairs_of
 from jaxssl.losses.pairs import pair_views
 
 DIM, BATCH = 4, 8
-# These losses depend on the length and the axes of embeddings.
+# These losses change if the embeddings are scaled or rotated.
 BY_FEATURE = {"arb", "barlow_twins", "lejepa", "vicreg", "w_mse", "dino", "auc_dino"}
 ONLY_ROTATION = {"spectral", *BY_FEATURE}
 draws = settings(max_examples=10, deadline=None, derandomize=True, database=None)

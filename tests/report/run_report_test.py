@@ -350,7 +350,7 @@ def test_training_curves_show_each_metric_by_step(figures):
     assert alt.endswith(": loss from 1 to 0.3333")
 
 
-def test_feature_map_shows_class_points_and_the_class_name_at_their_median(figures):
+def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_median(figures):
     arrays = gallery_of(4)
     # 7 points are unlabelled.
     arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])

@@ -131,7 +131,7 @@ def test_frozen_parameters_get_no_gradient():
     text = jax.make_jaxpr(jax.grad(lambda p: method.loss(p, carried, example, **options)[0]))(
         params
     )
-    # The gradient of a convolution is a convolution, and none of the two kernels gets one.
+    # Each gradient of a kernel would be one more convolution. Both kernels are frozen.
     assert str(text).count("conv_general_dilated[") == 2
 
 

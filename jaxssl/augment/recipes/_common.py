@@ -52,5 +52,5 @@ def random_colours(
 
 
 def blur_kernel_side(blur_kernel: int, size: int) -> int:
-    """Return the side of the blur kernel. 0 means a tenth of ``size``, made odd and >= 3."""
+    """Return ``blur_kernel``, or if it is 0 an odd tenth of the image side ``size``, at least 3."""
     return blur_kernel or max(3, size // 20 * 2 + 1)

@@ -332,7 +332,7 @@ def _check_files(
 
 
 def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
-    """Give all splits the same classes. Names that differ are sorted."""
+    """Give all splits the same classes. If their names differ, take all names, sorted."""
     names = max((part.class_names for part in examples), key=len)
     if all(part.class_names == names[: len(part.class_names)] for part in examples):
         return [part._replace(class_names=names) for part in examples]

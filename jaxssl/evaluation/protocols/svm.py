@@ -108,7 +108,7 @@ def _identify(source: Source) -> list[tuple[object, int]]:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
-    """Evaluate SVMs on the labelled examples of both splits, without duplicates."""
+    """Cross-validate SVMs on both splits together; an example in both counts once."""
     settings = PRESETS[preset]
     features, labels = context.features.train, context.features.train_labels
     if context.train is not None and context.test is not None:

@@ -291,13 +291,14 @@ def _read(
         errors[step] = UserError(f"checkpoint {step} of {workdir} was removed meanwhile")
     others = [other for other in steps(workdir) if other not in errors]
     advice = f"there are also {others}" if others else "no other is left: take another --workdir"
-    raise UserError(f"{next(iter(errors.values()))}; {advice}")
+    newest_error = next(iter(errors.values()))
+    raise UserError(f"{newest_error}; {advice}")
 
 
 def _next_step(
     workdir: Path, step: int | None, existing: Sequence[int], tried: Container[int]
 ) -> int | None:
-    """Return the step to try next: ``step``, or the latest. None if all have been tried.
+    """Return ``step``, or if it is None the latest checkpoint's step, unless it was tried.
 
     A run may write new checkpoints and remove old ones while an evaluation looks for the latest.
     Several processes try the steps that existed at the start, because they must try the same.
