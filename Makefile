@@ -12,8 +12,9 @@ demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digit
 test: .venv/ready  ## every kind of contract, in minutes
 	$(PY) -m pytest
 
+# Long tests wait for the processes that they start, so one more worker than cores is used.
 test-all: .venv/ready lint  ## what CI runs: lint, types, `test` and the tests marked "long"
-	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-3000} $(PY) -m pytest -m ""
+	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-3000} $(PY) -m pytest -m "" -n $$($(PY) -c 'import os; print(os.cpu_count() + 1)')
 
 test-fast: .venv/ready  ## tests marked "fast": formulas, shapes, errors and parsing
 	$(PY) -m pytest -m "fast and not long"
