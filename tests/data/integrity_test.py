@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader
 from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
@@ -89,6 +90,13 @@ def test_more_shards_than_the_limit_are_rejected(labelled_set, monkeypatch):
     rewrite(root / "dataset_info.json", lambda x: x["splits"][0].update(shardLengths=lengths))
     with refused(str(root), "is damaged", "impossible shard lengths"):
         load()
+
+
+def test_class_label_without_classes_is_accepted(tmp_path):
+    label = tfds.features.ClassLabel(names=[])  # TFDS writes no numClasses for it.
+    tfds.features.FeaturesDict({"label": label}).save_config(tmp_path)
+    assert (tmp_path / "label.labels.txt").exists()
+    integrity.check_files(tmp_path)
 
 
 @pytest.mark.parametrize("more", [-1, 1])

@@ -191,13 +191,15 @@ def test_presets_of_published_corrupted_sets_report_the_metric_of_the_set(preset
     def encode(x):
         return np.float32(x[:][:, 0, 0, :1])
 
-    features = Features(encode(images), labels, encode(images), labels)
+    test_labels = np.tile([0, 1], 8)  # Half of the clean test images are misclassified.
+    features = Features(encode(images), labels, encode(images), test_labels)
     data = data_config(dir=str(folder))
     context = EvalContext(features, source, source, encode, size=32, data=data)
     rows = {row.metric: row for row in corruptions.run(context, seed=0, preset=preset)}
-    assert rows["corruption_clean_top1"].value == 100
+    assert rows["corruption_clean_top1"].value == 50
     # Of the four images of a severity, that of class 2 is predicted as class 0.
     assert rows["corruption_mean_top1"].value == 75
+    assert rows["corruption_drop"].value == -50  # percent of the clean accuracy
     expected = 25 if metric == "mean_error" else 25 * np.mean(1 / np.array(corruptions.ALEXNET))
     assert rows[f"corruption_{metric}"].value == pytest.approx(expected)
     assert rows["corruption_fog_top1"].details["corruptions"] == name

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ from jaxssl.evaluation import context, finetuning, overrides, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.finetuning import Training
 from jaxssl.evaluation.protocols import episodes, finetune, linear
-from jaxssl.evaluation.selection import select_protocols
+from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results
@@ -236,6 +237,15 @@ def test_protocols_all_selects_protocols_for_the_kind_of_examples():
     # A protocol given by name, not by `all`, runs on any kind of examples.
     assert chosen("image", "svm:kernel") == {"svm:kernel"}
     assert chosen("image", "all", "svm:kernel") == on_features | on_images | {"svm:kernel"}
+
+
+def test_protocols_that_need_labels_are_dropped_or_refused_on_data_without_labels():
+    selected = select_protocols(["knn", "diagnostics", "linear"], "image")
+    splits = SimpleNamespace(labelled=False, test=SimpleNamespace(name="pictures"))
+    rest = drop_unlabelled(selected, splits, strict=False)
+    assert [one.text for one in rest] == ["diagnostics"]
+    with refused("protocols knn,linear need labels, and 'pictures' has none"):
+        drop_unlabelled(selected, splits, strict=True)
 
 
 def test_every_protocol_names_existing_kinds_of_examples():

@@ -16,6 +16,7 @@ from tune_cases import SIZE, digits, same, tiny_encoder
 
 from jaxssl import distributed
 from jaxssl.augment.mix import mix
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.evaluation import features, finetuning
 from jaxssl.evaluation.finetuning import Training
 from jaxssl.evaluation.protocol import EvalContext, Features, Images
@@ -189,6 +190,15 @@ def test_reported_loss_is_the_mean_over_the_epoch_and_the_seed_orders_batches(
     assert [c.loss for c in tuner.epochs(train, **hyper, every=1)] == [2.0, 5.0]
     assert tuner.fit(train, **hyper).loss == 5.0
     assert seeds == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("augment", "views"),
+    [("resized", (Crop(32, (0.2, 0.9), (3 / 4, 4 / 3)),)), ("pad", ())],  # as torchvision's crop
+)
+def test_host_crops_of_fine_tuning_have_the_scale_and_ratio_of_its_views(augment, views):
+    training = Training(augment=augment, crop_scale=(0.2, 0.9))
+    assert finetuning._host_crops(training, 32) == Crops(views, (), 32)
 
 
 def test_fine_tuning_does_not_crop_host_crops_again():
