@@ -70,6 +70,22 @@ def test_name_and_preset_of_a_component_may_stand_in_any_order(group, name, pres
     assert load(*reversed(choices)) == config
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["epochs=50"], 5.0),
+        (["epochs=5"], 0.5),
+        (["epochs=5.5"], 5.0),
+        (["epochs=5", "schedule.warmup_epochs=2"], 2.0),
+        (["epochs=5", "total_steps=500"], 5.0),  # Epochs are ignored.
+        (["epochs=0", "total_steps=500"], 5.0),
+        (["epochs=5", "total_steps=0"], 0.5),
+    ],
+)
+def test_warm_up_is_shortened_to_a_tenth_of_fewer_epochs(overrides, expected):
+    assert load(*overrides).schedule.warmup_epochs == expected
+
+
 def test_second_view_and_crops_groups_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
@@ -247,9 +263,23 @@ def test_error_about_an_invalid_config_names_its_file(tmp_path, text, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "{}", '{"data": 3}', '{"a.b": 1}', '{"__class__": 1}']
+)
+def test_config_json_without_the_config_of_a_run_is_refused(tmp_path, text):
+    with pytest.raises(UserError, match="holds no run .*; train first: jaxssl train --workdir"):
+        config_lib.read_config(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match="config.json is not the config of a run .*; choose anothe"):
+        config_lib.read_config(tmp_path)
+
+
 def test_differences_between_two_configs_are_listed_by_key():
     ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
-    assert config_lib.differences(ours, theirs) == ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
+    lines = ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
+    assert config_lib.differences(ours, theirs) == lines
+    assert config_lib.join_differences(lines) == "; ".join(lines)
+    assert config_lib.join_differences([*lines, "f", "g"]) == f"{'; '.join(lines)} and 2 more"
 
 
 def test_command_line_overrides_are_separated_from_flags():

@@ -195,7 +195,7 @@ def _from_json(document: Any) -> ConfigDict:
     """
     try:
         config = ConfigDict(document)
-    except (TypeError, AttributeError, KeyError) as error:  # for example, for a key "items"
+    except (TypeError, AttributeError, KeyError) as error:  # for example, for a list
         raise ValueError(one_line(error)) from error
     for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
         if not isinstance(config.get(group), ConfigDict):
@@ -221,8 +221,10 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
 
 def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, object]) -> None:
     """Fit the warm-up of a config file into a run that an override of `epochs` has shortened."""
-    schedule, given = config.schedule, {"schedule.warmup_epochs", "total_steps"} & set(overrides)
-    if "epochs" in overrides and not given and 0 < config.epochs <= schedule.warmup_epochs:
+    if config.total_steps or "epochs" not in overrides or "schedule.warmup_epochs" in overrides:
+        return
+    schedule = config.schedule
+    if config.epochs <= schedule.warmup_epochs:
         before, schedule.warmup_epochs = schedule.warmup_epochs, config.epochs / 10
         show(
             f"schedule.warmup_epochs={schedule.warmup_epochs:g}, a tenth of epochs, because the "

@@ -26,11 +26,11 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
         UserError: on an unknown key or a value of another type.
     """
     for key, text in overrides:
-        *groups, leaf = key.split(".")
-        in_view_group = groups[:1] and groups[0] in VIEW_GROUPS
-        if in_view_group and leaf in arguments(config.augment):
+        group, _, leaf = key.rpartition(".")
+        is_new = group in VIEW_GROUPS and leaf not in config[group]
+        if is_new and leaf in arguments(config.augment):
             with config.unlocked():
-                config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
+                config[group][leaf] = config.augment[leaf]
         node = _find_group(config, key)
         with node.ignore_type():  # A preset may have set a value of another valid type.
             node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
