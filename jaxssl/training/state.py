@@ -244,10 +244,11 @@ def make_train_step(
         chosen = jax.tree.map(lambda a, b: jnp.where(finite & ~stopped, a, b), new, old)
         one = jnp.where(stopped, 0, 1)
         total = total + jnp.where(finite, 0, one)
-        skipped = jnp.stack([total, jnp.where(finite & ~stopped, 0, in_a_row + one)])
+        in_a_row = jnp.where(finite & ~stopped, 0, in_a_row + one)
+        skipped = jnp.stack([total, in_a_row])
         state = TrainState(state.step + one, skipped, state.key, *chosen)
         state = lax.with_sharding_constraint(state, shardings(method, state, mesh, sharding))
-        metrics |= {"skipped_steps": skipped[0], "skipped_in_a_row": skipped[1]}
+        metrics |= {"skipped_steps": total, "skipped_in_a_row": in_a_row}
         return state, metrics, embeddings
 
     return step
