@@ -15,6 +15,12 @@ pytestmark = pytest.mark.usefixtures("standard_promotion")
 fast = pytest.mark.fast
 
 
+@pytest.fixture(scope="module", autouse=True)
+def devices():
+    """Start JAX with the devices of all tests. "cpu:4" would set another number."""
+    jax.devices()
+
+
 @fast
 @pytest.mark.parametrize(
     ("name", "shape"),
@@ -41,6 +47,12 @@ def test_pod_name_is_parsed_into_its_topology(monkeypatch, name, shape):
     monkeypatch.setattr(topology.topologies, "get_topology_desc", describe)
     assert topology.describe(name).size == len(jax.devices())
     assert shapes == [shape]
+
+
+@fast
+@pytest.mark.parametrize("number", [1, 8])
+def test_pod_of_cpu_devices_has_as_many_as_there_are(number):
+    assert topology.describe(f"cpu:{number}").size == number
 
 
 @fast
