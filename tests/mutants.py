@@ -51,6 +51,13 @@ TESTS = {
     "models": ("models", "pretrained"),
     "methods": ("methods", "training/whole_step_test.py", "settings_test.py"),
     "evaluation": ("evaluation", "settings_test.py"),
+    "training": (
+        "training",
+        *(f"{name}_test.py" for name in ("api", "cli", "cluster", "collectives", "plugins")),
+        *("processes_test.py", "settings_test.py", "methods"),
+        *(f"evaluation/{name}_test.py" for name in ("diagnostics", "gallery", "protocols")),
+        *("pretrained/foreign_runs_test.py", "report/foreign_files_test.py"),
+    ),
 }
 # Modules that are imported once, not for each defect, after conftest.py has configured JAX.
 IMPORTS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "tensorflow_datasets", "sklearn.svm")
