@@ -190,6 +190,19 @@ def test_data_paths_of_an_untrusted_run_are_neither_read_nor_written(
         jaxssl.evaluate(run, "knn")
 
 
+def test_trusted_data_are_known_by_absolute_path(tmp_path, monkeypatch):
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    trust.remember([], {"dir": "~/sets", "path": "pictures", "labels": "gs://bucket/labels"})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    same = {"dir": f"{tmp_path}/sets", "path": "../pictures", "labels": "gs://bucket/labels"}
+    trust.require_data(same, "run", False)
+    with pytest.raises(UserError, match="not trained with: data.path=pictures; name"):
+        trust.require_data({**same, "path": "pictures"}, "run", False)
+
+
 def test_evaluating_another_data_set_uses_no_data_path_of_an_untrusted_run(forge, tmp_path):
     run = forge({"config.data.dir": str(tmp_path / "theirs"), "config.data.path": "elsewhere"})
     with pytest.raises(UserError, match=f"not trained with: data.dir={tmp_path}/theirs; "):

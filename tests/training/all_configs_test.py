@@ -311,13 +311,18 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     norms = 2 * (2 + 2 + 2 + 8 + 8)
     net, head = convolutions + norms, 8 * 128 + 128
     assert lines["parameters"].startswith(f"{net + head:,} (net {net}, projector {head:,})")
+    assert lines["network"].endswith("; features 8, float32")
     assert "tcl (supervised_cifar10): " in lines["loss"] and "k1=5000.0" in lines["loss"]
     assert "peak learning rate 0.09" in lines["optimiser"]
     assert "MiB on each device" in lines["memory"]
     assert lines["memory"].endswith("(of the compiled step of 4096 examples)")
+    assert "too" not in lines
     # The step of 4096 images is compiled, but only two images on each of 8 devices are encoded.
     assert "of 16 examples" in lines["one"]
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
+
+
+SMALL = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
 
 
 @pytest.mark.parametrize("limit", ["MOST_OPERATIONS", "MOST_BYTES"])
@@ -327,11 +332,18 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
         dry_run, "_compile", lambda *args: compiled.append(args) or compile_step(*args)
     )
     monkeypatch.setattr(dry_run, limit, 100)
-    tiny = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
-    dry_run.dry_run(config_lib.load("digits", tiny))
+    dry_run.dry_run(config_lib.load("digits", SMALL))
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert len(compiled) == 1 and "of the compiled step of 16 examples" in lines["memory"]
     assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
+
+
+def test_dry_run_says_that_a_step_is_too_large_for_the_memory(capsys, monkeypatch):
+    monkeypatch.setattr(dry_run, "_available_memory", lambda: 1)
+    dry_run.dry_run(config_lib.load("digits", SMALL))
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["too"] == "large  0 MiB are available; reduce batch_size or raise accumulate_steps"
+    assert lines["one"] == "step   skipped: 0 MiB are available; take a smaller network"
 
 
 @pytest.mark.parametrize("name", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])

@@ -194,14 +194,18 @@ def test_second_run_in_a_workdir_is_refused_until_the_first_has_ended(workdir, q
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("owner", "wait"), [({}, 1.0), ({"pid": 2**22 + 1, "host": None}, 0.0)])
-def test_lease_of_a_dead_run_on_a_bucket_is_taken_over(workdir, quick_lease, owner, wait):
+def test_lease_of_a_dead_run_on_a_bucket_is_taken_over(
+    workdir, quick_lease, monkeypatch, owner, wait
+):
     """It has expired if its host is another one. A dead process of this host is known at once."""
     owner = {**owner, "host": bucket_files._host()} if owner else {}
     write_owner(workdir, 7, **owner)
-    start = time.monotonic()
+    start, sleep, pauses = time.monotonic(), time.sleep, []
+    monkeypatch.setattr(time, "sleep", lambda pause: pauses.append(pause) or sleep(pause))
     with run_lock.lock(workdir):
         assert time.monotonic() - start >= wait
         assert [path.name for path in (workdir / "lock").iterdir()] == ["00000008"]
+    assert max(pauses, default=0) <= bucket_files.HEARTBEAT  # so that its end is noticed soon
 
 
 @pytest.mark.fast

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,25 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     old = {key: value for key, value in one.to_dict().items() if key != "log"}
     old = json.loads(json.dumps(old))
     assert config.conflicts(two, old) == []
+
+
+@pytest.mark.fast
+def test_service_gets_each_step_once_under_the_identity_of_the_first_start(tmp_path):
+    path, sent = tmp_path / "service.json", []
+    client = SimpleNamespace(
+        log=lambda metrics, step: sent.append((step, metrics)), finish=lambda: sent.append("end")
+    )
+    for new_id, steps in (("a", (1, 2)), ("b", (2, 3))):
+        logger = loggers.ServiceLogger(client, loggers.ServiceState(path, new_id))
+        # A run that crashes before its first metrics has the same log afterwards.
+        assert json.loads(path.read_text()) == {"id": "a", "last_step": 2 * (new_id == "b")}
+        for step in steps:
+            logger.write(step, {"loss": float(step)})
+        logger.close()
+    assert sent == [(1, {"loss": 1.0}), (2, {"loss": 2.0}), "end", (3, {"loss": 3.0}), "end"]
+    path.write_text('{"id": "a"}')
+    with pytest.raises(UserError, match="service.json is damaged; move it away"):
+        loggers.ServiceState(path, "c")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages

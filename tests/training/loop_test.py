@@ -206,6 +206,8 @@ def test_metrics_jsonl_has_all_fields_with_finite_values(whole):
         assert all(np.isfinite(value) for value in row.values())
     assert "knn_top1" in rows[-1]
     assert list(whole.glob("events.out.tfevents.*"))
+    seconds = json.loads((whole / "goodput.json").read_text())["seconds"]
+    assert min(seconds[part] for part in ("start", "compilation", "steps", "checkpoints")) > 0
     log = (whole / "train.log").read_text()
     for part in ("peak learning rate 0.003", "16 images", "2 images on each of 8 devices",
                  "parameters", "81 an epoch, 4 of warm-up"):  # fmt: skip
@@ -474,6 +476,23 @@ def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, m
     assert actual["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
     assert diagnosed == [(1, actual["batch"]["2"])]  # diagnoses the first skipped step
     assert checkpoint.steps(tmp_path) == []
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("counts", "causes"),
+    [
+        ({}, "'the parameters after the step'; norms"),
+        ({"loss": 1}, "'loss: x'; norms"),
+        ({"gradient": 1, "statistics": 3, "loss": 2}, "'statistics: x' and 2 more; norms"),
+    ],
+)
+def test_first_quantity_that_is_not_finite_is_named(counts, causes):
+    measures = {name: {"x": (np.float32(1), counts.get(name, 0))} for name in nonfinite.ORDER}
+    batch = lambda number: np.array([number])  # noqa: E731
+    document, message = nonfinite.describe(5, 2, batch, measures, Path("fault.json"))
+    assert f"steps 5 to 6 were not finite; first in step 5 were {causes}" in message
+    assert document["batch"] == {"5": [4], "6": [5]}
 
 
 def test_second_run_in_a_workdir_is_rejected(tiny, whole, tmp_path):
