@@ -62,7 +62,7 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
 
 
 @pytest.mark.fast
-def test_service_gets_each_step_once_under_the_identity_of_the_first_start(tmp_path):
+def test_service_logger_gets_each_step_once_under_its_first_identity(tmp_path):
     path, sent = tmp_path / "service.json", []
     client = SimpleNamespace(
         log=lambda metrics, step: sent.append((step, metrics)), finish=lambda: sent.append("end")
