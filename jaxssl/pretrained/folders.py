@@ -85,7 +85,7 @@ def read_settings(folder: Path) -> tuple[Settings, Settings]:
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
-    """Return all settings that are not None. Those of later groups count."""
+    """Merge settings that are not None. The last group that sets a key decides its value."""
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
@@ -119,7 +119,7 @@ def _processor_inputs(settings: Settings) -> Settings:
             )
         inputs["interpolation"] = RESAMPLE[settings["resample"]]
     size, window = settings.get("size"), settings.get("crop_size")
-    # Old files have one number, which is the short side if the image is cropped afterwards.
+    # In old files, size is one number: the short side if the image is cropped afterwards.
     short = isinstance(size, Mapping) and "shortest_edge" in size
     if isinstance(size, Mapping):
         size = size.get("shortest_edge", size.get("height"))
@@ -129,7 +129,7 @@ def _processor_inputs(settings: Settings) -> Settings:
         window = window["height"] if isinstance(window, Mapping) else window
         return inputs | {"size": window, "crop": min(1.0, window / size)}
     if settings.get("crop_pct"):
-        # transformers' ConvNeXt resizes to sides of 384 or more without a crop.
+        # transformers' ConvNeXt crops only if the size is below 384 pixels.
         return inputs | {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
     return inputs | {"size": size, "crop": 1.0 if short else 0.0}
 

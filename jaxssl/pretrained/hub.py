@@ -20,7 +20,7 @@ def is_hub(path: str | PathLike[str]) -> bool:
 
 
 def local(path: str | PathLike[str]) -> Path:
-    """Return a run, or a path on disk of weights.
+    """Return the path of a run, or the path on this machine of a weights file or folder.
 
     A repository ``hf://owner/name[@revision]`` is downloaded. Weights in a bucket are copied.
 

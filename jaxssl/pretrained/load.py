@@ -172,7 +172,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
 
     @functools.cache
     def untrained(seed: int) -> Variables:
-        # The untrained variables are equal to the start of a run with this seed, to the bit.
+        # These variables equal, to the bit, those with which a run of the same seed starts.
         options = compile_cache.fast_compile_options()
         return jax.jit(init, compiler_options=options)(jax.random.key(seed))
 
@@ -199,7 +199,7 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
 
 
 def _make_init(config: ConfigDict, method: Method, views: Batch) -> Callable[[Array], Variables]:
-    """Return the function of a key that draws the variables of an untrained encoder."""
+    """Return the function ``key -> variables`` that initialises an untrained encoder."""
 
     def init(key: Array) -> Variables:
         params, carried = init_variables(method, views, 1, key)

@@ -48,7 +48,7 @@ def render(
 
 
 def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
-    """Return what the template needs to build the network in PyTorch: "fault" if timm cannot."""
+    """Return the template's values for the network in PyTorch, or why timm has no such network."""
     if isinstance(net, convnet.ConvNet):
         widths = (inputs.channels, *net.widths)
         return {"stages": list(zip(widths, net.widths, net.strides, strict=False))}

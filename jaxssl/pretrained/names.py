@@ -26,7 +26,7 @@ CLIP = {
 
 
 class Stored(NamedTuple):
-    """An array of a file that has not been read.
+    """An array of a weights file that is not read before ``load`` is called.
 
     Attributes:
         shape: its shape.
@@ -72,8 +72,9 @@ _VIT_BLOCK = {
     r"mlp\.(fc1_x|w2|up_proj)\.": "mlp.up.",
     r"(gamma_|layer_scale)(\d)(\.lambda1)?$": r"ls\3.gamma",
 }
-# Regular expressions for the start of a name and their replacements by network, in order. They are
-# for names of torchvision, transformers, OpenAI, open_clip, timm's EVA and the authors.
+# For each network, regular expressions for the start of an array's name and their replacements, in
+# the order in which they apply. They translate names of torchvision, transformers, OpenAI,
+# open_clip, timm's EVA and the code of the networks' papers.
 RENAMES: Mapping[str, Mapping[str, str]] = {
     "vit": {
         r"(class_token|embeddings\.cls_token|(embeddings\.)?class_embedding)$": "cls_token",
@@ -128,9 +129,9 @@ RENAMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 _TRANSFORMERS_VIT = "embeddings.patch_embeddings.projection.weight"
-# The dialects, by project. If a file has marks of several, the first one counts.
+# The dialects, by project. If a file has the ``mark`` array of several, the first one counts.
 DIALECTS: Mapping[str, Dialect] = {
-    # Also the names of DeiT, MoCo-v3, DINO, iBOT, MAE, DINOv2, DINOv3 and of SigLIP in open_clip.
+    # DeiT, MoCo-v3, DINO, iBOT, MAE, DINOv2, DINOv3 and open_clip's SigLIP use timm's names.
     "timm's ViT": Dialect("vit", "patch_embed.proj.weight", IMAGENET_BICUBIC),
     "torchvision's ViT": Dialect("vit", "conv_proj.weight", IMAGENET),
     "transformers' ViT and DINOv2": Dialect("vit", _TRANSFORMERS_VIT, {**HALF, "crop": 0.0}),
@@ -147,7 +148,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "transformers' SigLIP": Dialect("vit", "head.probe", SIGLIP, {"activation": "gelu_tanh"}),
     "OpenAI's and open_clip's CLIP": Dialect("vit", "ln_pre.weight", CLIP),
     "OpenAI's and open_clip's ResNet": Dialect("clip_resnet", "attnpool.q_proj.weight", CLIP),
-    # Also the names of MoCo, SimCLR, SwAV, VICReg, solo-learn and timm.
+    # MoCo, SimCLR, SwAV, VICReg, solo-learn and timm use torchvision's names.
     "torchvision's ResNet": Dialect("resnet", "layer1.0.conv1.weight", IMAGENET),
     "transformers' ResNet": Dialect(
         "resnet", "encoder.stages.0.layers.0.layer.0.convolution.weight", IMAGENET_BICUBIC
@@ -170,11 +171,11 @@ COMBINED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "attn.qkv.": (("attn.q.", "attn.k.", "attn.v."), lambda *parts: np.concatenate(parts)),
     "attn_pool.qkv.": (("attn_pool.q.", "attn_pool.kv."), lambda *parts: np.concatenate(parts)),
     "mlp.fc1.": (("mlp.gate.", "mlp.up."), lambda *parts: np.concatenate(parts)),
-    # The mask switches the bias of the keys off (DINOv3).
+    # DINOv3 multiplies the bias by a mask, which is 0 for the bias of the attention keys.
     "attn.qkv.bias": (("attn.qkv.bias", "attn.qkv.bias_mask"), np.multiply),
     "proj": (("proj_transposed",), np.transpose),
 }
-# Networks that are not supported, by a pattern that occurs in one of their names.
+# Networks that are not supported, by a pattern that occurs in the name of one of their arrays.
 OTHER_NETWORKS = {
     r"relative_position_(bias|index)|attn\.rel_pos|rel_pos_bias": "Swin or BEiT",
     r"(^|\.)conv_stem\.|\.conv_pw\.|_blocks\.0\._depthwise_conv|\.fc1\.0\.": "EfficientNet",

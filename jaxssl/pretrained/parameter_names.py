@@ -213,7 +213,7 @@ def _clip_resnet(net: clip_resnet.ClipResNet) -> dict[str, str]:
 
 
 def _residual_blocks(stages: Sequence[int], convolutions: int, pooled: bool) -> dict[str, str]:
-    # A pool before the convolution of a shortcut has the number 0.
+    # Public names number the layers of a shortcut: a pool if any, a convolution and a norm.
     shortcut = {f"Conv_{convolutions}": f"downsample.{int(pooled)}"}
     shortcut[f"BatchNorm_{convolutions}"] = f"downsample.{1 + pooled}"
     places = (f"layer{stage + 1}.{i}" for stage, i in _positions(stages))
@@ -232,7 +232,7 @@ def _positions(stages: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _blocks(places: Iterable[str], block: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of consecutive blocks with these public names."""
+    """Repeat ``block``, a map of our names to public ones, for blocks at public ``places``."""
     return {
         f"Block_{number}/{ours}": f"{place}.{public}"
         for number, place in enumerate(places)

@@ -132,7 +132,7 @@ _PythonUnpickler: Any = pickle._Unpickler
 
 
 class _Unpickler(_PythonUnpickler):
-    """The unpickler in Python, whose instructions can be replaced and whose memo is a dict."""
+    """Pickle's unpickler in pure Python: its instructions can be replaced, its memo is a dict."""
 
     def __init__(self, file: IO[bytes] | mmap.mmap) -> None:
         super().__init__(file, encoding="latin-1")  # decodes strings that Python 2 pickled

@@ -10,7 +10,7 @@ from jaxssl.pretrained.names import DIALECTS, Stored
 
 
 def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
-    """Return the arrays with positions for square images of ``size`` pixels.
+    """Return an encoder's arrays, with positions resized to images of ``size`` x ``size`` pixels.
 
     Positions are interpolated bicubically. timm smooths before it shrinks them (antialiasing), and
     so do all networks with registers. The code of DINO and DINOv2 samples the grid at steps of

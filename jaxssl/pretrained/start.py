@@ -57,7 +57,7 @@ def start(
     Raises:
         UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
     """
-    # A file does not tell the heads of a ViT, nor whether it is complete.
+    # A weights file does not tell a ViT's number of heads, nor whether the last layers are missing.
     keys = () if is_run(hub.local(config.init)) else ("num_heads", "layers")
     settings = {key: config.net[key] for key in keys if config.net.get(key)}
     source = load_pretrained(config.init, trust=trust, **settings)

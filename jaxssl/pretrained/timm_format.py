@@ -104,7 +104,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
     arguments |= {"pre_norm": net.pre_norm, "fc_norm": False}
     if not gated:
         arguments["act_layer"] = net.activation
-    # The architectures differ in what JSON cannot say: classes of layers and their settings.
+    # timm's architecture name also selects classes of layers, which JSON arguments cannot give.
     small = net.epsilon == 1e-6
     _require(net, epsilon=small or (net.epsilon == 1e-5 and not gated and not net.distilled))
     _require(net, distilled=not (net.distilled and (gated or net.registers)))
@@ -141,7 +141,7 @@ def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 
 
 def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays by the names of timm's network, from their common names.
+    """Rename arrays from the common names of all formats to the names of timm's network.
 
     Biases that timm's network lacks are left out if they are 0, and keep the common name otherwise.
     """

@@ -109,7 +109,7 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
     inputs = {name: given[name] for name in INPUT_OPTIONS if name in given}
     try:
         files = folders.weights_files(path) if folder else [path]
-        # A file with the usual name has its settings beside it.
+        # Settings are read from the JSON files beside a weights file with a standard name.
         beside = folder or path.name in folders.FILES
         described = folders.read_settings(path if folder else path.parent) if beside else ({}, {})
         for file in files:
@@ -340,6 +340,6 @@ def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object])
 
 
 def _distinct_start(name: str, prefix: str) -> str:
-    """Return the dotted parts of an array's name up to the first that differs from the prefix."""
+    """Return an array's name up to and including the first dotted part that the prefix lacks."""
     parts = name.split(".")
     return ".".join(parts[: len(os.path.commonprefix([parts, prefix.split(".")])) + 1])

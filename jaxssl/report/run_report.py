@@ -246,7 +246,7 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
 
 
 def _settings(kinds: Kinds) -> str:
-    """Describe how a metric was measured. Settings that differ between columns are all given."""
+    """Describe how a metric was measured. Settings that differ between columns list all values."""
     settings: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in results.KINDS if kind in kinds):
         extra = {key: value for key, value in row.items() if key not in results.Row.__annotations__}

@@ -15,7 +15,7 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.training.output import file_io, metrics_writer
 from jaxssl.training.output.logs import log
 
-FEWEST_ROWS = 1000  # rows of each kind that are kept at least from a long metrics.jsonl
+FEWEST_ROWS = 1000  # minimum number of rows of each kind to keep of a long metrics.jsonl
 MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are told apart
 BATCH = 64  # lines of metrics.jsonl that are classified together
 MOST_GALLERY = 2**28  # limit on the bytes of all arrays in gallery.npz
@@ -54,7 +54,7 @@ def read_metrics(path: Path) -> list[metrics_writer.Row]:
 
 
 def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.Row]:
-    """Yield the rows of a run's metrics.jsonl: steps with numbers, or null.
+    """Yield the rows of a run's metrics.jsonl: a step, and metrics that are numbers or null.
 
     Args:
         path: the file.

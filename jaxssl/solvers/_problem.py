@@ -51,7 +51,7 @@ def make_problem(
     *,
     mask: bool,
 ) -> Problem:
-    """Check the solver's arguments, centre the kernel and select each anchor's rows."""
+    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor."""
     n, m = positive.shape[0], kernel.shape[0]
     if kernel.shape != (m, m):
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
@@ -94,8 +94,8 @@ def dual_gradient(problem: Problem, alpha: Array) -> Array:
     """Compute the gradient Delta_i a_i - 2 of each SVM dual [n, m] on its free rows."""
     image = product(alpha, problem.matrix)
     total = jnp.sum(alpha, axis=1, keepdims=True)
-    # The product k'a is read off as one entry of the image. Its ridge term vanishes, because alpha
-    # of the positive is 0.
+    # The product k'a is the entry of ``image`` at the positive. The ridge term adds nothing there,
+    # because alpha of the positive is 0.
     along = jnp.take_along_axis(image, problem.positive, axis=1)
     return image - total * problem.row + (total * problem.offset - along - 2)
 

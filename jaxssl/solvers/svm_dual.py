@@ -206,7 +206,7 @@ def svm_dual_inv(
     problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     matrix = inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
-    # The image (K' + beta I)^-1 (2 1) is constant, because K'1 = 0.
+    # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
     total = jnp.full_like(problem.offset, 2 * kernel.shape[0])
     free = problem.upper > 0

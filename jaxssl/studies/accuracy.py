@@ -19,7 +19,7 @@ ARMS: dict[str, Cell] = {
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 CLAIMS = read_claims("accuracy")
-# Each claim says that eq. 8 as printed depends less on the batch size than the second method.
+# The claim says that the accuracy of eq. 8 as printed depends less on batch size than SimCLR's.
 CHANGES = {"printed_stable": ("auc_cl_sum", "simclr", KNN)}
 
 

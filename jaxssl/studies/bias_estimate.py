@@ -136,7 +136,7 @@ def _group(programs: _Programs, point: _Point, keys: Array) -> tuple[Array, Arra
 
 
 def _draw(programs: _Programs, point: _Point, key: Array) -> Array:
-    """Return the gradient of a random batch after each of the visits, [visits, parameters]."""
+    """Return the gradient of a random batch after each number of epochs, [visits, parameters]."""
     examples = jnp.arange(point.z.shape[1], dtype=jnp.int32)
     gradients, epochs_seen = [], 0
     for number, visit in enumerate(programs.visits):

@@ -20,7 +20,7 @@ Cell = Settings  # values of the config keys that one run changes
 
 
 def combinations(values: Mapping[str, Sequence[object]]) -> list[Cell]:
-    """Return a cell for every combination of values of config keys. The last key varies first."""
+    """Return a cell for every combination of values of config keys. The last key varies fastest."""
     return [
         dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
     ]
@@ -51,7 +51,7 @@ def run_name(setting: Setting, cell: Cell) -> str:
     target = cell_config(bare, values).to_dict()
     for key in list(values):
         rest = {other: text for other, text in values.items() if other != key}
-        # Other values depend on names and presets, so these are never dropped.
+        # Names and presets are never dropped, because the defaults of other keys depend on them.
         keep = key == "seed" or key.endswith((".name", ".preset"))
         if not keep and cell_config(bare, rest).to_dict() == target:
             values = rest

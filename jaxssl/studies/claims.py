@@ -76,7 +76,7 @@ def write_claims(folder: Path, page: Path) -> Path:
 
 
 def _place(text: str) -> list[tuple[str, int]]:
-    """Return the sorting key of a text that begins with a place, with numbers in their order."""
+    """Return a key that sorts texts by their numbers, so that "Table 2" is before "Table 10"."""
     return [(text, int(n or 0)) for text, n in re.findall(r"(\D+)(\d*)", text)]
 
 
@@ -100,7 +100,7 @@ def _split_at_semicolons(text: str) -> str:
 
 
 def _not_run(command: str) -> tuple[str, str]:
-    """Return what a command needs, and the data and the protocol of a config, in words."""
+    """Return in words what running a command needs, and the data and protocol of its config."""
     training = re.match(r"jaxssl train --config (\S+)(.*)", command)
     if not training:
         return ("needs a trained run" if "--workdir" in command else documents.NOT_RUN), ""

@@ -11,7 +11,7 @@ from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.verdicts import judge_all, spread
 
-# The momentum of the presets is too slow for a run of some hundred steps.
+# With the presets, the momentum network changes too slowly for a run of some hundred steps.
 FASTER = {"method.momentum": {"schedule": "cosine", "start": 0.95, "end": 1.0}}
 ALL = {name: settings for name, settings in METHODS.items() if name not in LABELLED}
 FIGURE_METHODS = ("simclr", "byol", "simsiam", "barlow_twins", "dino")

@@ -13,7 +13,7 @@ from jaxssl.training.dry_run import COMMON
 # Operations a second of an H200 in bf16 matrix products (docs/performance.md), and the share of
 # them that training reaches, as docs/scaling.md assumes for a ResNet-50. Nothing was measured.
 PEAK, SHARE = 790e12, 0.2
-# Examples of the training splits that `COMMON` lacks: CC3M, and split 1 of UCF-101.
+# Numbers of training examples of data sets that `COMMON` lacks: CC3M, and split 1 of UCF-101.
 EXAMPLES = {"captions": 2_890_000, "video": 9_537}
 
 

@@ -59,10 +59,10 @@ EXAMPLES, CLASSES, DIM = 512, 10, 16
 WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, and of views of an example
 IMAGES = 256  # number of training images of a run that are used
 SMALL = 0.1  # A smaller relative bias counts as no bias.
-# at most N / 8, because the bias of batches without replacement vanishes at N
+# at most N / 8 of the N examples, because batches without replacement have no bias at N
 BATCHES = (8, 16, 32, 64)
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, ENCODER_DRAWS = 2048, 512  # for each seed; a quarter for losses with state between steps
+DRAWS, ENCODER_DRAWS = 2048, 512  # random batches for each seed; a quarter for losses with memory
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
 ARMS = (
@@ -173,7 +173,7 @@ def _linear_map(seed: int) -> Point:
 
 
 def _embed_linearly(params: tuple[Array, Array], index: Array) -> Array:
-    """Multiply the views by the matrix. As arguments they share one compiled program."""
+    """Multiply views by a matrix. Both are arguments, so that seeds share one compiled program."""
     matrix, views = params
     return jax.lax.stop_gradient(views)[:, index] @ matrix
 
@@ -228,7 +228,7 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[st
 
 
 def _pool(estimates: Sequence[BiasEstimate]) -> BiasEstimate:
-    """Return the mean over seeds, with the lowest and the highest end of the intervals."""
+    """Return the mean bias estimate of the seeds, with an interval that spans all of theirs."""
     middle = BiasEstimate(*map(mean, zip(*estimates, strict=True)))
     return middle._replace(low=min(e.low for e in estimates), high=max(e.high for e in estimates))
 

@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
 def run_grid(
     setting: Setting, cells: Mapping[T, Cell], protocols: Mapping[str, str] = PROTOCOLS
 ) -> dict[T, list[run_results.RunResult]]:
-    """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
+    """Train and evaluate every cell of a grid with every seed, unless an earlier command has.
 
     Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
     trained, and runs that are not finished are left out.
@@ -257,7 +257,7 @@ def describe_runs(results: Results) -> str:
 
 
 def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
-    """Return all metrics of a grid, as a list over the seeds."""
+    """Return for each cell of a grid all metrics, each as a list with one value for each seed."""
     return {
         cell: {metric: seed_values(runs, metric) for metric in (runs[0].metrics if runs else ())}
         for cell, runs in results.items()

@@ -26,7 +26,7 @@ CLAIMS = read_claims("similarity_noise")
 
 
 def run(setting: Setting) -> Findings:
-    """Train DeCL and SimCLR under noise of each place and strength."""
+    """Train DeCL and SimCLR with noise of each strength on the similarity or on the score."""
     cells = grid.cross(ARMS, {std: {"loss.noise": std} for std in STDDEVS})
     results = grid.run_grid(setting, cells)
     verdicts = {claim: _judge_loss(claim, place, results) for claim, place in READINGS.items()}

@@ -107,7 +107,7 @@ def _analyse(workdir: Path) -> Analysis:
     config = read_config(workdir)
     if config.loss.name != "mmcl":
         raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
-    encoder = load_pretrained(workdir)  # before others use the config, because it checks it
+    encoder = load_pretrained(workdir)  # first, because loading checks the config
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)
     views = pairs["views"][:, :2]  # [n, 2, s, s, c], already of the network's size

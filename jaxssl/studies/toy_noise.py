@@ -26,11 +26,11 @@ from jaxssl.studies.verdicts import decide, judge, spread
 STEPS, RATE = 500, 0.2  # number of steps and learning rate, as in the paper
 RUNS, SHOWN = 1000, 10  # runs to measure, and runs to draw. The paper measures ten.
 REGULARISER = 0.1
-AVERAGE = 0.1  # weight of a new denominator in the rate, which the paper does not state
+AVERAGE = 0.1  # weight of a new denominator in its moving average, which the paper does not state
 VARIANCES = (0.2, 0.1)  # noise variances without and with the regulariser, as in the paper
 WINDOW = 50  # number of steps over which the picture averages
 JUMP = 10.0  # A step that moves a score further than this has divided by almost zero.
-# decl_mean uses the mean 1 / rate instead of a Gamma sample u.
+# decl_mean replaces the Gamma sample u of DeCL by its mean, 1 / rate.
 ARMS = ("direct", "decl", "decl_mean")
 CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)

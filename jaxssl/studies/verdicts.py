@@ -10,7 +10,8 @@ from scipy import stats
 from jaxssl.studies.study import OPPOSITE, REFUTED, SMALLER, Claim, Verdict
 
 LEVEL = 0.95  # confidence level of all intervals
-CEILING = 2  # times the paper's difference: a probe nearer to its highest value decides nothing
+# A probe nearer to its highest value than this many times the paper's difference decides nothing.
+CEILING = 2
 
 # maps a name to the paired values (ours, theirs)
 Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]
