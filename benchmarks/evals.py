@@ -61,7 +61,7 @@ def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
-    """Draw Gaussian classes with deviations from 1 down to 1e-3 along random directions."""
+    """Draw Gaussian classes with standard deviations 1 to 1e-3 along random directions."""
     rng = np.random.default_rng(0)
     deviation = np.logspace(0, -3, f)
     mixed = np.linalg.qr(rng.normal(size=(f, f)))[0] * deviation[:, None]
@@ -72,7 +72,7 @@ def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
 
 
 def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """Compute image features [n, 512]: signed responses to 64 patches, averaged by quarter."""
+    """Compute features [n, 512]: signed responses to 64 filters, averaged in each image quarter."""
 
     @jax.jit
     def block(x: jax.Array) -> jax.Array:
@@ -88,7 +88,7 @@ def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
 
 
 def patch_filters(images: np.ndarray) -> np.ndarray:
-    """Return [6, 6, 3, 64]: whitened patches of the images with norm 1."""
+    """Return filters [6, 6, 3, 64]: whitened image patches of norm 1, which also whiten input."""
     rng = np.random.default_rng(0)
     corners = rng.integers(0, 27, (20_000, 2))
     chosen = images[rng.integers(0, len(images), len(corners))]
@@ -120,12 +120,12 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
 
 
 def brute_force(features: Features) -> Callable[[], np.ndarray]:
-    """Return a function that predicts the same k-NN votes with scikit-learn."""
+    """Return a function that predicts classes by our weighted k-NN votes, but with scikit-learn."""
     train, test = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         for x in (features.train, features.test)
     )
-    # scikit-learn's annotation of ``weights`` lacks functions.
+    # scikit-learn's type annotation of the argument ``weights`` does not allow functions.
     votes: Any = lambda d: np.exp((1 - d * d / 2) / HYPER["temperature"])  # noqa: E731
     model = KNeighborsClassifier(HYPER["k"], algorithm="brute", weights=votes)
     model.fit(train, features.train_labels)
@@ -142,8 +142,8 @@ def memory_above(folder: Path) -> float:
 
 
 def resident(line: str) -> float:
-    """Return the MB of this process: now ("VmRSS") or at most ("VmHWM"), as reported by Linux."""
-    # getrusage would start from the peak of the parent process, so the figure is read from /proc.
+    """Return this process's memory in MB: now ("VmRSS") or at its peak ("VmHWM"), from Linux."""
+    # getrusage would start from the peak memory of the parent process, so /proc is read instead.
     status = Path("/proc/self/status").read_text()
     return float(status.split(f"{line}:")[1].split()[0]) / 1024
 

@@ -29,7 +29,8 @@ SETTINGS = (
     f"head.proj_output_dim=6 data.cache=none log_every=4 total_steps={STEPS} "
     f"schedule.warmup_epochs=0 checkpoint.every={SAVED / 81} eval.every=100"
 )
-# Steps that are done at each place of a fault. Checkpoints are written in the background.
+# Number of training steps that are done when a fault occurs in each phase of the run. Checkpoints
+# are written in the background.
 DONE = {"join": 0, "setup": 0, "step": 30, "checkpoint": 2 * SAVED, "evaluation": STEPS}
 SIGNALS = dict(kill=signal.SIGKILL, ahead=signal.SIGKILL, stop=signal.SIGSTOP, term=signal.SIGTERM)
 LATEST = 900.0  # seconds after a fault until the processes that have not ended are killed
@@ -129,7 +130,7 @@ def start(folder: Path, number: int, fault: Fault) -> list[subprocess.Popen]:
 
 
 def wait(hosts: list[subprocess.Popen], marker: Path) -> float:
-    """Wait until all processes have ended, and return the time; kill late ones after a fault."""
+    """Return the time when all processes have ended. Kill them `LATEST` seconds after a fault."""
     while any(host.poll() is None for host in hosts):
         time.sleep(0.05)
         if marker.exists() and time.time() - marker.stat().st_mtime > LATEST:

@@ -38,7 +38,7 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "
 BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)")
-WORKSPACE = re.compile(r", [su]8\[\d+\]")  # HLO shape of the upper limit of a library's workspace
+WORKSPACE = re.compile(r", [su]8\[\d+\]")  # HLO shape of a library's workspace, an upper limit
 # The first of these words in JAX's name of an operation decides its part of the step.
 PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmentation"))
 

@@ -64,7 +64,7 @@ def problem(views: int, b: int) -> tuple[Array, Array, Array]:
 
 
 def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array]:
-    """Return each anchor's dense dual matrix [n, f, f] and the indices [n, f] of its free rows."""
+    """Return each anchor's dense dual matrix [n, f, f] and its candidates' indices [n, f]."""
     m, q = kernel.shape[0], excluded.shape[1]
     gone = jnp.any(jnp.arange(m)[None, :, None] == excluded[:, None, :], axis=2)
     free = jnp.argsort(gone, axis=1, stable=True)[:, : m - q]
@@ -74,7 +74,7 @@ def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array
 
 
 def spread(alpha: Array, free: Array, m: int) -> Array:
-    """Scatter the solution [n, f] on free rows to all m candidates."""
+    """Scatter solutions [n, f], which lack the excluded candidates, to all m candidates."""
     n = alpha.shape[0]
     return jnp.zeros((n, m), alpha.dtype).at[jnp.arange(n)[:, None], free].set(alpha)
 
@@ -161,13 +161,13 @@ def all_losses() -> Iterator[Row]:
 
 
 def compare(row: Row, rounds: int, seconds: float) -> list[str]:
-    """Time both functions in turns and return the cells of a table row."""
+    """Time our function and the reference in turns, and return the cells of a table row."""
     begin = time.perf_counter()
     sides = [side for side in (row.ours, row.reference) if side is not None]
     compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
     memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
     first, once = zip(*[call(run, row.args) for run in compiled], strict=True)
-    # A function that already took this long is called only once.
+    # A function whose first call took more than half of ``seconds`` is called only once.
     sides = zip(compiled, once, strict=True)
     taken = [[t if t > seconds / 2 else clock(run, row.args) for run, t in sides]]
     while len(taken) < rounds and time.perf_counter() - begin < seconds:
@@ -185,7 +185,7 @@ def compare(row: Row, rounds: int, seconds: float) -> list[str]:
 
 
 def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
-    """Return the fastest of all calls within half a second, in seconds."""
+    """Call a function for half a second, and return the seconds of the fastest call."""
     taken: list[float] = []
     while sum(taken) < 0.5:
         taken.append(call(run, args)[1])

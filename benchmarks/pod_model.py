@@ -57,8 +57,9 @@ from jaxssl.training.state import make_train_step, shardings
 
 BATCH, DEVICES, COMPILED = 4096, (8, 64, 512, 4096), 64
 EACH = 64  # images per device, if the batch grows with the pod
-# Name -> config, overrides, operations for the views of an image. ResNet-50 has 4.1 x 10^9
-# multiply-adds, ViT-B 17.6; three passes of each view, and one of the momentum network.
+# Name -> config, overrides, operations for the views of an image. A forward pass has 4.1 x 10^9
+# multiply-adds in ResNet-50, 17.6 x 10^9 in ViT-B. Training a view costs as much as three forward
+# passes, and a fourth with a momentum network.
 MODELS = {
     "SimCLR, ResNet-50": ("imagenet_baselines:simclr", {}, 2 * 3 * 2 * 4.1e9),
     "AUC-CL, ResNet-50": (
@@ -107,7 +108,7 @@ class Pod(NamedTuple):
     start: float
 
     def seconds(self, operation: str, num_bytes: float, devices: int) -> float:
-        """Return the time of a collective operation on whole arrays of so many bytes."""
+        """Return the time of a collective operation on arrays of ``num_bytes``, not per device."""
         inside = min(devices, self.size)
         groups = devices // inside
         levels = (self.inner(inside), inside, num_bytes), (self.outer, groups, num_bytes / inside)
@@ -254,7 +255,7 @@ def predict(
 
 
 def rate_of(model: str, pod: Pod, measured: float) -> float:
-    """Return the images a second of one device: measured, or from a share of its peak."""
+    """Return the images a second of one device: measured, or from a share of its peak speed."""
     return measured or pod.peak * SHARE[model.split(", ")[1]] / MODELS[model][2]
 
 
@@ -269,7 +270,7 @@ def print_tables(measured: float) -> None:
         )
         print(f"{name}, batch {COMPILED}: {'; '.join(figures)}")
     efficiencies, detail = [], []
-    # The batch of the papers, then one that grows with the pod.
+    # First the batch size of the papers, then a batch size that grows with the pod.
     runs = [(n, BATCH) for n in DEVICES] + [(n, EACH * n) for n in DEVICES if EACH * n > BATCH]
     for devices, batch in runs:
         for name, parts in models.items():
@@ -373,7 +374,7 @@ def print_processes(numbers: list[int], batch: int) -> None:
     cores = len(os.sched_getaffinity(0))
     rows = []
     for number in numbers:
-        # Cores slow each other down, so as many processes compute at once as in the whole step.
+        # Cores slow each other down, so computation is timed with as many processes as the step.
         compute = float(np.median(in_processes(number, batch // number, 0)["step"]))
         together = in_processes(number, batch, 12000 + number if number > 1 else 0)
         communication = 0.0

@@ -400,7 +400,7 @@ def write(source: Source, folder: Path) -> tuple[dict[str, list[int]], dict[str,
 
 
 def compare(make: Callable[[], Source]) -> dict[str, Any]:
-    """Return the difference between our features and the library's, loading time and test case."""
+    """Compare our features with the library's: difference, loading time, and the case for tests."""
     torch.manual_seed(0)
     source = make()
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -463,7 +463,7 @@ def preprocess() -> dict[str, dict[str, Any]]:
     ):
         for shape in ((375, 500), (500, 333), (427, 640), (180, 240)):
             if (library, shape) == (by_transformers, (427, 640)):
-                continue  # This library rounds half pixels down, torchvision to even numbers.
+                continue  # transformers rounds half pixels down, torchvision to even numbers.
             picture = draw_picture(*shape)
             theirs = library(size, crop, interpolation)(Image.fromarray(picture))
             theirs = np.asarray(theirs).transpose(1, 2, 0)

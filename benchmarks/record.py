@@ -72,7 +72,7 @@ class Job:
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
         self.workdir = folder_of(work, piece.name)
-        self.shared = 0.0  # sum over time of seconds times the number of concurrent runs
+        self.shared = 0.0  # number of concurrent runs, summed over the seconds of this job
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
         label = piece.name.replace("/", "-")
@@ -169,7 +169,7 @@ def do_pieces(
                     runs = estimates.side_by_side(piece, left, most_runs(piece, device))
                 needed = MARGIN * rest[piece.name] * estimates.minutes(piece, runs)
                 if needed > left:
-                    continue  # The measurement is too long for this call.
+                    continue  # The measurement takes longer than the time that is left.
                 if not fits(piece, running, device, runs, prepared):
                     break  # The next measurement of the plan waits for its turn.
                 print(f"starts {piece.name}, about {needed:.1f} minutes", flush=True)
@@ -246,7 +246,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     if before and job.resumed:
         minutes += before["minutes"]
     entry = {
-        # "data" is left out, because it is a local path.
+        # The setting "data" is not recorded, because it is a local path.
         "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},
         "commit": git.current_commit(),
         "device": device.name,
@@ -311,7 +311,7 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
 
 
 def merge(source: Path, pages: Path, scale: str) -> None:
-    """Add the results of OUT to docs/record.json, and write the tables of the pages.
+    """Add the results of OUT to docs/record.json, and write its tables into the pages of docs/.
 
     Results that are already there are kept.
 

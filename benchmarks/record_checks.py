@@ -194,7 +194,7 @@ def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the largest difference relative to the largest entry, or to 1 if that is larger."""
+    """Return the largest difference relative to the largest entry of ``theirs`` (at least 1)."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
 

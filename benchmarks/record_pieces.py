@@ -183,7 +183,7 @@ def about() -> dict[str, Any]:
 
 
 def _train_step(network: str | None) -> Any:
-    """Import the module `train_step`, with a small network that PyTorch lacks."""
+    """Import the module `train_step` and add the network "tiny", which is not timed in PyTorch."""
     import shared
     import train_step
 

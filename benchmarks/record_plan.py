@@ -203,7 +203,7 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
 
 
 def family(name: str) -> str:
-    """Return a measurement's name without its seed. Equal names take equally long."""
+    """Return a measurement's name without its seed, on which the time does not depend."""
     return re.sub(r"-s\d+$", "", name)
 
 
@@ -261,4 +261,4 @@ class Estimates:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(range(1, most + 1), key=finished)  # If equal, max returns the smallest number.
+        return max(range(1, most + 1), key=finished)  # Of equally good numbers, the least is taken.

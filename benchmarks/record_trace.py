@@ -13,7 +13,7 @@ GROUPS = (
     ("dot_general", "matrix products"),
     ("BatchNorm", "BatchNorm"),
 )
-# An operation whose name contains none of them is grouped by the name of its kernel.
+# An operation whose name has none of the words in `GROUPS` is grouped by the name of its kernel.
 KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),

@@ -81,7 +81,7 @@ class Timed:
             wait(call())
 
     def turn(self, seconds: float) -> None:
-        """Run one round of about this many seconds."""
+        """Time a round of calls that together take about this many seconds."""
         start = time.perf_counter()
         self.wait(self.call())
         times = max(1, math.ceil(seconds / (time.perf_counter() - start)))
@@ -100,14 +100,14 @@ def side() -> int:
 
 
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float, Any]:
-    """Return the whole step, its parts, the operations of a step, and PyTorch's arguments."""
+    """Return our timed step and its parts, a step's operations, and an argument of `peers`."""
     mesh = distributed.make_mesh(jax.devices()[:1])
     config, parts, state, batches = begin(network, batch, precision, mesh)
     encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
     augment = jax.jit(parts.augment)
     views = augment(key, given["input"], given["index"])["views"]
     ready = network in SMALL
-    if ready:  # The views are stored example by example, like a batch.
+    if ready:  # The views replace the images of the batch, with one row for each example.
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # XLA is slow at convolutions in loops on CPUs.
@@ -129,7 +129,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     forward = jax.jit(embed)
     z = forward(params, views)
-    # The gradient of any scalar times the whole backward pass, here of the product with z.
+    # The backward pass is timed as the gradient of a scalar, here the product of output and z.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
     of_loss = arguments(config.loss.to_dict())
     of_loss.pop("learn", None)
@@ -201,7 +201,7 @@ def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str
 
 
 def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
-    """Return the same training step in PyTorch."""
+    """Return the training step that `ours` times, but in PyTorch."""
     if network not in SMALL:
         peer = torch_step.TrainStep(network, batch, precision)
         return {"PyTorch": Timed(peer.step, peer.wait)}

@@ -31,7 +31,7 @@ from jaxssl.training.config import load
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import make_train_step
 
-# There are B - 1 negatives as in the released code, instead of the 2 (B - 1) of Algorithm 1.
+# B - 1 negatives, as in MMCL's released code, instead of the 2 (B - 1) of the paper's Algorithm 1.
 TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
 LOSSES = {
     "nt_xent": {"loss.name": "nt_xent"},
@@ -107,7 +107,7 @@ def trainer(rounds: int) -> None:
             workdir = Path(folder) / str(number)
             pretrain.train(config, workdir)
             rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-            # The first line includes compilation, and the last one waits for the evaluation.
+            # The first logged row includes compilation, and the last one the wait for evaluation.
             inside = 1 / np.mean([1 / row["images_per_second"] for row in rows[1:-1]])
             after = bare.run(100)
             ratios.append(inside / (64 / ((before + after) / 2)))

@@ -75,7 +75,7 @@ VARIANTS = {
         "loss": {"name": "auc_cl", "preset": "released_cifar"},
     },
     "stl10": {
-        **TABLE_9,  # Images and views of 32 pixels are not stated. They are as in decl:stl10.
+        **TABLE_9,  # The paper states no image size. The 32 pixels are those of decl:stl10.
         "about": "80.9 % k-NN (k=200) (Table 9); 77.5 at 200 epochs, 78.9 at 300",
         "data": STL10,
     },
@@ -110,7 +110,7 @@ VARIANTS = {
         "about": "73.5 % linear (Table 1); 69.5 at 100 epochs, 75.5 at 800",
     },
     "imagenet_vit_s": {
-        **MULTI_CROP,  # Patches, projector and weight decay are MoCo-v3's, as A.3.2 keeps it.
+        **MULTI_CROP,  # Patches, projector and weight decay are MoCo-v3's, by Appendix A.3.2.
         "about": "70.7 % k-NN (k=10), 73.7 % linear (Table 2)",
         "epochs": 300,
         "net": {"name": "vit", "size": "small", "patch_size": 16},

@@ -12,7 +12,7 @@ COMPONENTS = ("augment", "net", "head", "text", "predictor", "method", "loss")
 
 
 def get_config() -> ConfigDict:
-    """Return the default config. Named groups are completed from the component's defaults."""
+    """Return the default config. Groups with a name get the defaults of that component later."""
     config = ConfigDict()
     config.seed = 0  # seed of initial weights, image order and augmentation
     config.batch_size = 256  # images in a step, over all devices
@@ -120,7 +120,7 @@ def changed(*changes: Mapping[str, Any]) -> ConfigDict:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """Return a value of a config, where mappings are merged with the earlier mapping."""
+    """Return ``new``, merged into ``old`` key by key if both are mappings."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}

@@ -47,7 +47,7 @@ BYOL = {
 }
 # Optimiser and augmentation are our choice. The temperature is the released code's.
 DCL = {"epochs": 200, "loss": {"name": "dcl", "temperature": 0.1}}
-HCL_CODE = {  # the released code of HCL, on which debiased contrastive learning is its beta = 0
+HCL_CODE = {  # HCL's released code, where debiased contrastive learning is the case beta = 0
     "epochs": 400,
     "augment": {"name": "simclr", "size": 32},
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
@@ -113,7 +113,7 @@ VARIANTS = {
         "predictor": {"name": "mlp", "pred_hidden_dim": 512},
         "method": {"name": "momentum", "preset": "simsiam"},
         "loss": {"name": "simsiam"},
-        # The predictor's rate decays like the others. The published run may keep it constant.
+        # The predictor's learning rate decays too. The published run may keep it constant.
         "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False}
         | {"decay_all": True},
     },
@@ -124,7 +124,7 @@ VARIANTS = {
         "loss": {"name": "barlow_twins", "preset": "solo_learn", "scale": 0.1},
         "optim": {"lr": 0.3},
     },
-    # The released code's settings but the batch size, which is 32 there.
+    # All settings but the batch size are those of ARB's released code, whose batch size is 32.
     "arb": {
         **ASYMMETRIC,
         "about": "92.19 % (the authors' README). Zhang et al., ARB, 2022",
@@ -182,7 +182,7 @@ VARIANTS = {
         "about": "88.67 %. Ermolov et al., Whitening for Self-Supervised Learning, 2021",
         "augment": {"crop_scale": (0.2, 1.0), "blur": 0.0},
         "head": {"proj_hidden_dim": 1024, "proj_output_dim": 64},
-        # The published run whitens random parts of 128 with epsilon 0. Ours whitens the batch.
+        # The published run whitens random groups of 128 images, epsilon 0. Ours whitens the batch.
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
         "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False}
         | {"decay_all": True},

@@ -29,7 +29,8 @@ SHARED = {
     "optim": {"name": "larc", "lr": 0.3, "lr_scaling": "linear", "weight_decay": 1e-4}
     | {"trust_coefficient": 0.02, "lars_clip": True},  # solo-learn's LARS
     "schedule": {"warmup_epochs": 10.0},
-    "eval": {"every": 25.0, "protocols": ("linear:cifar_sgd", "linear", "knn")},  # solo-learn's
+    # The preset cifar_sgd has solo-learn's settings.
+    "eval": {"every": 25.0, "protocols": ("linear:cifar_sgd", "linear", "knn")},
 }
 BYOL = {
     "augment": {"name": "simclr", "size": 224, "saturation": 0.2, "blur": 1.0},
@@ -45,7 +46,7 @@ BYOL = {
 
 HEAD = {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 2048, "proj_layers": 3}
 WEAK = {"augment": {"name": "simclr", "size": 224, "blur": 0.5}}
-SOGCLR = {  # AUC-CL, Table 5. The projector has no last norm (our choice).
+SOGCLR = {  # AUC-CL, Table 5. The projector does not end with a norm (our choice).
     "net": {"depth": 50},
     "head": {"proj_hidden_dim": 2048, "proj_output_dim": 128},
     "eval": {"protocols": ("linear:paper_imagenet", "linear", "knn")},
@@ -78,7 +79,7 @@ VARIANTS = {
         "loss": {"name": "info_nce", "preset": "moco_v2"},
         "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False, "decay_all": True},
     },
-    "simsiam": {  # The published config names both kinds of views. These are the symmetric ones.
+    "simsiam": {  # The published config names symmetric and asymmetric views. Ours are symmetric.
         **WEAK,
         "about": "74.54 % (78.72 offline). Chen and He, SimSiam, 2021",
         "head": {**HEAD, "proj_last_norm": "bn_fixed"},
@@ -148,7 +149,7 @@ VARIANTS = {
         "about": "67.60 %. Ermolov et al., Whitening for Self-Supervised Learning, 2021",
         "augment": {"crop_scale": (0.2, 1.0), "blur": 0.2},
         "head": {"proj_hidden_dim": 1024, "proj_output_dim": 64},
-        # The published run whitens random parts of 128 with epsilon 0. Ours whitens the batch.
+        # The published run whitens random groups of 128 images, epsilon 0. Ours whitens the batch.
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
         "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False}
         | {"decay_all": True},

@@ -18,7 +18,7 @@ SHARED = {
     "augment": {"name": "simclr", "size": 224, "blur": 0.5}
     | {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
     "net": {"name": "resnet", "depth": 50, "stem": "imagenet"},
-    # There is no BatchNorm after the last layer (our choice).
+    # The projector has no BatchNorm after its last layer (our choice).
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128},
     "loss": {"name": "nt_xent", "temperature": 0.1},
     "optim": {"name": "lars", "lr": 0.3, "lr_scaling": "linear", "weight_decay": 1e-6},
@@ -128,7 +128,7 @@ VARIANTS = {
         "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 5.0},
     },
-    # the released code, which shuffles the batch over devices; here BatchNorm sees all of it
+    # the released code, which shuffles the batch over devices; here BatchNorm sees the whole batch
     "moco_v2": {
         "about": "67.5 % linear, 200 epochs (71.1 at 800). Chen et al., MoCo-v2, 2020",
         "batch_size": 256,

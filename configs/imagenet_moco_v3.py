@@ -54,7 +54,7 @@ KNN_AND_LINEAR = (
 )
 DECL = {
     "batch_size": 256,
-    # The momentum network's keys give the rates of DeCL. The weight of its loss L^1 is 1.
+    # DeCL's Gamma rates come from momentum embeddings. The weight of its loss L^1 is 1.
     "loss": {"name": "decl", "preset": "moco_v3"},
     "eval": {"protocols": KNN_AND_LINEAR},
 }

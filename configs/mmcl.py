@@ -14,7 +14,7 @@ from jaxssl.configs import base
 
 # The paper's "sigma^2" for CIFAR-100 is, in its code, the factor gamma in exp(-gamma |u - v|^2).
 GAMMA = {"schedule": "steps", "values": {"0": 0.02, "75": 0.2, "125": 2.0}, "unit": "epochs"}
-CIFAR = {  # the released code; for STL-10 the HCL code, on which it builds
+CIFAR = {  # MMCL's released code; for STL-10, HCL's code, on which MMCL's builds
     "data": {"name": "cifar100"},
     "batch_size": 256,
     "epochs": 400,

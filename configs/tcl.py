@@ -1,4 +1,4 @@
-"""TCL without labels with a ResNet-18: three views. All but loss and rate is solo-learn's SimCLR.
+"""TCL without labels on three views. All but loss and learning rate is as in solo-learn's SimCLR.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
 Command: jaxssl train --config tcl:VARIANT

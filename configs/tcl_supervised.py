@@ -36,8 +36,8 @@ CIFAR100 = {
     "loss": {"name": "tcl", "preset": "supervised_cifar100"},
     "optim": {"lr": 0.2},
 }
-# The paper does not state the crop and the policy's table. We take random resized crops and the
-# policy of ImageNet. The published stem has stride 1 and no pooling. Ours is the usual one.
+# The paper does not state the crop and AutoAugment's policy. We take random resized crops and the
+# policy of ImageNet. The published stem has stride 1 and no pooling. Our stem is the usual one.
 IMAGENET100 = {
     **CIFAR100,
     "data": {"name": "imagenet100", "test_split": "validation"},

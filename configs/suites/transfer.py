@@ -1,4 +1,4 @@
-"""Transfer by fine-tuning all weights: the columns of MoCo-v3's and AUC-CL's tables (T8).
+"""Transfer by fine-tuning all weights: the data sets of AUC-CL's Table 8 and MoCo-v3's Table 6.
 
 Papers: Chen, Xie and He, MoCo v3, 2021, Table 6; Sharma et al., AUC-CL, ICLR 2024, Table 8.
 Command: jaxssl eval --suite transfer --workdir runs/A,runs/B
