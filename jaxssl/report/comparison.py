@@ -44,7 +44,7 @@ Source = tuple[tuple[str, str], ...]  # names and values of the settings of the 
 
 
 class Line(NamedTuple):
-    """What a line of a results table measures."""
+    """Protocol, preset, metric and unit of a line of a results table."""
 
     protocol: str
     preset: str | None
@@ -153,7 +153,7 @@ def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
 
 
 def _data_source(row: Row, run: Run) -> Source:
-    """Return names and values of the data settings that agree between comparable results."""
+    """Return names and values of the data settings in which comparable results must agree."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
     is_folder = data.get("name") == "folder"

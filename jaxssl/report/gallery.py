@@ -116,7 +116,7 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
 
 
 def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> list[Cell]:
-    """Return a test image of each of the two most often confused classes, or [] without any."""
+    """Return a test image of each of the two most confused classes, or [] without confusions."""
     wrong = counts[counts[:, 0] != counts[:, 1]]
     if not len(wrong):
         return []

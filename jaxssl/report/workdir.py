@@ -77,7 +77,7 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
 
 
 def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
-    """Return evenly spaced lines of each kind of metrics, and the last line; see `read_metrics`.
+    """Return evenly spaced lines of each kind of row, and the last line; see `read_metrics`.
 
     Lines are neither parsed nor searched one by one, which would take most of the time.
     """

@@ -91,7 +91,7 @@ def make_problem(
 
 
 def dual_gradient(problem: Problem, alpha: Array) -> Array:
-    """Compute the gradient Delta_i a_i - 2 of each SVM dual [n, m] on its free rows."""
+    """Compute the gradient Delta_i a_i - 2 [n, m] of each SVM dual, valid on rows not excluded."""
     image = product(alpha, problem.matrix)
     total = jnp.sum(alpha, axis=1, keepdims=True)
     # The product k'a is the entry of ``image`` at the positive. The ridge term adds nothing there,

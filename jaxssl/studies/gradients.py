@@ -33,7 +33,7 @@ def run(setting: Setting) -> Findings:
         for name, (k1, k2) in ARMS.items()
     }
     results = grid.run_grid(setting, cells)
-    means, rows, last, pictures = {}, {}, {}, []  # `means` are over training, for each seed.
+    means, rows, last, pictures = {}, {}, {}, []  # `means` has each seed's mean over the training.
     for key, source in KEYS.items():
         curves = {name: metric_curve(runs, key, points=20) for name, runs in results.items()}
         means[key] = {

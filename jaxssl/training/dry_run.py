@@ -74,7 +74,7 @@ class _RandomImages(Sequence):
 
 
 def dry_run(config: ConfigDict, pod: str | None = None) -> None:
-    """Print what a run would do, send and need of memory, and take one step on a few examples.
+    """Print the settings, communication and memory of a run, and take a step on a few examples.
 
     The step of the whole batch is compiled to measure its memory, and not taken. A small
     step is compiled too and taken. It has two examples on each device, or in each of the
@@ -163,7 +163,7 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
     """Describe the number and the bytes of each kind of collective operation in a training step."""
     try:
         sent = collectives(compiled, devices)
-    except (ValueError, JaxRuntimeError) as error:  # unknown loop length, other libtpu
+    except (ValueError, JaxRuntimeError) as error:  # loop of unknown length, or another libtpu
         return f"not counted: {one_line(error, 80)}"
     counts, sizes = Counter[str](), Counter[str]()
     for (operation, arrays), times in sent.items():
@@ -192,7 +192,7 @@ def open_training_split(config: ConfigDict) -> Source:
 def _make_reader(
     config: ConfigDict, train: Source, batch_size: int, crops: Crops | None, mesh: Mesh
 ) -> tuple[Reader, Order]:
-    """Return the reader of batches of a size, and their order."""
+    """Return the reader of training batches of ``batch_size``, and the order of the examples."""
     order, rows = Order(len(train), batch_size, config.seed), mesh.size * config.accumulate_steps
     return kind.of(config).make_reader(train, order, rows, crops), order
 

@@ -57,7 +57,7 @@ def make_held_out_loss(
     num_batches = len(test) // config.batch_size
 
     def held_out_loss(state: TrainState) -> float:
-        if name:  # CLIP's loss does not read the memory.
+        if name:  # The loss is CLIP's, which has no memory.
             state = state.replace(carried=state.carried._replace(memory=()))
         try:
             stream.set_state({**stream.get_state(), POSITION: 0})

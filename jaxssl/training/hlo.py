@@ -48,7 +48,7 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
         for line in parts[name]:
             if not (match := LINE.match(line)):
                 continue
-            # An asynchronous operation has its result where it ends.
+            # An asynchronous operation counts at its end ("-done"), where its result has a shape.
             shape, operation = match[1], match[2].removesuffix("-done")
             if operation in COLLECTIVES:
                 whole = devices if operation == "reduce-scatter" else 1

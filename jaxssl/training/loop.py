@@ -46,7 +46,7 @@ from jaxssl.training.workdir.goodput import Goodput
 CALL_SECONDS = 0.5
 
 Probe = Callable[[TrainState], dict[str, float]]
-# ``(config, params, carried, inputs) -> (params, carried, report)``, see `jaxssl.pretrained.start`.
+# Signature: (config, params, carried, inputs) -> (params, carried, report); see `start.start`.
 Start = Callable[..., tuple[Collection, Carried, Settings]]
 
 
@@ -115,7 +115,7 @@ def train(
     run = _set_up(config, workdir, evaluation, splits)
     config, setup, batches, programs = run.config, run.setup, run.batches, run.programs
     state, total = programs.init(config.seed), setup.total_steps
-    # A profile cuts the calls of all processes, so that they must agree on it.
+    # A profile splits calls of several steps, so all processes need the same --profile.
     run_record.require_equal({"--profile": str(profile)})
     if profile:
         profiling.check(profile, workdir, total)
@@ -352,7 +352,7 @@ def _stop_requests() -> Iterator[list[int]]:
     """Yield a list to which the first SIGINT or SIGTERM is added. A second one exits at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received  # Only the main thread may handle signals.
+        yield received  # Only the main thread may handle signals, so none is added.
         return
 
     def note(number: int, frame: FrameType | None) -> None:

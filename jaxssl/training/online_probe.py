@@ -131,7 +131,7 @@ def make_online_probe(
     mapped = distributed.spmd(gradient, mesh, specs, P())
 
     def update(probe: Probe, state: TrainState, data: Batch, indices: Array) -> Probe:
-        # The key with which the last step has augmented its batch.
+        # The probe draws the same augmentations as the training step before it.
         key, _ = jax.random.split(jax.random.fold_in(state.key, state.step - 1))
         carried = state.carried._replace(memory=())
         grads = mapped((probe.params, state.params, carried, key), data, indices[0])

@@ -32,7 +32,7 @@ HEARTBEAT = 100
 # Seconds that a process which has finished waits for the others.
 SHUTDOWN = 24 * 3600
 INTERVAL = 1.0  # seconds between two looks at the other processes
-LIMIT = 20.0  # A process counts as lost after so many seconds without a new count.
+LIMIT = 20.0  # A process counts as lost after this many seconds without a sign of life.
 # The first process ends later than the others, because JAX aborts them when its store is gone.
 GRACE = 4.0
 KEY, ALIVE, ENDED = "jaxssl/", "jaxssl/alive/", "jaxssl/ended/"
@@ -159,8 +159,8 @@ class Peers:
     def __init__(self, store: Any, process: int, processes: int) -> None:
         self._store, self._process = store, process
         self._counts: dict[int, str | None] = {}
-        # Looks since the last new count. A clock would also count the time in which this process
-        # was suspended itself.
+        # Number of looks at each other process since its last sign of life. A clock would also
+        # count the time in which this process was suspended itself.
         self._silent = dict.fromkeys(range(1, processes) if process == 0 else [0], 0)
         self._ending = threading.Event()  # This process ends, with a message of its own.
         targets = self._listen, self._judge
@@ -186,7 +186,7 @@ class Peers:
         time.sleep(LIMIT + GRACE)
 
     def _listen(self) -> None:
-        """Publish that this process is alive, and read the same of the others."""
+        """Publish signs of life of this process, and read those of the other processes."""
         for count in itertools.count():
             self._put(f"{ALIVE}{self._process}", str(count))
             values = self._read()
@@ -195,7 +195,7 @@ class Peers:
                 if value not in (None, self._counts.get(other)):
                     self._counts[other], self._silent[other] = value, 0
                 if message := values.get(f"{ENDED}{other}"):
-                    # Errors that all processes find at once are reported by each of them.
+                    # Wait, because this process may be about to report the same error itself.
                     self._ending.wait(INTERVAL)
                     status, _, text = message.partition(" ")
                     self._end(text, int(status))
@@ -203,7 +203,7 @@ class Peers:
                 return
 
     def _judge(self) -> None:
-        """Count the looks at silent processes. JAX's store may not answer if process 0 is lost."""
+        """End this process if another is silent too long. JAX's store may not even answer then."""
         while not self._ending.wait(INTERVAL):
             for other in self._silent:
                 self._silent[other] += 1
@@ -241,7 +241,7 @@ class Peers:
 
 
 def _explain_abort(coordinator: str) -> None:
-    """Report the end of process 0 when JAX aborts this process because of it.
+    """Report that process 0 has ended when JAX aborts this process for that reason.
 
     JAX aborts in a thread of its own, in C++. Handlers of Python's module `signal` do not run then.
     """
@@ -259,7 +259,7 @@ def _explain_abort(coordinator: str) -> None:
             )
             os._exit(1)
 
-    global _on_abort  # Python would free it otherwise.
+    global _on_abort  # The global keeps Python from freeing the C callback.
     _on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)
     ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
 
@@ -327,7 +327,7 @@ def _number(name: str) -> int | None:
 def _is_cluster() -> bool:
     """Return whether JAX detects a launcher that has started several processes."""
     if rendezvous.is_only_task_of_slurm() or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
-        return False  # JAX would use one GPU, and wait for the other tasks of an interactive job.
+        return False  # In a cluster, JAX would use one GPU and wait for all tasks of the job.
     launchers = [x for x in ClusterEnv._cluster_types if not x.opt_in_only_method]
     if "JOB_COMPLETION_INDEX" not in os.environ:
         launchers.remove(K8sCluster)  # K8sCluster needs an indexed job, and warns elsewhere.

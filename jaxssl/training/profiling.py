@@ -32,7 +32,7 @@ def parse(text: str) -> range:
 
 
 def check(steps: range, workdir: Path, total: int) -> None:
-    """Raise UserError if a run of ``total`` steps in this workdir does not take all of the steps.
+    """Raise UserError unless a run of ``total`` steps in this workdir takes all steps to trace.
 
     A run that resumes does not repeat the steps before its last checkpoint.
     """

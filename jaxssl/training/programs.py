@@ -41,8 +41,8 @@ class Programs(NamedTuple):
     most_steps: int
 
 
-# The functions that runs share if they differ only in seed and numbers: init, steps and encode of
-# the latest run, and whether a call of steps may take several.
+# The compiled functions init, steps and encode of the latest run, and whether one call of steps may
+# take several steps. Runs that differ only in seed and numbers share them.
 _cache: dict[object, tuple[Callable[[int], TrainState], Steps, Callable, bool]] = {}
 
 
@@ -105,7 +105,7 @@ def make_programs(
 
 
 def _add_probe(programs: Programs, probe: online_probe.OnlineProbe) -> Programs:
-    """Let programs train a probe after each step, which is then the only step of a call."""
+    """Let a run's programs train a probe after each step. A call then takes only one step."""
 
     def steps(
         state: online_probe.ProbedState, data: Batch, indices: Array, n: int

@@ -14,7 +14,7 @@ from jaxssl.errors import LostProcess, UserError
 
 # Seconds that the first process waits for the others. Hosts may start minutes apart.
 JOIN = 300.0
-# Seconds after which the others end if one has ended. Until then, later ones can still report.
+# Seconds that the first process still waits for missing processes after one has ended.
 GRACE = 10.0
 PAUSE = 0.5  # seconds between two attempts to reach the first process
 INTRODUCTION = 5.0  # seconds in which a process that has connected says who it is
@@ -72,7 +72,7 @@ def _await_others(server: socket.socket, processes: int) -> None:
             raise
         finally:
             for _, connection in joined:
-                with suppress(OSError):  # The process of this connection has ended.
+                with suppress(OSError):  # A process that has ended needs no answer.
                     connection.sendall(GREETING + answer.encode())
 
 
@@ -82,7 +82,7 @@ def _collect(
     joined: list[tuple[int, socket.socket]],
     stack: ExitStack,
 ) -> None:
-    """Accept the connections of the other processes, and add them to ``joined`` without closing."""
+    """Accept the connections of the other processes, and add them to ``joined``, left open."""
     end = time.monotonic() + JOIN
     lost: set[int] = set()
     while missing := sorted(set(range(1, processes)) - {process for process, _ in joined}):
@@ -94,7 +94,7 @@ def _collect(
             names = ", ".join(map(str, missing))
             raise LostProcess(f"missing after {JOIN:g} s: process {names} of this run; {AGAIN}")
         for process, connection in list(joined):
-            if connection in ready:  # It says nothing more, so the connection has ended.
+            if connection in ready:  # Peers send only a greeting, so this one has disconnected.
                 joined.remove((process, connection))
                 lost.add(process)
                 end = min(end, time.monotonic() + GRACE)
@@ -119,7 +119,7 @@ def _collect(
 
 
 def _report_to_first(host: str, port: int, processes: int, process: int) -> None:
-    """Report to the first process, and wait until all have done so."""
+    """Report to the first process, and wait until all other processes have reported to it."""
     end = time.monotonic() + JOIN
     while True:
         try:

@@ -156,7 +156,7 @@ def make_gradient(
         return collectives.gather(x, axis, axis=spec.index(axis)) if axis in spec else x
 
     def mean(grad: Array, spec: P) -> Array:
-        # The derivative of a gather has summed the gradients of all devices (reduce-scatter).
+        # The backward pass of `gather` has summed a split gradient over devices (reduce-scatter).
         return grad / mesh.size if axis in spec else collectives.mean(grad, axis)
 
     def local(specs: Any, state: TrainState, batch: Batch) -> Gradient:
@@ -183,7 +183,7 @@ def make_gradient(
     def gradient(state: TrainState, batch: Batch) -> Gradient:
         layout = shardings(method, state, mesh, sharding)
         specs = jax.tree.map(lambda x: x.spec, layout.params)
-        # The momentum network has no gradient: XLA gathers it, and splits it again.
+        # XLA gathers a split momentum network before this function, and splits it again after it.
         carried: Any = jax.tree.map(
             lambda per_example: P(axis) if per_example else P(), method.per_example
         )

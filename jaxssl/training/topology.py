@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
 
-# Dimensions of the torus of a pod, and the number that a pod's name counts for each chip.
+# By type of TPU: dimensions of a pod's torus, and how many cores a pod's name counts per chip.
 TPUS = {"v5e": (2, 1), "v5litepod": (2, 1), "v6e": (2, 1), "v5p": (3, 2)}
 GPUS = {"h100": 80, "h200": 141}  # memory in 10^9 bytes
 HOPPER = """gpu_device_info {{ cuda_compute_capability {{ major: 9 }} core_count: 132

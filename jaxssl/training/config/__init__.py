@@ -23,7 +23,7 @@ from jaxssl.training.config.overrides import apply_overrides, full_key
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show
 
-# Set from the training images when a run starts, unlike all other keys.
+# keys that a run sets from its training images when it starts
 MEASURED_KEYS = ("data.mean", "data.std")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # keys that --extend_to changes
 
@@ -174,14 +174,14 @@ def validate(config: ConfigDict) -> None:
 
 
 def _add_defaults(config: ConfigDict) -> None:
-    """Add the arguments and the keys of later versions that a config lacks."""
+    """Add missing component arguments, and the keys that later versions have introduced."""
     for group in GROUPS:
         config[group] = complete_group(group, config[group])
     values.add_later_keys(config)
 
 
 def _comparable(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a config with the keys of later versions added, and without local folders."""
+    """Return a config with the keys that later versions introduced, and without local folders."""
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
     return json.loads(json.dumps(config))

@@ -48,7 +48,7 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     if not callable(value):
         raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
     signature = _signature(value)
-    # Arguments that the package passes by position. All arguments of a factory have defaults.
+    # Parameters without a default: the package passes them by position. A factory has none.
     given = [
         parameter.name
         for parameter in signature.parameters.values()
@@ -112,7 +112,7 @@ def digests(config: Settings) -> tuple[str, ...]:
 
 
 def names(config: Mapping[str, object]) -> dict[str, str]:
-    """Return the name of the component of each group of a config that has one."""
+    """Return the component's name of each config group that names a component, by group."""
     return {
         group: node["name"]
         for group, node in sorted(config.items())
@@ -136,7 +136,7 @@ def without_folders(config: Settings) -> dict[str, object]:
 
 
 def _texts(value: object) -> list[str]:
-    """Return the texts of a list. A file that somebody else has written may hold anything."""
+    """Return the strings in a list, or [] for other values, which an untrusted file may hold."""
     return [x for x in value if isinstance(x, str)] if isinstance(value, list | tuple) else []
 
 
@@ -199,7 +199,7 @@ def _network(name: str, value: object) -> Callable[..., object]:
 def _signature(function: Callable[..., object]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
-        # The class shows the arguments of its metaclass. Binding removes the first one, self.
+        # The signature of the class would be its metaclass's. That of a bound __init__ has no self.
         function = function.__init__.__get__(function)
     try:
         signature = inspect.signature(function, eval_str=True)

@@ -20,8 +20,8 @@ from jaxssl.training.config import custom, values
 # Each of these groups names a component. The name of an optional component may be "none".
 GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
 OPTIONAL = ("text", "predictor")
-# These groups hold the augment arguments that differ in some views, and the further keys of each
-# group.
+# Groups of augment arguments that hold for only some of the views, and the keys that each group has
+# in addition.
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 
 

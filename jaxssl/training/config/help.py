@@ -14,7 +14,7 @@ from jaxssl.training.config.values import TYPES, argument_types, describe_type, 
 # "name (type): text" or "first, second: text" in a section of a docstring, with its further lines.
 _ARGUMENT = re.compile(r"^ +((?:\w+, )*\w+)(?: \([^)]*\))?: (\S.*(?:\n {8,}\S.*)*)", re.MULTILINE)
 
-# "Objective" describes arguments that the objective of a loss takes and its function does not.
+# The section "Objective" has arguments that a loss has as an objective and not as a function.
 _SECTION = re.compile(r"\n(?:Args|Objective):\n(.*?)(?=\n\n|$)", re.DOTALL)
 
 
@@ -67,7 +67,7 @@ def config_settings(config: ConfigDict) -> list[Setting]:
 
     def describe(key: str, value: object) -> Setting:
         group, _, leaf = key.partition(".")
-        # Groups of some views have arguments of the recipe, which the group "augment" describes.
+        # Groups for only some views have the recipe's arguments, described under "augment".
         described = f"augment.{leaf}" if group in VIEW_GROUPS and key not in lines else key
         return Setting(key, types.get(described, "str"), value, lines.get(described, ""))
 
@@ -94,7 +94,7 @@ def _argument_lines(group: str, name: str) -> dict[str, str]:
         return {}
     module = components.module(group, name)
     functions = [value for value in vars(module).values() if callable(value)]
-    # The functions of the file come before those that it imports.
+    # Functions that the file defines are sorted before those that it imports.
     functions.sort(key=lambda function: getattr(function, "__module__", "") != module.__name__)
     lines: dict[str, str] = {}
     for function in functions:

@@ -107,7 +107,7 @@ def _convert(key: str, given: object, kind: object) -> object:
 
 
 def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
-    """Return a schedule as a config group, and raise UserError for unknown members."""
+    """Return a schedule as a config group, and raise UserError if it has an unknown key."""
     valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
     unknown = [member for member in value if member not in valid]
     if unknown:
@@ -134,5 +134,5 @@ def _parse(text: str) -> object:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text  # The last three errors come from unhashable keys and from deep nesting.
+        return text  # Unhashable keys raise TypeError; deep nesting raises the last two errors.
     return _plain(value)

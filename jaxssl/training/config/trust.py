@@ -86,7 +86,7 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
 
 
 def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
-    """Return the absolute path and the SHA-256 of each file that names of components have."""
+    """Return absolute path and SHA-256 of each Python file that component names refer to."""
     read = [components.read_file(name) for name in names if ".py:" in name]
     return sorted({(p.resolve(), hashlib.sha256(content).hexdigest()) for p, content in read})
 

@@ -48,7 +48,7 @@ CHOICES = {"data.cache": ("auto", "device", "none")}
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # limit on every other integer of a network's config
-# in the side of a view, because JAX counts the pixels of an image in 32 bits
+# largest side of a view in pixels, because JAX counts the pixels of an image in 32 bits
 MOST_PIXELS = 2**15
 
 
@@ -68,8 +68,8 @@ def flat_keys(config: ConfigDict) -> dict[str, Any]:
     return values
 
 
-# Types of the keys that every run reads: those of the defaults, apart from these. The types of all
-# other keys are the annotations of a component's factory.
+# Types of the keys that every run reads: those of the default values, with the exceptions below.
+# The types of all other keys are the annotations of a component's factory.
 TYPES: dict[str, object] = {
     **{
         k: type(v)
@@ -122,7 +122,7 @@ def add_later_keys(config: Any) -> None:
 
 
 def check_argument(key: str, component: str, value: Any) -> None:
-    """Check a size of a network, or a number of the augmentation. None of them is negative.
+    """Check a number that sets a network's size or an augmentation. It must not be negative.
 
     Args:
         key: dotted config key of the argument.

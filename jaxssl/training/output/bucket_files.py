@@ -135,7 +135,7 @@ class Lease:
                     time.sleep(HEARTBEAT / 10)
                     continue
             self._object = self._path / f"{number + 1:08}"
-            with suppress(FileExistsError):  # by another process, or by a request that was repeated
+            with suppress(FileExistsError):  # made by another process or an earlier try
                 self._object.create(json.dumps(self.me).encode())
             if self.owner() == self.me:
                 break
@@ -163,7 +163,7 @@ class Lease:
             return 0, None
         try:
             owner = Owner(*json.loads((self._path / max(names)).read_bytes()))
-        except FileNotFoundError:  # A process that has taken it over has deleted it meanwhile.
+        except FileNotFoundError:  # The next owner has deleted this object.
             return self._last()
         return int(max(names)), owner
 
@@ -176,7 +176,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(HEARTBEAT):
-            with suppress(BucketError):  # The next try may succeed, and the run asks for `owner`.
+            with suppress(BucketError):  # The next renewal may succeed. The run checks `owner`.
                 if self.owner() != self.me:
                     return
                 self._write(self.me)

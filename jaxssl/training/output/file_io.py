@@ -135,7 +135,7 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
             with partial.open("xb") as file:
                 file.writelines(chunks)
                 file.flush()
-                os.fsync(file.fileno())  # Without it, a machine crash could leave an empty file.
+                os.fsync(file.fileno())  # Otherwise a machine crash could leave an empty file.
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)

@@ -82,7 +82,7 @@ def log_to_file(path: Path) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(file)
-        with explain_write_errors(path):  # A record that was not written is written again.
+        with explain_write_errors(path):  # Closing retries a write that failed.
             file.stream.close()
             file.close()
 

@@ -38,7 +38,7 @@ class MetricsWriter:
     ) -> None:
         self._path = path = workdir / "metrics.jsonl"
         if is_bucket(path):
-            # The last parts are changed first, so that this may be interrupted anywhere.
+            # Rows are dropped from the last part first, so that an interruption leaves no gap.
             for part in sorted(path.iterdir(), reverse=True):
                 _drop_later_rows(part, step)
                 if part.stat().st_size:

@@ -30,10 +30,10 @@ NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is 
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
 # how long to wait until the other arrays of a damaged checkpoint have failed to load too
 STRAGGLER_SECONDS = 0.5
-# Arrays take at most so many times the size of their files. A larger checkpoint was forged, because
-# trained parameters hardly compress.
+# Arrays take at most this many times the size of their files. A checkpoint that claims more was
+# forged, because trained parameters hardly compress.
 MOST_EXPANSION = 100
-SLACK = 2**28  # bytes that the arrays of any checkpoint may take
+SLACK = 2**28  # bytes that arrays may take beyond that, however small their files are
 
 
 class Facts(NamedTuple):
@@ -137,8 +137,8 @@ def steps(workdir: Path) -> list[int]:
     Symbolic links are ignored, because they lead to checkpoints of other runs or other steps.
     """
     folder = workdir / "checkpoints"
-    # Orbax's manager would make the processes of a run wait for each other. Here one process may
-    # look before another has made the folder.
+    # Orbax's manager, which would make all processes of a run wait for each other, is not used: a
+    # process may get here before another has made the folder.
     if not folder.is_dir():
         return []
     entries = ocp.path.step.standard_name_format().find_all(folder)
@@ -298,7 +298,7 @@ def _read(
 def _next_step(
     workdir: Path, step: int | None, existing: Sequence[int], tried: Container[int]
 ) -> int | None:
-    """Return ``step``, or if it is None the latest checkpoint's step, unless it was tried.
+    """Return ``step``, or if None the latest checkpoint's step, without those in ``tried``.
 
     A run may write new checkpoints and remove old ones while an evaluation looks for the latest.
     Several processes try the steps that existed at the start, because they must try the same.
@@ -319,7 +319,7 @@ def _check(workdir: Path, step: int) -> None:
 
 @contextmanager
 def _stragglers_ignored() -> Iterator[None]:
-    """Hide the late errors of a damaged checkpoint, after the first was reported."""
+    """Hide errors that Orbax's event loop raises late, after a damaged checkpoint was reported."""
     usual = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -393,5 +393,5 @@ def _read_numpy(folder: Path) -> object:
 
 
 def _keep_message(message: logging.LogRecord) -> bool:
-    """Filter out Orbax's warning that the folder of one item has no checkpoint metadata."""
+    """Filter out Orbax's warning that the folder of a single item has no metadata file."""
     return "Metadata file does not exist" not in message.getMessage()

@@ -53,7 +53,7 @@ class ServiceState:
                 ) from error
 
     def save(self, last_step: int) -> None:
-        """Store the identity and the last step that was sent."""
+        """Store in the workdir the run's identity at the service, and the last step sent to it."""
         self.last_step = last_step
         file_io.write_json(self._path, {"id": self.id, "last_step": last_step})
 
@@ -71,7 +71,7 @@ class ServiceLogger:
         state.save(state.last_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of a step, unless an earlier part of the run has sent them."""
+        """Send the metrics of a step, unless the run sent them before it was interrupted."""
         if step > self._state.last_step:
             self._run.log(dict(metrics), step=step)
             self._state.save(step)
@@ -80,7 +80,7 @@ class ServiceLogger:
         """Do nothing, because the client sends in the background."""
 
     def close(self) -> None:
-        """Wait until everything is sent, and end the run."""
+        """Wait until the client has sent everything, and end the run at the service."""
         self._run.finish()
 
 

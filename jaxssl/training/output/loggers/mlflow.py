@@ -31,7 +31,7 @@ class MLflow:
         self._client.log_dict(self._state.id, dict(config), "config.json")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of a step, unless an earlier part of the run has sent them."""
+        """Send the metrics of a step, unless the run sent them before it was interrupted."""
         from mlflow.entities import Metric
 
         if step > self._state.last_step:
