@@ -35,7 +35,7 @@ from cosmic_ray.mutating import use_mutation
 from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 30  # seconds of processor time of the tests per defect, measured without it
+SECONDS = 30  # most seconds of processor time of the tests of a defect, measured without defects
 LIMIT = 900  # seconds after which the tests of a defect count as failed
 # Replacements by an operator of another kind raise a type error, which any test notices. "|" stands
 # in type hints and for merged dicts.
@@ -128,9 +128,9 @@ def choose_tests(data: CoverageData, seconds: dict[str, float], path: Path, line
     spans = [(1, max(contexts, default=1)), *((n.lineno, n.end_lineno or line) for n in around)]
     body = getattr(around[-1], "body", None)
     tests = executing(spans[-1][0], max(line, body[0].lineno - 1) if body else spans[-1][1])
-    if "" in tests:  # run at import: take the tests of the enclosing code
+    if "" in tests:  # The line runs at import: take the tests that execute the code around it.
         tests = next((found for span in spans[::-1] if (found := executing(*span) - {""})), set())
-    # Another test of these files may use what the tests that execute the line traced or cached.
+    # Other tests of these files may reuse what these tests traced or cached, and find the defect.
     files = {name.split("::")[0] for name in tests}
     names = [name for name in seconds if name.split("::")[0] in files]
     names.sort(key=lambda name: (name not in tests, seconds[name]))

@@ -236,7 +236,7 @@ def auc_cl(
         if negative_reduction == "mean":
             weight = weight / len(neg) if len(neg) else 0.0
         total = 0.0
-        for p in pos:  # mean over positives of eq. 8
+        for p in pos:  # AUC-CL's eq. 8 for each positive
             total += (p - a) ** 2 + weight * sum((n - b) ** 2 for n in neg)
             total += 2 * alpha * (1 - p + weight * sum(neg)) - alpha**2
         return total / len(pos)

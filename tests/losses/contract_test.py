@@ -82,7 +82,7 @@ def test_loss_equals_the_numpy_oracle(case, kind):
     np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=3e-5)
 
 
-def test_loss_cases_change_every_numeric_hyper_parameter_of_every_loss():
+def test_loss_cases_set_every_numeric_hyper_parameter_of_every_loss():
     unchanged = []
     for name in NAMES:
         changed = {key for case in CASES if case.name == name for key, _ in case.hyper}
@@ -93,12 +93,13 @@ def test_loss_cases_change_every_numeric_hyper_parameter_of_every_loss():
     assert not unchanged
 
 
-# Losses with stop_gradient: finite differences are compared for this tower only.
+# Losses with stop_gradient, and the one tower whose gradient is compared with finite differences.
 ONE_TOWER = {name: 0 for name in ("auc_dino", "byol", "dino", "ressl", "simsiam", "swav")}
 ONE_TOWER["nnclr"] = 1
-# For these losses, the other tower gets no gradient. identities_test tests ressl and swav.
+# Losses of ONE_TOWER that give the other tower no gradient. identities_test tests ressl and swav.
 CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
-# Losses with weights that get no gradient; public_figures_test and identities_test test them.
+# Losses that treat weights of their terms as constants. public_figures_test and identities_test
+# test their gradients.
 CONSTANT_WEIGHTS = {"arb", "fastclip", "sogclr", "decl", "dclw", "mmcl", "mochi"}
 DIFFERENTIATED = [case for case in CASES if case.name not in CONSTANT_WEIGHTS]
 
@@ -163,7 +164,7 @@ def on_devices(devices: int, mapping: str):
         def share(z, case):
             pairs = pairs_of(kinds(case)[0], z[:, index], index, axis_name)
             around = case.with_(ring=True) if mapping.startswith("ring") else case
-            # Examples have different weights, so that each gradient belongs to one example.
+            # Losses of examples get different weights, so that an exchange of two gradients shows.
             weight = 1 + 0.5 * jnp.sin(pairs.index.astype(jnp.float32))
             return mean_over_anchors(weight * around.loss(pairs), pairs)[0]
 
@@ -285,7 +286,7 @@ def hard_cases(kind: str, dtype: str) -> list:
         for kind in HARD
         for dtype in ("float32", "bfloat16")
         for case in hard_cases(kind, dtype)
-        # These values are sums of squares of unnormalised embeddings, which overflow float32.
+        # These losses sum squares of huge, unnormalised embeddings, which overflow float32.
         if (case.name, kind) not in {("vicreg", "huge"), ("auc_dino", "huge"), ("lejepa", "huge")}
     ],
     ids=str,

@@ -157,7 +157,9 @@ def test_positives_are_counted_at_a_symbolic_batch_size(kind):
         ),
     ],
 )
-def test_export_with_a_symbolic_batch_size_raises_where_it_must_be_constant(loss, message):
+def test_losses_that_need_a_constant_batch_size_cannot_be_exported_with_a_symbolic_one(
+    loss, message
+):
     with pytest.raises(ValueError, match=message):
         export.export(jax.jit(loss))(symbolic())
 

@@ -124,8 +124,8 @@ def test_target_of_ressl_and_codes_of_swav_are_constants():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
 
 
-# The blockwise code changes branch at temperatures 1/40 and 1/30. In float32, e^-87 is the smallest
-# normal number, so that one exponential is not enough for rows that are far from each other.
+# Logits of distant rows differ by up to 2 / temperature. In float32, e^-87 is the smallest normal
+# number, so positives and negatives must each subtract the maximum of their own logits.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("spread", ["random", "opposite", "simplex"])
 @pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])

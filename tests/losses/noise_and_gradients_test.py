@@ -27,7 +27,7 @@ def decl(z, **hyper):
 
 
 @pytest.mark.parametrize("noise_on", ["similarity", "score"])
-def test_decl_noise_is_added_to_similarities_or_scores(noise_on):
+def test_decl_noise_is_added_to_similarities_or_to_their_exponentials(noise_on):
     z = embeddings()
     pairs = pair_views(jnp.asarray(z))
     noise = 0.7 * np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
@@ -36,7 +36,7 @@ def test_decl_noise_is_added_to_similarities_or_scores(noise_on):
         s = (s + noise) / 0.5
     else:
         s = np.log(np.maximum(np.exp(s / 0.5) + noise, 1e-3))
-        assert s.min() == np.log(1e-3)  # some scores are at their lower bound
+        assert s.min() == np.log(1e-3)  # some exponentials are raised to 1e-3
     terms = []
     for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
         terms += [-np.log(softmax(s[i][[p, *neg]])[0]) for p in pos]

@@ -101,7 +101,7 @@ def trained(setting: str, devices: int, check_vma: bool = False) -> Any:
     return jax.tree.map(np.asarray, history)
 
 
-# Also tested without check_vma. whole_step_test.py does so for the other objectives.
+# Settings that are also tested with check_vma=False; whole_step_test.py tests the other objectives.
 UNCHECKED = ("decl by the batch", "decl under noise", "tcl with gradients", "sogclr", "isogclr")
 UNCHECKED += ("fastclip", "auc_dino", "mochi", "lejepa", "siglip", "mmcl")
 
@@ -113,7 +113,9 @@ UNCHECKED += ("fastclip", "auc_dino", "mochi", "lejepa", "siglip", "mmcl")
         *(pytest.param(setting, False, marks=pytest.mark.long) for setting in UNCHECKED),
     ],
 )
-def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, check_vma):
+def test_loss_and_its_parameters_and_memory_do_not_depend_on_the_number_of_devices(
+    setting, check_vma
+):
     actual, expected = trained(setting, 4, check_vma), trained(setting, 0)
     chex.assert_trees_all_close(actual, expected, rtol=2e-4, atol=2e-5)
 
@@ -162,7 +164,7 @@ def test_loss_memory_is_updated_with_the_scheduled_hyper_parameter_of_the_step(n
     memories = []
     for value in (at, 0.5, 0.2):
         objective, params, memory = made(name, 8, **{**hyper, number: value})
-        for seed in range(2):  # Some memories only depend on the number from the second update on.
+        for seed in range(2):  # The first update of some memories ignores the hyper-parameter.
             z, index = jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32)
             pairs = pairs_for(name, z, index)
             how = {"step": jnp.int32(3), "key": jax.random.key(0)}
@@ -173,11 +175,11 @@ def test_loss_memory_is_updated_with_the_scheduled_hyper_parameter_of_the_step(n
         chex.assert_trees_all_close(memories[1], memories[2], rtol=1e-3)
 
 
-# Pairs of 16 anchors that are negatives: two views of eight examples.
+# [16, 16] mask of the negatives of each anchor, for two views of eight examples.
 OTHERS = ~np.tile(np.eye(8, dtype=bool), (2, 2))
 
 
-def test_decl_rates_are_computed_with_the_similarity_of_the_loss():
+def test_decl_gamma_rates_are_computed_with_the_similarity_of_the_loss():
     """Without Gamma samples, the rate of an anchor is the mean of its negatives' similarities."""
     z = jnp.asarray(embeddings())
     hyper = {"similarity": "neg_euclidean", "temperature": 0.5}
@@ -387,7 +389,7 @@ def test_weight_schedules_of_decl_have_the_expected_values_by_step(name, expecte
         assert metrics["weight"] == pytest.approx(weight)
 
 
-def test_decl_momentum_rate_raises_without_a_momentum_network():
+def test_decl_with_gamma_rates_from_momentum_keys_raises_without_a_momentum_network():
     objective = losses.objective("decl", rate="momentum")
     with pytest.raises(ValueError, match="needs keys of a momentum network"):
         objective.loss(pair_views(jnp.asarray(embeddings())), {}, (), step=0, key=jax.random.key(0))
@@ -418,7 +420,7 @@ def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(
     index = jnp.arange(8, dtype=jnp.int32)
     pairs = pairs_for(name, jnp.asarray(embeddings()), index, hyper.get("rate", ""))
     value, _, _ = objective.loss(pairs, params, memory, step=0, key=jax.random.key(0))
-    if name in ("decl", "sogclr"):  # some arguments come from memory
+    if name in ("decl", "sogclr"):  # arguments such as DeCL's rates come from memory
         assert np.isfinite(value)
     else:
         np.testing.assert_allclose(value, loss_of(name)(pairs, **hyper).mean(), rtol=1e-6)

@@ -132,7 +132,7 @@ def test_pairs_on_several_devices_contain_the_whole_batch(devices, given):
     )(z, ids)
     for name in ("candidate", "candidate_id"):
         np.testing.assert_array_equal(local[name], getattr(whole, name))
-    # Anchors are ordered view by view on each device: undo the split.
+    # Each device has its anchors view by view: put those of the whole batch in the same order.
     order = np.arange(16).reshape(2, devices, -1).swapaxes(0, 1).reshape(-1)
     for name in ("anchor", "partner", "anchor_id", "self_index", "index"):
         np.testing.assert_array_equal(local[name], getattr(whole, name)[order], name)

@@ -56,7 +56,7 @@ STILL = np.eye(DIM, dtype=np.float32)
 @given(seeds)
 def test_losses_of_inner_products_are_invariant_to_rotation(seed):
     z, turn = embeddings(seed=seed), rotation(seed + 1)
-    # Losses of single features are not invariant; neither is MMCL's min kernel (no default).
+    # Rotation changes losses in BY_FEATURE, and MMCL with the kernel "min", which is not tested.
     names = [name for name in NAMES if name not in BY_FEATURE]
     close(values()(z @ turn, turn), values()(z, STILL), names)
 

@@ -50,7 +50,7 @@ def from_queue(query, **options):
 
 def auc_cl(v, b, alpha):
     preset = {**PRESETS["released_cifar"], "alpha": alpha}
-    # The additive constant is -2B in the released code, 2 alpha - alpha^2 in the paper.
+    # AUC-CL adds the constant -2B in the released code, and 2 alpha - alpha^2 in the paper.
     return losses.auc_cl_loss(pair_views(v), b, **preset) - 16 - 2 * alpha + alpha**2
 
 
@@ -59,12 +59,12 @@ def mmcl(v, **hyper):
 
 
 def mmcl_inv(v, kernel, number, C, beta=0.1):
-    # For the RBF kernel, the released code divides the squared distance by the number.
+    # The released code divides the squared distance of the RBF kernel by `number`.
     gamma = 1 if number is None else 1 / number if kernel == "rbf" else number
     return mmcl(v, kernel=kernel, gamma=gamma, C=C, solver="inv", regularization=beta)
 
 
-# How the pairs of two views v are made.
+# Name -> function that makes pairs of two views v.
 PAIRS = {
     "views": pair_views,
     "labels": lambda v: pair_views(v, labels=LABELS),
@@ -79,7 +79,8 @@ PAIRS = {
     "four features": lambda v: pair_towers(v[0][:, :4], v[1][:, :4]),
 }
 VICREG = r"negfree/%s_25_25_1"
-# Pattern of a case -> (loss, pairs, names of the numbers in the pattern, other settings).
+# Pattern of a case's name -> (loss, key of PAIRS, settings whose values the pattern captures,
+# other settings).
 TABLE = {
     r"nt_xent/(?:lightly_ntxent|leftthomas_simclr)_t(.*)": ("nt_xent", "views", "temperature"),
     r"supcon/hobbit_simclr_t(.*)": ("nt_xent", "views", "temperature"),
@@ -119,7 +120,7 @@ def per_anchor(loss: str, pairs: str, names: str, settings=None):
     )
 
 
-# Released codes with anchors of the first view only return the first eight of our numbers.
+# Released code whose anchors are the first view alone returns the first 8 of our 16 losses.
 LOSSES = {name: per_anchor(*row) for name, row in TABLE.items()} | {
     r"auc_cl/auc_cifar_b(.*)_alpha(.*)": auc_cl,
     r"supcon/hobbit_supcon_one_t(.*)": lambda v, t: losses.sup_con_loss(
@@ -274,7 +275,7 @@ def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
             init=jnp.asarray(square(public["alpha_init"])),
         )
         close(actual.alpha, square(public["alpha"]), rtol=1e-9, atol=1e-9)
-        # The loss at the released alpha: one step of length zero.
+        # One step of length zero gives our loss at the released code's alpha.
         v = [jnp.asarray(GOLDEN[f"inputs/{letter}{i}"]) for i in "12"]
         value, gradients = jax.value_and_grad(
             lambda v: mmcl(
@@ -367,7 +368,7 @@ def test_three_steps_of_fastclip_equal_the_released_code():
             (value, memory), gradients = step(z, memory)
             close(value, public["loss"], rtol=1e-9)
             for i, gradient in enumerate(gradients, 1):
-                # The released code does not normalise the rows, so only the tangent is compared.
+                # The released code does not normalise embeddings: leave out gradients along them.
                 expected = public[f"grad_z{i}"]
                 expected = expected - np.sum(expected * z[i - 1], 1, keepdims=True) * z[i - 1]
                 close(gradient, expected, rtol=1e-9, atol=1e-10)

@@ -161,7 +161,9 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
     ("make", "encoder"),
     [(siamese.method, ENCODER), (partial(momentum.method, momentum=0.9), PREDICTING)],
 )
-def test_gradient_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
+def test_gradient_accumulation_equals_the_whole_batch_with_random_layers_or_a_predictor(
+    make, encoder
+):
     batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
     whole, parts = make(encoder, NT_XENT), make(encoder._replace(num_chunks=3), NT_XENT)
     params, carried = start(whole, batch)
@@ -240,7 +242,7 @@ def check(**overrides):
     check_compatibility(config, objective)
 
 
-def test_every_loss_is_compatible_or_rejected_with_another_method():
+def test_error_about_a_loss_that_a_training_scheme_rejects_names_another_scheme():
     refused = {}
     for name in [*NAMES, "cross_entropy"]:
         settings = {"loss__name": name, "predictor__name": "mlp"}

@@ -59,7 +59,7 @@ def test_captions_of_an_image_are_drawn_uniformly(pair_views):
     counts = np.stack([np.bincount(drawn[:, i], minlength=5) for i in range(4)])
     deviation = np.sqrt(number * (1 / 5) * (4 / 5))
     assert np.abs(counts - number / 5).max() < 4.5 * deviation
-    # Examples draw independently: two agree in a fifth of the cases.
+    # Images draw captions independently: two draw the same number in a fifth of the cases.
     agree = [(drawn[:, i] == drawn[:, j]).sum() for i in range(4) for j in range(i)]
     assert np.abs(np.array(agree) - number / 5).max() < 4.5 * deviation
 

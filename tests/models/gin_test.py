@@ -17,7 +17,7 @@ from jaxssl.models._layers import MaskedBatchNorm
 
 WIDTH, LAYERS = 5, 3
 NET = gin.net(width=WIDTH, layers=LAYERS)
-# Very different sizes, so that devices hold different numbers of nodes. The first has no edge.
+# Graphs of different sizes, so that devices hold different numbers of nodes. One has no edge.
 GRAPHS = [graph(1, [], [2]), *random_graphs(3, most=3), *random_graphs(4, least=9, most=14)]
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 

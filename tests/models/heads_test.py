@@ -108,7 +108,7 @@ def test_dino_scores_are_cosines_with_the_prototypes(norm_last_layer):
     out = run(variables, x)
     np.testing.assert_allclose(run({"params": params}, x), out, atol=1e-6)
     assert np.abs(out).max() <= 1 + 1e-6
-    # With prototypes along the axes, the scores are the entries of the normalised vector.
+    # With prototypes along the axes, scores are the entries of the normalised bottleneck.
     axes = jnp.concatenate([2 * jnp.eye(6), jnp.ones((6, 34))], axis=1)
     scores = run({"params": params | {"prototypes": axes}}, x)
     np.testing.assert_allclose(np.linalg.norm(scores[:, :6], axis=1), 1, rtol=1e-5)

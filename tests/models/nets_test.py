@@ -40,8 +40,8 @@ def test_resnet_width_sets_the_first_stage():
 
 
 def test_resnet_kernels_are_normal_with_fan_out_variance():
-    # Kaiming: variance 2 / (9 out). 0.27 % of the 18432 values lie beyond three standard
-    # deviations. None would with Flax's default, which is truncated at two.
+    # Kaiming's variance is 2 / (9 * output channels). Of normal values, 0.27 % lie beyond three
+    # standard deviations. None would with Flax's default, which is truncated at two.
     net = resnet.ResNet(stages=(1, 1), bottleneck=False, stem="cifar", width=32)
     variables = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))
     kernel = variables["params"]["Block_1"]["Conv_0"]["kernel"]
@@ -238,7 +238,7 @@ PRECISIONS = {
         *(pytest.param(n, marks=pytest.mark.long) for n in ("convnet", "resnet", "dino")),
     ],
 )
-def test_networks_compute_in_bfloat16_or_float32_like_parameters_and_inputs(name):
+def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
     module, shape = PRECISIONS[name]
     x = normal(*shape)
     variables = dict(random_variables(module, x))

@@ -61,8 +61,8 @@ def test_remat_changes_neither_values_statistics_nor_gradients(name):
     assert jax.tree.structure(plain) == jax.tree.structure(remat)
 
     def close(x, y, rounded):
-        # The entries are sums with cancellation, so rounding scales with the largest entry. What
-        # the last bit of the input changes is no less than the rounding of the layers in between.
+        # Terms of an entry cancel, so its rounding error scales with the largest entry. A change
+        # of the inputs' last bit shows how far rounding in the layers may move the results.
         scale, floor = np.abs(y).max(), np.abs(rounded - y).max()
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * scale + 8 * floor)
 

@@ -86,7 +86,7 @@ def test_default_parameter_count_is_that_of_clip_vit_b_32():
 
 def test_text_features_do_not_depend_on_tokens_after_the_end_of_text():
     features = program()(VARIABLES, TOKENS)
-    # Tokens after the end have no effect unless their id is larger; a token before the end has.
+    # Tokens after the end-of-text token, the one with the largest id, have no effect; others have.
     later = np.array(TOKENS)
     for row, end in zip(later, ENDS, strict=True):
         row[end + 1 :] = 7

@@ -73,7 +73,7 @@ IMAGES = normal(4, 4, 6, 3)
 KEYS = jax.random.split(jax.random.key(5), 4)
 
 
-# Token, biases and norms differ from their initial values.
+# Class token, biases and LayerNorm parameters differ from their initial values.
 VARIABLES = random_variables(small(), IMAGES)
 
 
