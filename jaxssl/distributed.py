@@ -18,7 +18,7 @@ DATA_AXIS = "data"
 T = TypeVar("T")
 
 
-# Processes
+# The processes of a run
 
 
 def process_count() -> int:
@@ -172,7 +172,7 @@ def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
 
 
 def take_rows(tree: T, indices: Array) -> T:
-    """Select rows of every array of a batch by index. Packed arrays may be shorter."""
+    """Select rows of every array by index. Arrays of few rows (packed graphs) use fewer indices."""
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)
 
 

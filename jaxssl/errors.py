@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 class Stopped(KeyboardInterrupt):
-    """The user stopped a run, which has written a checkpoint. Notebooks show one line."""
+    """The user stopped a run, which has written a checkpoint. Notebooks show no traceback."""
 
     _render_traceback_ = UserError._render_traceback_
 
@@ -74,7 +74,7 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
 
 def write_error(path: Path, error: Exception) -> WriteError:
     """Return a WriteError for a path that a library could not write, with the library's reason."""
-    # TensorStore gives the code of the operating system only in the text of its message.
+    # TensorStore gives the operating system's error code only in the text of its message.
     code = re.search(r"os_error_code='(\d+)'", str(error))
     reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
     reason = reason or one_line(error)

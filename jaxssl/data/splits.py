@@ -23,7 +23,7 @@ log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
 # Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
 SMALL = 64
-# name of a subset to the whole set, and the file of its classes
+# Maps the name of a subset to the whole data set and to the file that lists the subset's classes.
 SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 
 
@@ -84,7 +84,7 @@ class Source:
 
     @cached_property
     def labelled(self) -> bool:
-        """Return True if the examples have labels. Of prepared parts, the first one is read."""
+        """Return True if the examples have labels. One example of each prepared split is read."""
         if self.class_names and all(part.path is None for part, _ in self.parts):
             return bool((self.labels != UNLABELLED).all())
         return bool(self.class_names) and all(
@@ -111,7 +111,7 @@ class Source:
         return np.stack(texts)
 
     def take(self, indices: np.ndarray) -> "Source":
-        """Return a split of the examples at ``indices`` [k], each once, in the present order."""
+        """Return a split of the examples at ``indices`` [k], each once, in this split's order."""
         chosen = np.zeros(len(self), bool)
         chosen[indices] = True
         indices, parts, start = np.flatnonzero(chosen), [], 0

@@ -26,7 +26,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import optim
 
 MULTIPLE = 8  # The sides of resized images are multiples of this number.
-MOST_IMAGES, PER_IMAGE = 200, 200  # images, and normals of each, in which directions are found
+MOST_IMAGES, PER_IMAGE = 200, 200  # largest numbers of images, and of normals of each, for k-means
 
 # Function from indices to pictures with their surface normals [h, w, 3].
 Read = Callable[[np.ndarray], Sequence[tuple[Picture, np.ndarray]]]
@@ -182,7 +182,7 @@ def fit_dense_head(
         trained = cast(Collection, optax.apply_updates(state.trained, updates))
         return _State(trained, state.frozen, stats, opt_state)
 
-    # ---- The variables before training.
+    # ---- The initial variables.
     params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
 
     @functools.cache
@@ -229,7 +229,7 @@ def fit_dense_head(
 def _find_directions(
     examples: Sequence[tuple[Picture, np.ndarray]], training: Training, seed: int
 ) -> np.ndarray:
-    """Return k-means of normals as unit vectors [k, 3]."""
+    """Return the k-means centres of normals as unit vectors [k, 3]."""
     rng = np.random.default_rng(seed)
     finite = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
     rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in finite])
@@ -242,14 +242,14 @@ def _find_directions(
 
 
 def resize(picture: Picture, side: int) -> np.ndarray:
-    """Resize a picture to uint8 [h, w, c]: short side ``side``, rounded up to `MULTIPLE`."""
+    """Resize a picture to short side ``side``, with sides rounded up to multiples of `MULTIPLE`."""
     scale = side / min(picture.width, picture.height)
     w, h = (-(-round(x * scale) // MULTIPLE) * MULTIPLE for x in (picture.width, picture.height))
     return decoding.pixels(picture.resize((w, h), Image.Resampling.BILINEAR))
 
 
 def quantise(normals: np.ndarray, directions: np.ndarray, h: int, w: int) -> np.ndarray:
-    """Return the nearest of ``directions`` [k, 3] at each point of a grid, -1 where unknown.
+    """Return the index of the nearest of ``directions`` [k, 3] for each cell of a grid, or -1.
 
     Returns:
         int32 [h, w], for the normals at the centres of h x w equal cells.

@@ -63,7 +63,7 @@ def extract(
 
     for start in range(0, n, block * distributed.process_count()):
         first = start + block * distributed.process_index()
-        # A process without images of the last blocks computes some image again.
+        # A process that has no images left in the last round computes the last image again.
         indices = slice(min(first, n - 1), min(first + block, n))
         # The last block is padded, so that one program serves all blocks and splits evenly over the
         # devices.
@@ -84,7 +84,7 @@ def extract(
 def encode_images(
     encoder: PretrainedEncoder, images: Any, inputs: Inputs, layer: str = "projector"
 ) -> np.ndarray:
-    """Compute a layer's outputs [n, f] for images, as `extract` does.
+    """Compute the outputs [n, f] of one layer of an encoder for images, block by block.
 
     ``inputs`` and ``layer`` are those of `jaxssl.pretrained.encoder.make_encode`.
     """

@@ -91,7 +91,7 @@ class Training(NamedTuple):
 
 
 def preset(lr: object, weight_decay: object, **training: Any) -> Settings:
-    """Return the settings of a protocol's preset: `Training`, and numbers or tuples to search."""
+    """Return a protocol's preset. ``lr`` and ``weight_decay`` may be tuples to choose from."""
     return {"training": Training(**training), "lr": lr, "weight_decay": weight_decay}
 
 
@@ -178,7 +178,7 @@ def make_tuner(
                 numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
                 state, loss = step(state, frozen, batches.next(), key, numbers)
                 losses.append(loss)
-                # The host waits for the step before, so that the device stays busy.
+                # The host waits for the previous step only, so that the device stays busy.
                 jax.block_until_ready(losses[-2:-1])
                 last = number == resolved.steps
                 if last or (every and number % (every * per_epoch) == 0):
@@ -272,7 +272,7 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
 
 
 def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.GradientTransformation:
-    """Build the optimiser of one step. Learning rate and weight decay may be traced."""
+    """Build an optimiser with a constant learning rate and weight decay, which may be traced."""
     optimiser = optim.optimiser(
         training.optimiser,
         lambda _: lr,
@@ -340,7 +340,7 @@ def _make_step(
 
 
 def _reversed(x: Array, axis: str) -> Array:
-    """Return this device's rows of the whole batch in reverse order."""
+    """Reverse the order of the whole batch, and return this device's rows of the result."""
     first = collectives.device_index(axis) * len(x)
     return lax.dynamic_slice_in_dim(collectives.gather(x, axis)[::-1], first, len(x))
 

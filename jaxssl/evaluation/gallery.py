@@ -207,6 +207,6 @@ def _map(features: np.ndarray, seed: int) -> np.ndarray:
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
     )
-    # The steps are short, and with more threads the 2-D map would depend on their number.
+    # Steps of t-SNE are short, and with more threads the map would depend on the thread count.
     with threadpool_limits(1):
         return tsne.fit_transform(features)

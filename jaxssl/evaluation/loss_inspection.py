@@ -29,9 +29,10 @@ from jaxssl.training.output import logs
 SIZE = 256  # number of images in the inspected batch
 QUERIES, HARDEST = 8, 8
 ANCHORS = 6
-# negatives shown per SVM: alpha at the bound, the largest alpha below it, alpha = 0
+# How many negatives are shown per SVM: with alpha at the bound, with the largest alpha below it,
+# and with alpha = 0.
 SHOWN = 3, 5, 3
-# These are traced arguments of the compiled program, so that other values do not recompile it.
+# These arguments of `mmcl_loss` are traced, so that other values do not recompile the program.
 NUMBERS = ("gamma", "eta", "C", "regularization")
 DEFAULTS = {name: inspect.signature(mmcl_loss).parameters[name].default for name in NUMBERS}
 

@@ -65,7 +65,7 @@ def nearest_others(
     """
     first, end, _ = (part or slice(None)).indices(len(features))
     similarity, index = neighbours(features, features[first:end], k + 1)
-    # The row itself is moved to the end and dropped. Among many equal rows it may be missing.
+    # The query's own row is moved to the end and dropped. Among many equal rows it may be missing.
     order = np.argsort(index == np.arange(first, end)[:, None], axis=1, kind="stable")[:, :-1]
     return np.take_along_axis(similarity, order, axis=1), np.take_along_axis(index, order, axis=1)
 
@@ -140,7 +140,7 @@ def _update(
 def merge_nearest(
     similarity: Array, index: Array, new: Array, first: int | Array
 ) -> tuple[Array, Array]:
-    """Merge the k nearest neighbours [m, k] with similarities [m, n] to rows from ``first`` on."""
+    """Merge the k nearest neighbours with similarities ``new`` to bank rows from ``first`` on."""
     k = similarity.shape[1]
     new, new_index = lax.top_k(new, min(k, new.shape[1]))
     new = jnp.concatenate([similarity, new], axis=1)

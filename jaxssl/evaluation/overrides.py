@@ -17,10 +17,10 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
 
 
-# The functions that parse options of a weights file. The others are text.
+# Maps an option of a weights file to its parser. Options that are not listed are text.
 PARSERS = {"num_heads": int, "layers": int, "size": int, "crop": float}
 PARSERS |= {"mean": _parse_numbers, "std": _parse_numbers}
-# Maps a config key that a weights file does not record to its option.
+# Maps a config key to the option that states its value for a weights file, which has no config.
 WEIGHTS_OPTIONS = {f"net.{name}": name for name in weights.NET_OPTIONS}
 WEIGHTS_OPTIONS |= {f"inputs.{name}": name for name in weights.INPUT_OPTIONS}
 
@@ -90,7 +90,7 @@ def data_config(
         require_data({k: v for k, v in inherited.items() if k not in named}, path, trust)
         data = run if dataset is None else data
         data.dir = run.dir
-        data.context = run.get("context", data.context)  # The text network fixes this length.
+        data.context = run.get("context", data.context)  # number of tokens of the text network
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

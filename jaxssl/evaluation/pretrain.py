@@ -62,7 +62,7 @@ def check(config: ConfigDict) -> None:
 
 def _finish(workdir: Path, splits: Splits) -> None:
     """Evaluate a trained run with the config's protocols, and write results and online metrics."""
-    # The user has named the files of the config by training with it.
+    # By training with the config, the user has permitted the files that it names.
     run.evaluate(workdir, splits=splits, online=True, trust=True)
 
 
@@ -76,7 +76,7 @@ def _check(settings: ConfigDict) -> None:
 def _online(
     config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
-    """Return a function that measures metrics during training (or None), after its description."""
+    """Return a description and a function that measures metrics during training (or None)."""
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
     held_out_loss = None
     if config.eval.held_out_loss:
@@ -94,7 +94,7 @@ def _online(
 def _accuracy(
     settings: ConfigDict, splits: Splits, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
-    """Return a function that measures online accuracies (or None), after its description.
+    """Return a description and a function that measures online accuracies (or None).
 
     Args:
         settings: the group `eval` of the config.

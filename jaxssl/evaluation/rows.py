@@ -38,7 +38,7 @@ def online_rows(metrics: Iterable[Metrics], fields: Settings, knn_preset: str) -
             value=row[metric],
             std=None,
             unit=unit,
-            # The preset keeps both rows apart where the last evaluation is also the best.
+            # The field "preset" tells the rows apart if the last evaluation is also the best.
             details={"preset": checkpoint, "knn": knn_preset},
             **{**fields, "checkpoint": checkpoint, "step": row["step"]},
         )

@@ -115,14 +115,14 @@ def evaluate(
     if strict:
         _require_results(selected, rows, kinds)
 
-    # ---- The table, the pictures and the page. Only the first process prints and writes.
+    # ---- The results table, the gallery and the report. Only the first process prints and writes.
     if rows:
         results.print_results(rows)
     if out is not None:
         console.show(f"results: {out / 'results.json'}")
     if page and config and data is None and workdir:
         if layer == "backbone" and features is not None:
-            # It needs the features of all examples, and is not written again if it is up to date.
+            # The gallery needs the features of all examples, and is written only if out of date.
             stale = gallery.read_step(workdir) != encoder.metadata["step"]
             if distributed.any_process(stale):
                 inputs = load_arrays(splits, encoder.inputs)

@@ -81,7 +81,7 @@ def run(
         for encoder in encoders:
             changed, trust = [*changes, *overrides], options.get("trust", False)
             settings = data_config(encoder, defaults, values["name"], changed, trust=trust)
-            assert settings is not None  # never None, because a suite names its data sets
+            assert settings is not None  # None would mean that no data set is named
             source.load_splits(settings)
             data[name, encoder] = settings
     all_rows = []

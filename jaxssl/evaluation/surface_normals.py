@@ -92,7 +92,7 @@ def check(source: Source, data: Settings) -> None:
 
 
 def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Picture, np.ndarray]]:
-    """Read pictures with their normals, from .npy files beside them or from depth of `NYU`.
+    """Read pictures with their normals, from .npy files or from depth images of the camera `NYU`.
 
     The arguments are those of `check`, which must have passed, and indices [k].
     """

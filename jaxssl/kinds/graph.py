@@ -259,12 +259,12 @@ def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
 
 
 def make_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
-    """Return the inputs of a run's network, which sees graphs with ``shape`` [node tags]."""
+    """Return the input format of a run's network for graphs of ``shape`` [number of node tags]."""
     return GraphInputs(shape[0])
 
 
 def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> GraphInputs:
-    """Return the inputs of a trained network, whose first layer tells the number of node tags.
+    """Return the input format of a trained network, whose first layer gives the number of tags.
 
     Raises:
         UserError: if the layer is missing.

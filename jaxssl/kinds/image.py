@@ -192,7 +192,7 @@ def _crop(values: Settings) -> Crop | None:
     scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
         u = jax.ShapeDtypeStruct((4,), jnp.float32)
-        # Tracing the function checks the ranges of scale and ratio.
+        # Tracing `random_crop_box` checks the ranges of scale and ratio.
         jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -200,7 +200,7 @@ def _crop(values: Settings) -> Crop | None:
 
 
 def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[float, ...]]:
-    """Return the entries "mean" and "std" of the group `config.data`, or {} for [-1, 1].
+    """Return channel means and stds for the group `config.data`, or {} to scale pixels to [-1, 1].
 
     Args:
         normalise: `config.data.normalise`, "auto" (as it is for grey and RGB images), "half" ([-1,

@@ -75,7 +75,7 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, object]:
 
 
 def with_empty_captions(images: Array) -> dict[str, object]:
-    """Return the input of the views, where the view of the caption is not used."""
+    """Return images with empty captions, from which views are drawn. The text view is not used."""
     return {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
 
 

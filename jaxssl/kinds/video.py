@@ -155,7 +155,7 @@ def view_shapes(config: ConfigDict, inputs: VideoInputs) -> dict[str, jax.ShapeD
 
 
 def make_inputs(config: ConfigDict, shape: Shape) -> VideoInputs:
-    """Return the inputs of a run's network, which sees clips of ``shape`` [t, h, w, c]."""
+    """Return the input format of a run's network for clips of ``shape`` [t, h, w, c]."""
     values = config.augment
     return VideoInputs(values.size, values.frames, values.stride, shape[-1])
 

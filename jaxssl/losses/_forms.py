@@ -36,7 +36,7 @@ def bind(
 
 
 def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Array]:
-    """Return ``(pairs, **hyper) -> [n]`` with errors for arrays and for wrong arguments.
+    """Return ``(pairs, **hyper) -> [n]``, which raises errors for arrays and for wrong arguments.
 
     ``ranges`` are the valid values of hyper-parameters, see `check`.
     """
@@ -105,7 +105,7 @@ gradient. The other arguments are those of `{name}_loss`:
 
 
 def _two_array_signature(loss_fn: Callable[..., Array]) -> inspect.Signature:
-    """Replace the pairs by two arrays, and add their labels and the mapped axis."""
+    """Replace a loss's parameter ``pairs`` by two arrays, and add ``labels`` and ``axis_name``."""
     position, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     _, *hyper = inspect.signature(loss_fn).parameters.values()
     arrays = [inspect.Parameter(z, position, annotation=Array) for z in ("z1", "z2")]

@@ -68,7 +68,7 @@ def _standardise(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
 
 
 def _nearest_basis(z: Array, groups: int, epsilon: Scalar, axis_name: str | None) -> Array:
-    """Multiply standardised features [V, b, d] by the inverse root of each group's covariance."""
+    """Multiply features [V, b, d] by the inverse square root of each feature group's covariance."""
     batch = z.shape[1] * collectives.device_count(axis_name)
     x = z.reshape(*z.shape[:2], groups, z.shape[2] // groups)
     product = partial(jnp.einsum, precision=lax.Precision.HIGHEST)

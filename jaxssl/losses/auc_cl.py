@@ -147,14 +147,14 @@ def auc_cl_loss(
     if negative_reduction == "mean":
         negative = negative / jnp.maximum(count, 1)
     loss = positive + negative_weight * negative + 2 * alpha - alpha**2
-    # Moments need a positive of every anchor, which is not counted, because that gathers ids.
+    # Moments assume that every anchor has a positive. To count positives would gather all ids.
     return loss if by_moments else jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
 def _by_matrix(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Moments]:
-    """Compute AUC-CL's terms from the similarity matrix [n, m].
+    """Compute AUC-CL's positive term and the negatives' moments from the similarities [n, m].
 
     The moments are the number of an anchor's negatives, and the sums of their cosines and of their
     squared cosines.
@@ -168,16 +168,16 @@ def _by_matrix(
 def _by_moments(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Moments]:
-    """Compute AUC-CL's terms from sums over all candidates, without the [n, m] similarities."""
+    """Compute AUC-CL's positive term and the negatives' moments from sums over all candidates."""
     u = unit(pairs.anchor)
     to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)
     has_views = pairs.num_views > 0
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
-    if pairs.queue_only:  # The positives, not in the queue, are added if they count.
+    if pairs.queue_only:  # The queue has no positives. They are added if they count as negatives.
         count, total, square = queue
         sign, cosines = 1, to_partners if count_positive else to_partners[:0]
-    else:  # The anchor itself is taken out, and the positives are if they do not count.
+    else:  # The anchor is subtracted, and so are positives unless they count as negatives.
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
         count, total, square = (x + y for x, y in zip(batch, queue, strict=True))

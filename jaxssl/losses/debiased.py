@@ -57,7 +57,7 @@ def corrected_softmax(
         positive_prior: pi, in [0, 1).
     """
     count = jnp.sum(neg, axis=1, keepdims=True, dtype=logits.dtype)
-    # The larger of the two exponents is subtracted, so that low temperatures do not overflow.
+    # The larger of log_negatives and logits is subtracted, so that no exponential overflows.
     shift = jnp.maximum(log_negatives[:, None], logits)
     candidate = jnp.exp(logits - shift)
     rest = jnp.exp(log_negatives[:, None] - shift) - count * positive_prior * candidate

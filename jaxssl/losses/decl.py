@@ -22,8 +22,8 @@ from jaxssl.losses.pairs import (
     zero_if_empty,
 )
 
-# No code was released. The paper gives neither a temperature (these are those of the code that it
-# builds on: SimCLR, MoCo-v3, CLIP) nor lambda for SimCLR, for which it recommends 1 / t.
+# No code was released. The paper gives neither a temperature (the presets have those of SimCLR,
+# MoCo-v3 and CLIP, on which it builds) nor lambda for SimCLR, for which it recommends 1 / t.
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},
@@ -37,7 +37,7 @@ WEIGHTS = {
 NOISE_KEY = 2**31 - 1
 MAX_LOG_SCALE = math.log(100.0)  # CLIP bounds its learned logit scale by 100 too.
 MIN_SCORE = 1e-3  # Scores with noise are clipped below at this value, so that their logs exist.
-MAX_LOG = 80.0  # Bound on log(u times mean similarity), so that gradients fit float32.
+MAX_LOG = 80.0  # bound on the log of u times the mean similarity, so that gradients fit float32
 
 
 RANGES = {

@@ -70,7 +70,7 @@ def lejepa_loss(
     normal = jnp.exp(-(knots**2) / 2)
 
     def squared_distance(t: Array, expected: Array) -> Array:
-        """Return the squared distance [V, K] of the characteristic functions at ``t``."""
+        """Return the squared distance [V, K] at ``t`` from the normal characteristic function."""
         cosine = collectives.mean(jnp.mean(jnp.cos(t * projected), axis=1), pairs.axis_name)
         sine = collectives.mean(jnp.mean(jnp.sin(t * projected), axis=1), pairs.axis_name)
         return (cosine - expected) ** 2 + sine**2

@@ -35,7 +35,7 @@ def read_examples(buffer: Array, pairs: Pairs) -> Array:
     index = by_view(pairs, pairs.index)
     num_views, b = index.shape
     row, is_local = _local_rows(buffer, pairs)
-    # Each row lies on one device only. All other devices add 0, so the sum is that entry.
+    # Each row lies on one device only. The others add 0, so the sum over devices is the row.
     entries = jnp.where(is_local, buffer[jnp.where(is_local, row, 0)], 0)
     entries = collectives.sum(entries, pairs.axis_name)
     first = collectives.device_index(pairs.axis_name) * b

@@ -83,7 +83,7 @@ def mochi_loss(
     )
 
     def hard(uniform: Array) -> Array:
-        """Return negatives [n, k, d] by their rank among the hardest, uniform * N."""
+        """Return the negatives [n, k, d] of rank ``uniform`` * N among each anchor's N hardest."""
         rank = (uniform * available.astype(s.dtype)).astype(jnp.int32)
         rank = jnp.clip(rank, 0, jnp.maximum(available - 1, 0))
         return candidate[jnp.take_along_axis(order, rank, axis=1)]

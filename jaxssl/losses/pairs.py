@@ -290,7 +290,7 @@ def dot(x: Array, y: Array) -> Array:
 
 
 def centre(z: Array, axis_name: str | None) -> tuple[Array, Array]:
-    """Subtract the mean over the global batch from embeddings [..., b, d], and bound the result.
+    """Centre embeddings [..., b, d] over the global batch, and scale entries to at most 1.
 
     Returns:
         The centred embeddings, divided by their largest entry if it exceeds 1, because their
@@ -388,7 +388,7 @@ def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> A
     """Check ids and return them as int32 [b]. None gives positions in the global batch."""
     if ids is None:
         return collectives.device_index(axis_name) * b + _arange(b)
-    # In an array of JAX, a large integer of the host would wrap around.
+    # Converted to a JAX array, an integer beyond int32 would wrap around.
     given = ids if isinstance(ids, Tracer) else np.asarray(ids)
     if given.shape != (b,) or not jnp.issubdtype(given.dtype, jnp.integer):
         raise ValueError(f"{name} must be [{b}] integers, got {given.dtype}{list(given.shape)}")

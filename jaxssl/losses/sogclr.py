@@ -68,7 +68,7 @@ def sogclr_loss(
 def _terms(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
 ) -> tuple[Array, Array, Array]:
-    """Return the loss, the new log u, and the temperature's gradient without rho, each [n]."""
+    """Return the loss, the new log u, and the gradient by temperature before rho is added, [n]."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     average = update_average(s / tau, neg, log_u, gamma)

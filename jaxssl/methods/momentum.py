@@ -151,7 +151,7 @@ def method(
         """List the pairs (query, key) of view numbers, where query and key are different views."""
         if symmetric:
             return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
-        # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
+        # Without a momentum network, view 1 gives the only key, so the query of view 1 has no pair.
         return [(q, 0) for q in range(num_queries) if has_target or q != 1]
 
     def update_target(params, carried, step):

@@ -98,7 +98,7 @@ def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManage
 
     def intercept(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         if isinstance(context.module, nn.BatchNorm | MaskedBatchNorm):
-            # The setting is no argument of the networks, and modules are frozen.
+            # Networks have no argument for the groups, and Flax forbids assignments to modules.
             object.__setattr__(context.module, "axis_index_groups", groups)
         return call(*args, **kwargs)
 

@@ -87,7 +87,7 @@ def mlp(
     inits: tuple[Initializer, Initializer],
     norm: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Apply a two-layer MLP of a hidden width, for a compact method; see `Block`.
+    """Apply an MLP with one hidden layer of ``width``, inside an `nn.compact` method; see `Block`.
 
     ``norm`` is applied to the hidden layer after its activation.
     """

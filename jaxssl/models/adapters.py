@@ -114,7 +114,7 @@ class FunctionNetwork(NamedTuple):
     apply_params: Callable[..., object]
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
-        """Initialise the parameters with the first function."""
+        """Initialise the parameters with the user's function ``init_params``."""
         params = self.init_params(key, x)
         paths = [path for path, _ in jax.tree.leaves_with_path(params)]
         if not isinstance(params, dict) or any(
@@ -126,7 +126,7 @@ class FunctionNetwork(NamedTuple):
         return {"params": params, "batch_stats": {}}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Call the second function with those of the arguments that the function takes."""
+        """Call ``apply_params`` with those of the arguments that this function takes."""
         accepted = _accepted(self.apply_params, **options)
         out = self.apply_params(variables["params"], x, **accepted)
         _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
@@ -146,7 +146,7 @@ class NnxNetwork:
 
     @cached_property
     def _parts(self) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
-        """Return the definition, and the shapes of parameters and statistics."""
+        """Return the graph definition, and the shapes of parameters and BatchNorm statistics."""
         shapes = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
         name = type(shapes).__name__
         definition, params, stats, others = nnx.split(shapes, nnx.Param, nnx.BatchStat, ...)

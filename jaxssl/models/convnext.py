@@ -46,12 +46,12 @@ class ResponseNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Normalise feature maps [n, h, w, c] and add them to the result."""
+        """Add normalised feature maps, with scale and bias, to the feature maps [n, h, w, c]."""
         scale, bias = (
             self.param(name, nn.initializers.zeros, x.shape[-1:])[None, None, None]
             for name in ("scale", "bias")
         )
-        # The small number keeps the gradient finite where a channel is zero.
+        # The added 1e-12 keeps the gradient finite where a channel is zero.
         squares = jnp.sum(x.astype(jnp.float32) ** 2, axis=(1, 2), keepdims=True)
         norms = jnp.sqrt(squares + 1e-12)
         ratio = norms / (jnp.mean(norms, axis=-1, keepdims=True) + 1e-6)
@@ -71,7 +71,7 @@ class ConvNeXt(nn.Module):
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
         """Map images [n, h, w, c] to features [n, f]. Only the images are used."""
-        # The call is rematerialised instead of the class, which would rename the parameters.
+        # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
             side = 2 if stage else 4

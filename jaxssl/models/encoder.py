@@ -16,7 +16,7 @@ from jaxssl.losses.accumulate import map_chunks
 from jaxssl.models._layers import batch_norm_groups
 
 T = TypeVar("T")
-# one array, or arrays of equally many examples by name
+# One array of images, or a dict of named arrays with equally many examples.
 Images = Array | Mapping[str, Array]
 
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}

@@ -63,8 +63,8 @@ class GIN(nn.Module):
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
             h = MaskedBatchNorm()(h, is_node, train=train, axis_name=axis_name)
-            # Some edges still point to dropped nodes. Their features are set to 0, so that they add
-            # nothing to their neighbours.
+            # Some edges still point to dropped nodes. The features of these nodes are set to 0, so
+            # that they add nothing to their neighbours.
             h = jnp.where(is_node[:, None], h, 0)
             features.append(jax.ops.segment_sum(h, graph, rows * k))
         return jnp.concatenate(features, axis=1)

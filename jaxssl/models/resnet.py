@@ -129,19 +129,19 @@ class ResNet(nn.Module):
             x = _conv(int(self.width * width), *conv)(x)
             x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
         if self.stem in ("imagenet", "deep"):
-            pads: Any = ((1, 1), (1, 1))  # Flax annotates it as a string.
+            pads: Any = ((1, 1), (1, 1))  # Flax annotates the padding as a string.
             x = nn.max_pool(x, (3, 3), (2, 2), pads)
 
         def run(block: Block, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        # The call is rematerialised instead of the class, which would rename the parameters.
+        # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
             dilation = 2 ** (stage - 1) if self.maps and stage > 1 else 1
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 and dilation == 1 else 1
-                # The input of a stage is still dilated as the stage before.
+                # The first 3x3 convolution of a stage has the dilation of the stage before.
                 first = max(dilation // 2, 1) if i == 0 else dilation
                 width = self.width * 2**stage
                 block = Block(

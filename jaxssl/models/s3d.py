@@ -25,7 +25,7 @@ STAGES: tuple[tuple[Branches, ...], ...] = (
     ),
     ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
 )
-BLOCKS = {"all": None, "first": 1}  # maps the setting to the number of blocks that each stage keeps
+BLOCKS = {"all": None, "first": 1}  # blocks that each stage keeps, by the setting "blocks"
 STEM = (64, 192)
 # A video of this size leaves one position after all pools. Time is reduced by 8 and each side by
 # 32, rounded up except in the last pool, which has no padding.
@@ -151,7 +151,7 @@ class S3D(nn.Module):
         def run(block: nn.Module, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        # The call is rematerialised instead of the class, which would rename the parameters.
+        # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         x = run(Stem(self.stem, self.gating), x)
         for stage, blocks in enumerate(self.stages):

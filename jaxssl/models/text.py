@@ -61,7 +61,7 @@ class TextTransformer(nn.Module):
         table = self.param("embedding", normal(0.02), (self.vocabulary, self.dim))
         positions = self.param("positions", normal(0.01), (self.context, self.dim))
         x = jnp.take(table, tokens, axis=0) + positions[None, :length]
-        # The call is rematerialised instead of the class, which would rename the parameters.
+        # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for _ in range(self.layers):
             block = Block(

@@ -129,7 +129,7 @@ class ViT(nn.Module):
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens before the patches that have a position."""
+        """Return the number of tokens with a position that precede the patches."""
         return int(self.class_token) + int(self.distilled)
 
     @nn.compact
@@ -173,7 +173,7 @@ class ViT(nn.Module):
         if train and keys is not None and self.drop_path > 0:
             factors = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
             scales = jnp.moveaxis(factors.astype(x.dtype), 1, 0)
-        # The call is rematerialised instead of the class, which would rename the parameters.
+        # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for scale in scales:
             block = Block(

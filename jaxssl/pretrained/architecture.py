@@ -134,7 +134,7 @@ def flatten(tree: Mapping[str, object], read: Callable[[Any], np.ndarray]) -> di
     """
     arrays: dict[str, Stored] = {}
     for number, (name, value) in enumerate(_flatten(tree, "", 0)):
-        # A dict that occurs at several keys is visited once for each, so the total is limited.
+        # A dict that occurs under several keys is visited once per key, so the total is limited.
         if number >= MAX_NODES:
             raise ValueError(f"the file has more than {MAX_NODES} values")
         if hasattr(value, "shape"):
@@ -158,7 +158,7 @@ def _flatten(tree: Mapping[str, object], prefix: str, depth: int) -> Iterator[tu
 
 
 def _refuse_others(arrays: Mapping[str, Stored]) -> None:
-    """Raise ValueError if a name belongs to a network that is not supported."""
+    """Raise ValueError if an array's name belongs to a network that is not supported."""
     for pattern, network in names.OTHER_NETWORKS.items():
         name = next(filter(re.compile(pattern).search, arrays), None)
         if name is not None:
@@ -326,7 +326,7 @@ def _has_fixed_positions(stored: Stored, dim: int, grid: int) -> bool:
 
 
 def make_inputs(size: int, channels: int, settings: Settings) -> Inputs:
-    """Return input settings. One channel gets the mean of the three channels' statistics."""
+    """Return an encoder's input settings. For grey images, RGB means and stds are averaged."""
     mean, std = settings["mean"], settings["std"]
     if channels == 1:
         mean, std = ((round(sum(values) / 3, 4),) for values in (mean, std))

@@ -120,7 +120,7 @@ def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
     arrays = weights.public_arrays(pretrained)
     state: Any = OrderedDict((name, torch.tensor(array)) for name, array in arrays.items())
     # PyTorch keeps the versions of modules in this attribute, and ignores names that are no
-    # modules. The header is stored as such a name.
+    # modules, so the header can be stored there too.
     state._metadata = OrderedDict({weights.HEADER: header})
     file = io.BytesIO()
     torch.save(state, file)

@@ -81,7 +81,7 @@ def _list_shards(info: dict) -> list[tuple[str, str, int]]:
 
 
 def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format: str) -> str:
-    """Return the name of a shard's file by the split's template, which is not trusted."""
+    """Return a shard's file name by the split's template. Refuse names that leave the folder."""
     values = {
         "DATASET": name,
         "SPLIT": split["name"],

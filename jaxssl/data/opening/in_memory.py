@@ -124,7 +124,7 @@ def _labelled_part(source: Source) -> Source:
 
 
 def call(data: ConfigDict) -> object:
-    """Return what the function of a user's file returns, any of the data of `load_splits`.
+    """Call the function of a user's file and return its data, in any form that `load_splits` takes.
 
     Args:
         data: the group `config.data`. "name" is path/to/file.py:NAME. The function NAME may take
@@ -178,7 +178,7 @@ def make_opener(
 
 
 def split_options(data: ConfigDict) -> Settings:
-    """Return the settings of `load_splits` in the group `config.data`."""
+    """Return the arguments of `load_splits` that the group `config.data` sets."""
     return {
         "test_fraction": data["test_fraction"],
         "seed": data["split_seed"],
@@ -241,7 +241,7 @@ def _is_labelled(data: object) -> bool:
 def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> _Examples:
     """Read the examples of one split in any of the forms of `load_splits`."""
     data, labels = _images_and_labels(data, name)
-    # The class names of a data set are not those of labels that are given beside it.
+    # The class names of a data set do not apply to labels that the user passes separately.
     names = tuple(_hugging_face_names(data)) if labels is None else ()
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = probes = items.pixels_of(np.asarray(data), name)
@@ -332,14 +332,14 @@ def _check_files(
 
 
 def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
-    """Give all splits the same classes. If their names differ, take all names, sorted."""
+    """Give all splits the same class names: all names, sorted if the lists of the splits differ."""
     names = max((part.class_names for part in examples), key=len)
     if all(part.class_names == names[: len(part.class_names)] for part in examples):
         return [part._replace(class_names=names) for part in examples]
     names = tuple(sorted({name for part in examples for name in part.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
     for part in examples:
-        # The last entry is for examples without a label.
+        # The label -1 of unlabelled examples selects the last entry of the table.
         table = np.array([*map(position.get, part.class_names), UNLABELLED], np.int32)
         labels = table[part.labels]
         records = _Records(part.records.images, labels)

@@ -17,8 +17,8 @@ from jaxssl.data.records import UNLABELLED
 from jaxssl.errors import UserError, one_line
 
 log = logging.getLogger("jaxssl")
-IN_ADVANCE = 2**30  # largest data set in bytes that is read in advance if it is read by index
-PROBED = 64  # number of images of larger data sets that are read first
+IN_ADVANCE = 2**30  # largest data set in bytes, lists aside, that is read as a whole before its use
+PROBED = 64  # number of images of a streamed data set that are read first, to learn their shape
 MAX_ITEMS = 2**31 - 1
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
@@ -150,7 +150,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
         return image, label
     if isinstance(image, Image.Image):
         try:
-            # `convert` may change the picture in place, so it gets a copy of the user's.
+            # `convert` may change a picture in place, so it gets a copy of the user's picture.
             image = np.asarray(decoding.convert(image.copy(), None, upright=True))
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(f"{name} {one_line(error)}") from error

@@ -91,7 +91,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
     formats = {file_format.value for file_format in info.available_file_formats()}
     if FORMAT in formats:
         return
-    # TFDS loses the alternative formats of a data set if it has code for that data set.
+    # If TFDS has code for a data set, it forgets the set's alternative file formats.
     if FORMAT in info.as_proto.alternative_file_formats:
         info.add_alternative_file_format(FORMAT)
         return
@@ -102,7 +102,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a data set, after checking the files if they are prepared."""
+    """Return the TFDS builder of a data set, after checking the prepared files if there are any."""
     root = Path(data_dir or constants.DATA_DIR).expanduser() / name
     if not needs_path(name):
         for path in sorted(root.glob(f"**/{integrity.INFO}")):
@@ -138,13 +138,13 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
         hint = suggest(name, sorted(known_names()))
         raise UserError(f"data.name={name!r} is unknown{hint}") from error
     except ImportError as error:
-        try:  # A prepared data set can be read without its code.
+        try:  # A prepared data set can be read without the code that prepared it.
             return read_only_builder.builder_from_files(name, data_dir=data_dir)
         except tfds.core.DatasetNotFoundError:
             raise UserError(_needs_tensorflow(name)) from error
     except (ValueError, RuntimeError, AssertionError) as error:
         first_line = str(error).partition("\n")[0]
-        if first_line.startswith("Parsing builder name"):  # TFDS's error for any path
+        if first_line.startswith("Parsing builder name"):  # TFDS's error if the name is a path
             first_line = (
                 "not the name of a data set; a path must exist, and on the command line it is "
                 "written data.name=folder, data.path=PATH"

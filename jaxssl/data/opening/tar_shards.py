@@ -159,7 +159,7 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     present = index.label[index.label != ""]
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
-        with contextlib.suppress(OverflowError):  # Labels beyond int32 are class names.
+        with contextlib.suppress(OverflowError):  # Numbers beyond int32 stay class names.
             index = index._replace(label=label.astype(np.int32))
     with contextlib.suppress(OSError):  # `write_cache` warns with the reason.
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
 
 
 def _scan(number: int, path: Path) -> Index:
-    """Read the headers of a shard. Without "r:", tarfile would unpack a compressed one."""
+    """Read the headers of a shard. Without "r:", tarfile would unpack a compressed shard."""
     labels, rows = {}, []
     try:
         size = path.stat().st_size

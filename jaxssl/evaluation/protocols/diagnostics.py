@@ -107,7 +107,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     details = {"preset": preset, **settings, "features": len(train), "images": len(drawn)}
     results = []
     for name, value in metrics.items():
-        # Views of raw pixels may have other dimensions than the images.
+        # As raw pixels, views may have another number of features than images.
         dimensions = (views if name in VIEW_METRICS else train).shape[-1]
         unit = "%" if name == "dead_dimensions" else ""
         results.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))

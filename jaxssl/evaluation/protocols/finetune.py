@@ -45,7 +45,7 @@ SSL_TRANSFER = {
 QUICK = {"optimiser": "adamw", "batch_size": 64, "steps": 100, "warmup": 1, "flip": 0.0}
 PRESETS = {
     "quick": _searched((3e-3,), (0.01,), **QUICK, crop_scale=(0.5, 1.0)),
-    # This preset is for data sets that have none in MoCo-v3's README.
+    # This preset is for data sets for which MoCo-v3's README has no command.
     "moco_v3": _moco_v3(0.1, 0.3),
     "moco_v3_mix": _moco_v3(0.1, 0.3, mixup=0.8, cutmix=1.0),
     # The presets below follow the commands of MoCo-v3's README. The README asks for erasing on

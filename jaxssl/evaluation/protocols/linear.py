@@ -25,7 +25,7 @@ FAST: dict[str, object] = {
     "max_iter": 500,
 }
 DEFAULT = "fast"
-# Takes the learning rate, the weight decay, and fields of `Training`.
+# Makes a preset from the learning rate, the weight decay, and fields of `Training`.
 _on_crops = partial(finetuning.preset, frozen=True)
 HCL = {"optimiser": "adam", "batch_size": 512, "epochs": 100, "schedule": "constant"}
 SOLO_LEARN = {"batch_size": 256, "epochs": 100, "schedule": "step", "milestones": (60, 80)}
@@ -39,8 +39,8 @@ PRESETS: base.Presets = {
     "paper_imagenet": _on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
     "cifar": _on_crops(1e-3, 1e-6, **HCL),
     "cifar_sgd": _on_crops(0.1, 0.0, **SOLO_LEARN),
-    # TCL's appendices A.1 and A.3: the second stage with labels, and the linear layer without. The
-    # paper does not state the batch size and the crops. The weight decay is stated with labels.
+    # TCL's appendices A.1 (linear layer after pretraining with labels) and A.3 (without labels).
+    # The paper states neither batch size nor crops, and a weight decay only with labels.
     "tcl": _on_crops(0.5, 1e-4, batch_size=256, epochs=50, augment="pad"),
     "tcl_imagenet": _on_crops(0.5, 1e-4, batch_size=256, epochs=50),
     "tcl_views": _on_crops(0.5, 0.0, batch_size=256, epochs=100),

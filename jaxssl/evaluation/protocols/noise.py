@@ -111,7 +111,7 @@ def neighbours(
     return similarity, index
 
 
-# This program is separate, so that another feature width recompiles only this small part.
+# `_cosine` is a program of its own, so that another feature width recompiles only this part.
 @jax.jit
 def _cosine(queries: Array, bank: Array) -> Array:
     return jnp.matmul(unit(queries), unit(bank).T, precision=lax.Precision.HIGHEST)

@@ -8,7 +8,7 @@ from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation import surface_normals
 from jaxssl.evaluation.dense_head import Training, fit_dense_head
 
-# SSL-transfer's code for NYUv2. Its script freezes the backbone up to the last stage, that is all.
+# SSL-transfer's code for NYUv2, whose script freezes all stages of the backbone.
 # Differs from the released code: directions are k-means of the training normals (there a file), and
 # labels are taken at the maps' resolution at once (there after two resizings).
 SSL_TRANSFER = Training(sides=(300, 375, 450, 525, 600), steps=150 * 90, batch_size=2)

@@ -14,7 +14,7 @@ PRESETS: base.Presets = {
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 
-BLOCK = 2**23  # number of neighbours held in memory at once with ``within``
+BLOCK = 2**23  # number of neighbours in memory at once if the test set is the bank
 
 
 def evaluate(

@@ -18,8 +18,8 @@ PRESETS = {
         0.01: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=60),
         0.1: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=30),
     },
-    # SwAV's README, also used by Barlow Twins: --lr 0.02 --lr_last_layer 5, and --lr 0.01
-    # --lr_last_layer 0.2.
+    # SwAV's README, also used by Barlow Twins: --lr 0.02 --lr_last_layer 5 for 1 % of the labels,
+    # --lr 0.01 --lr_last_layer 0.2 for 10 %.
     "swav": {
         0.01: finetuning.preset(0.02, 0.0, **SWAV, head_lr=5 / 0.02),
         0.1: finetuning.preset(0.01, 0.0, **SWAV, head_lr=0.2 / 0.01),

@@ -16,7 +16,7 @@ from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, m
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: Presets = {
-    # The released code does not standardise features, and reports the better of two SVMs.
+    # GraphCL's code does not standardise features, and reports the better of two SVMs.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }

@@ -132,7 +132,7 @@ def predictor(
 
 
 def _checked(module: MLP, prefix: str) -> MLP:
-    """Check the settings of an MLP, and return the MLP. Errors name a setting after ``prefix``."""
+    """Check the settings of an MLP, and return it. Errors put ``prefix`` before setting names."""
     require(1, prefix, hidden_dim=module.hidden_dim)
     require(0, prefix, layers=module.layers)
     require(NORMS, prefix, norm=module.norm)
