@@ -48,7 +48,7 @@ def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
 
 
 def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
-    """Check losses on all kinds of pairs: values by float64 loops, gradients by the CPU.
+    """Check losses on all kinds of pairs: values against float64 loops, gradients against the CPU.
 
     Args:
         cases: "all" settings of the tests, or only the "defaults".

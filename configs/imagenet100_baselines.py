@@ -73,7 +73,7 @@ VARIANTS = {
             "preset": "moco_v2",
             "symmetric": True,
             "average": True,
-            "queue_size": 65536,  # of both views; the published run has two queues of this length
+            "queue_size": 65536,  # for both views; the published run has two queues of this length
             "momentum": {"schedule": "cosine", "start": 0.99, "end": 0.999},
         },
         "loss": {"name": "info_nce", "preset": "moco_v2"},

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from jaxssl.errors import UserError, WriteError, explain_write_errors, one_line
 
-# With TensorFlow installed, epath would use its file systems, which report other errors.
+# If TensorFlow is installed, epath would use TensorFlow's file systems, which report other errors.
 os.environ.setdefault("EPATH_USE_TF", "false")
 from etils.epath.gpath import PosixGPath  # noqa: E402
 
@@ -89,7 +89,7 @@ def check(path: str | PathLike[str]) -> None:
 
 
 def call_while_up(path: str | PathLike[str], function: Callable[[], T]) -> T:
-    """Return ``function()``, which waits for the bucket of a path by means of another library.
+    """Return ``function()``, in which a library waits for a bucket, and check the bucket meanwhile.
 
     Raises:
         BucketError: if the bucket cannot be read. The function may go on in a thread.
@@ -123,7 +123,7 @@ def _file_system(copying: bool = False) -> Any:
     except ImportError as error:
         raise UserError("gs:// needs gcsfs: pip install 'jaxssl[gcs]'") from error
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # gcsfs logs each error it raises.
-    # Others write to a run's folder. Orbax's file system gets the same settings.
+    # Listings are not cached, not by Orbax either, because other processes write to a run's folder.
     settings = fsspec.config.conf.setdefault("gcs", {})
     for name, value in {"use_listings_cache": False, "requests_timeout": SECONDS}.items():
         settings.setdefault(name, value)
@@ -134,7 +134,7 @@ def _file_system(copying: bool = False) -> Any:
 
 @contextmanager
 def _explain(path: str | PathLike[str], verb: str) -> Iterator[None]:
-    """Turn any exception of a request into a BucketError, unless an object exists or does not."""
+    """Turn errors of a request into a BucketError, except for a missing or an existing object."""
     try:
         yield
     except FileNotFoundError as error:
@@ -210,7 +210,7 @@ class BucketPath(PosixGPath):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def open(self, mode: str = "r", **options: Any) -> IO[Any]:
-        """Read the whole object, and return a file in memory. Orbax writes files too."""
+        """Read a whole object into a file in memory. Orbax also opens objects for writing."""
         if "r" not in mode:
             return super().open(mode, **options)
         file = io.BytesIO(self.read_bytes())

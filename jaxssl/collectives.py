@@ -79,7 +79,7 @@ def is_replicated(x: Array, axis_name: str | None) -> bool:
 
 
 def vary(tree: T, axis_name: str | None) -> T:
-    """Mark equal arrays as varying over devices, where `jax.shard_map` checks this."""
+    """Mark arrays equal on all devices as varying, where `jax.shard_map` checks such marks."""
     if axis_name is None:
         return tree
     return align((tree, device_index(axis_name)))[0]

@@ -70,7 +70,7 @@ CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
 IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
-OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
+OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, or attributes of a Python object
 DIGITS = 16  # hexadecimal digits of a digest
 MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
@@ -207,7 +207,7 @@ def register(group: str, value: Any) -> str:
         source = inspect.getsource(kind)
     except (OSError, TypeError):  # The object was not defined in a file or in a notebook.
         source = ""
-    # The text of an object has its settings, and may have addresses, which differ between runs.
+    # repr(value) has the object's settings, and may have memory addresses, which differ by process.
     text = source + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     _REGISTERED[group, name] = _Registered(
         value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

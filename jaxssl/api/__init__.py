@@ -337,7 +337,7 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
 
 
 def _use_data(config: ConfigDict, data: object) -> Splits | None:
-    """Set `config.data` to a data set. Return the splits of Python objects, otherwise None."""
+    """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None
         if path and path.exists() and not (isinstance(data, str) and data in prepare.known_names()):

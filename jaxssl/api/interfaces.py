@@ -22,7 +22,7 @@ from jaxssl.training.output.loggers import Logger as Logger
 
 
 class InitNetwork(Protocol):
-    """The first of two pure functions that are a network."""
+    """Type of the function of a network that draws its initial parameters."""
 
     def __call__(self, key: Array, x: Any, /) -> dict[str, Any]:
         """Return the parameters, nested dicts of arrays, for examples ``x`` [n, ...]."""
@@ -30,7 +30,7 @@ class InitNetwork(Protocol):
 
 
 class ApplyNetwork(Protocol):
-    """The second of two pure functions that are a network."""
+    """Type of the function of a network that computes features."""
 
     def __call__(self, params: Collection, x: Any, /) -> Array:
         """Map examples ``x`` [n, ...] to features [n, f]."""

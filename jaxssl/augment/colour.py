@@ -38,7 +38,7 @@ def mean(image: Array) -> Array:
 
 def blend(image: Array, other: Array, factor: ArrayLike) -> Array:
     """Interpolate from one image (factor 0) to another (factor 1) or beyond, and clip to [0, 1]."""
-    # This form returns the image exactly if the factor is 1.
+    # With a factor of 1, this formula returns ``image`` exactly.
     return jnp.clip(factor * image + (1 - factor) * other, 0, 1)
 
 

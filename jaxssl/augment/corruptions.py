@@ -312,7 +312,7 @@ def _select(severity: ArrayLike, table: Sequence[float] | np.ndarray) -> Array:
 
 
 def _scale(image: Array) -> float:
-    """Return the factor, >= 1, from lengths in 32 x 32 pixels to lengths in the image."""
+    """Return the factor, >= 1, from lengths in a 32 x 32 image to lengths in this image."""
     return max(min(image.shape[:2]) / SIDE, 1.0)
 
 
@@ -366,8 +366,8 @@ def _fractal(u: Array, shape: tuple[int, ...], decay: Array | float) -> Array:
     """
     n = max(shape[:2])
     levels = range(1, math.floor(math.log2(n)) + 1)
-    # The noise of one level is a block of a block-diagonal matrix, so one product serves all
-    # levels.
+    # The noise of each grid is a block of a block-diagonal matrix, so one product interpolates all
+    # grids.
     level = np.repeat(levels, [2**i for i in levels])
     same = (level[:, None] == level).astype(np.float32)
     strength = jnp.float32(decay) ** jnp.asarray(-2.0 * (level - 1), jnp.float32)

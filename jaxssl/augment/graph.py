@@ -92,7 +92,7 @@ def layout(row: Row) -> Layout:
 
 
 def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
-    """Drop the floor(fraction * n) nodes with the smallest u of each graph of n nodes.
+    """In each graph of n nodes, drop the floor(fraction * n) nodes with the smallest ``u``.
 
     u [N] has a uniform random number for each node of the row.
 
@@ -102,7 +102,7 @@ def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
 
 
 def mask_attributes(u: Array, noise: Array, row: Row, fraction: float) -> Row:
-    """Replace the features of floor(fraction * n) nodes of each graph, lowest in u, by noise.
+    """In each graph of n nodes, set the floor(fraction * n) with the smallest ``u`` to ``noise``.
 
     Args:
         u: [N] uniform in [0, 1).

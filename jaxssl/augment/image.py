@@ -33,7 +33,7 @@ def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilin
     left, top, right, bottom = box
     rows = _filter_weights(top, bottom, image.shape[0], size, interpolation)
     columns = _filter_weights(left, right, image.shape[1], size, interpolation)
-    if interpolation == "bicubic":  # It overshoots, and Pillow clips rows and columns in turn.
+    if interpolation == "bicubic":  # Values overshoot. Pillow clips them after each axis.
         identity = jnp.eye(image.shape[0], dtype=image.dtype)
         image, columns = jnp.clip(resample(identity, image, columns), 0, 1), jnp.eye(size)
     # The filter weights sum to 1 only up to rounding, so values may leave [0, 1] slightly.
@@ -285,7 +285,7 @@ def _take(image: Array, rows: Array, columns: Array) -> Array:
 
 
 def _bilinear(image: Array, y: Array, x: Array) -> Array:
-    """Interpolate an image at fractional positions [h, w]. Outside, the nearest edge counts."""
+    """Interpolate an image at fractional positions [h, w]. Edge pixels are repeated outside."""
     h, w = image.shape[:2]
     y, x = jnp.clip(y, 0, h - 1), jnp.clip(x, 0, w - 1)
     top, left = jnp.floor(y), jnp.floor(x)

@@ -20,7 +20,7 @@ OPERATIONS = (
     *("autocontrast", "equalize", "invert"),
 )
 RAND_OPERATIONS = len(OPERATIONS) - 1
-# These are the values at the largest level (Cubuk et al., 2019, table 6, for images of 331 pixels).
+# Strengths of operations at the largest level (Cubuk et al., 2019, table 6, images of 331 pixels).
 MAX_SHEAR, MAX_SHIFT, MAX_DEGREES, MAX_FACTOR = 0.3, 150 / 331, 30.0, 0.9
 FILL = 128 / 255
 

@@ -72,7 +72,7 @@ COMMANDS = {
 }
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
-# Variables with the index of a process, which its launcher sets.
+# Environment variables in which the launcher of a process passes the index of the process.
 INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TPU_WORKER_ID")
 
 _peers: "Peers | None" = None  # the other processes of the run
@@ -192,11 +192,11 @@ def _run(command: str, arguments: list[str]) -> int:
         show_error("interrupted")
         return 130
     except Exception as error:
-        # JAX has no type of its own for this error.
+        # JAX has no exception type for a lack of memory.
         texts = ("RESOURCE_EXHAUSTED", "Out of memory")
         if isinstance(error, MemoryError) or any(text in str(error) for text in texts):
             return _fail(MemoryError(OUT_OF_MEMORY))
-        # If JAX cannot reach another process, the peers say which one it is, and end this process.
+        # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
         if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
             _peers.wait_for_loss()
         _tell_peers(error)

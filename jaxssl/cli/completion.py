@@ -21,8 +21,8 @@ from absl import flags
 from jaxssl import cli, components
 from jaxssl.errors import UserError
 
-# The scripts pass the line up to the cursor. bash replaces what follows the last of its word breaks
-# alone, and "=" and ":" are such.
+# The scripts pass the line up to the cursor. bash replaces only the text after the last character
+# at which it breaks words, such as "=" and ":".
 SCRIPTS = {
     "bash": """\
 _jaxssl() {
@@ -55,7 +55,7 @@ end
 complete --command jaxssl --arguments '(__jaxssl_complete)'
 """,
 }
-# Values of flags that are the same in all commands.
+# Valid values of the flags that have the same values in all commands.
 CHOICES = {
     "kinds": ("raw", "untrained", "pretrained"),
     "layer": ("backbone", "projector"),

@@ -32,7 +32,7 @@ KINDS = {
 
 
 def main() -> None:
-    """Print the names and the first lines of the docstrings."""
+    """Print configs and components with a line about each, or the settings of a component."""
     kinds = (*FILES, *KINDS)
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
     if chosen not in ("", *kinds):

@@ -138,7 +138,7 @@ def _stem(name: str, setting: Any) -> str:
 
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:
-    """Return a study's command line without output files, with file names for absolute paths."""
+    """Return a study's command line without output files, with absolute paths cut to file names."""
     given = [flag for flag in FLAGS if FLAGS[flag].present and flag not in ("name", "out", "page")]
     options = [FLAGS[flag].serialize() for flag in given]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]

@@ -160,7 +160,7 @@ class Batches:
 
     @property
     def take(self) -> Callable[[int, int], tuple[Batch, jax.Array]] | None:
-        """Return the function that takes several batches, or None if examples are streamed.
+        """Return the function that takes several batches at once, or None if examples are streamed.
 
         ``(n, k) -> (data, indices int32 [k, B])`` returns the next n <= k batches as indices into
         data that are kept on every device. The rows after the first n repeat the last one.

@@ -11,7 +11,7 @@ from jaxssl.data.records import PreparedSplit, Record
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line
 
-# Records that are read: evenly spaced ones, as many as this number of bytes has room for.
+# Evenly spaced records are hashed: `FEWEST` to `MOST`, in between as many as fill `MOST_BYTES`.
 MOST_BYTES = 2**25
 FEWEST, MOST = 64, 1024
 
@@ -43,7 +43,7 @@ def fingerprint(source: Source) -> str:
 
 
 def _record_content(part: PreparedSplit, record: Record) -> bytes:
-    """Return bytes that tell records of different contents apart, with a PNG file's pixels."""
+    """Return a record's content as bytes to be hashed, where the pixels replace a PNG file."""
     feature = getattr(part.decode, "feature", "")
     image = record.get(feature)
     if isinstance(image, bytes) and image.startswith(PNG_SIGNATURE):

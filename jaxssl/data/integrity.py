@@ -68,7 +68,7 @@ def is_side(value: object) -> bool:
 
 
 def _check_features(folder: Path, tree: Settings) -> None:
-    """Check the classes of features, and the number of names of each label."""
+    """Check the Python classes of features, and the number of class names of each label feature."""
     stack: list[object] = [tree]
     while stack:
         node = stack.pop()

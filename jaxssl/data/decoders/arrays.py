@@ -17,8 +17,8 @@ from jaxssl.data.decoders import files
 
 log = logging.getLogger("jaxssl")
 RECORD_FILES = (*string.digits, ".array_record", ".json")  # endings of the files that are decoded
-# Number of blocks of the record files that are compared. In files of more than 16 MiB, a change
-# that keeps size and modification time may lie between the blocks.
+# Number of blocks of the record files that are hashed to notice changes. In files of more than
+# 16 MiB, a change that keeps size and modification time may lie between the blocks.
 SAMPLES = 256
 TAIL_BYTES = 4 + 64  # CRC-32 of the array, fingerprint of the record files
 BLOCK = 256  # rows that a thread decodes in one task

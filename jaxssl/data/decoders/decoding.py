@@ -15,7 +15,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_CHANNELS = 16
-# Pillow's modes by number of channels. Pictures with others are arrays in .npy files.
+# Pillow's modes by number of channels. Pictures with other numbers are arrays in .npy files.
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE, NPY_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
@@ -54,7 +54,7 @@ class Crops(NamedTuple):
 
 
 class Planes:
-    """A picture whose channels are not those of a Pillow mode, with the interface of crops.
+    """A picture whose channels fit no Pillow mode, with methods of Pillow images that crops use.
 
     Pillow resizes each channel alone. As "RGBA" it would multiply colours by the fourth channel.
 
@@ -223,7 +223,7 @@ def pixels(picture: Picture) -> np.ndarray:
 def centre(
     picture: Picture, size: int, crop: float = 0.0, interpolation: str = "bilinear"
 ) -> np.ndarray:
-    """Crop the central square and resize it to [size, size, c].
+    """Crop the central square of a picture and resize it to [size, size, c].
 
     The box is that of `jaxssl.augment.image.centre_box`.
 
@@ -253,7 +253,7 @@ def random_crops(
     out = []
     for crop in crops:
         u = rng.random(4)
-        # The whole image is wanted, so the ratio is ignored, as on the device.
+        # Scale (1, 1) means the whole image, so the aspect ratio is ignored, as on the device.
         if tuple(crop.scale) == (1, 1):
             out.append(_resize(picture, (0, 0, width, height), crop.size))
             continue

@@ -19,7 +19,7 @@ FREE = 96 * 2**20  # bytes to which even the smallest archive may expand
 RATIO = 200  # bytes beyond `FREE` that an archive may expand to, for each of its own bytes
 CHUNK = 2**18  # bytes of one read
 MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
-GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes
+GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes of files
 
 
 class Readable(Protocol):
@@ -97,7 +97,7 @@ def read_all(stream: Readable) -> bytes:
 
 
 class _Limited:
-    """Spends a budget on the bytes of a stream."""
+    """A stream whose bytes count against a `Budget` as they are read."""
 
     def __init__(self, stream: Readable, budget: Budget) -> None:
         self._stream, self._budget = stream, budget

@@ -258,7 +258,7 @@ class TarEntry(tarfile.TarInfo):
     def _refuse_sparse(self, *_: object) -> object:
         raise _SparseEntryError
 
-    # tarfile calls these for the four formats of sparse files.
+    # tarfile calls these methods to read the four formats of sparse files.
     _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 

@@ -74,7 +74,7 @@ def check_package() -> None:
 def _tokenizer() -> Any:
     """Create the CLIP tokenizer once, because it takes 0.1 s and cannot be pickled."""
     try:
-        # The package is optional and has no type annotations.
+        # instant-clip-tokenizer is optional and has no type annotations.
         from instant_clip_tokenizer import Tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise UserError(

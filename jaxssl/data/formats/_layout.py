@@ -168,7 +168,7 @@ def _check_classes(classes: Sequence[str], path: str) -> None:
 
 
 def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
-    """Return the class of each example by split. All are "train" if no folder is a split."""
+    """Return each example's class by split: "train" alone unless two or more folders are splits."""
     splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
     if len(splits) < 2:
         return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
@@ -184,7 +184,7 @@ def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str,
 
 
 def _common_folders(names: Sequence[str]) -> list[str]:
-    """List the folders around all examples, but never the folder of a single class."""
+    """List the folders that contain all examples, except a folder that is the only class."""
     folders = sorted({name.rpartition("/")[0] for name in names})
     if len(folders) == 1:
         return folders[0].split("/")[:-1]

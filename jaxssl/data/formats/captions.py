@@ -85,7 +85,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
 
 def _read_files(source: user_files.UserFiles, table: str | None) -> tuple[str, list[str]]:
-    """Return the pictures and the captions table, which is read from the files if it is None."""
+    """Return the captions ``table``, read from the files if it is None, and the pictures' names."""
     pictures = []
     for file, read in files.read_files(source.root, source.inside):
         if file.lower().endswith(decoding.SUFFIXES):

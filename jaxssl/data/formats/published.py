@@ -21,7 +21,7 @@ from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 from jaxssl.data.decoders import decompression, files
 from jaxssl.errors import UserError, one_line
 
-# Their methods have no types, or other ones than the class that they are derived from.
+# Methods of these TFDS builders have no types, or other types than those of their base class.
 builders: Any = tfds.image_classification
 stl10: Any = stl10_dataset_builder
 GZIP_MAGIC = b"\x1f\x8b\x08"

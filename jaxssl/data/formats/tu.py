@@ -190,7 +190,7 @@ def _parse_one_file(text: bytes) -> Graphs:
 
 
 def _normalise(graphs: Sequence[tuple[np.ndarray, np.ndarray]], labels: list[int]) -> Graphs:
-    """Number node tags from 0, remove self-loops and keep each edge once."""
+    """Number the different node labels (tags) from 0, remove self-loops and keep each edge once."""
     if not graphs or not all(len(tags) for tags, _ in graphs):
         raise ValueError("the data set has no graphs, or a graph without nodes")
     all_tags = np.unique(np.concatenate([tags for tags, _ in graphs]))
