@@ -95,7 +95,7 @@ def test_keyword_arguments_set_the_same_config_keys_as_the_command_line(tmp_path
     config = configs.complete(jaxssl.get_config("digits"), list(settings.items()))
     assert (config.epochs, config.optim.lr, config.net.widths) == (2.0, 0.5, (4, 8))
     assert config.net.strides == (2, 2)
-    assert config.schedule.warmup_epochs == 0.2  # The 5 epochs of the config would not end.
+    assert config.schedule.warmup_epochs == 0.2  # The config's 5 exceed the run's 2 epochs.
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,9 @@ def test_keyword_arguments_set_the_same_config_keys_as_the_command_line(tmp_path
         ({"batch_size": 8.5}, "'batch_size' expects int, got 8.5"),
     ],
 )
-def test_unknown_keyword_argument_raises_an_error_with_the_right_one(settings, message, tmp_path):
+def test_error_of_a_wrong_keyword_argument_names_valid_keys_or_the_expected_type(
+    settings, message, tmp_path
+):
     with pytest.raises(UserError, match=message):
         jaxssl.train("digits", loss="nt_xent", workdir=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()

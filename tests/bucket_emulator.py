@@ -37,7 +37,7 @@ def download_with_generation(request, response, storage, *args, **kwargs):
     response["x-goog-generation"] = generation(request, storage, request.params["object_id"])
 
 
-# Replace both handlers before the import of `server` copies them into its table.
+# Replace the upload and download handlers before importing `server`, which copies them.
 objects.insert, objects.download = conditional_upload, download_with_generation
 
 from gcp_storage_emulator import server  # noqa: E402

@@ -110,7 +110,7 @@ def compiled(fn, in_specs, out_specs, *shapes) -> Counter:
 Z = jax.ShapeDtypeStruct((2, B, D), jnp.float32)
 INDEX = jax.ShapeDtypeStruct((B,), jnp.int32)
 SPLIT = (P(None, "data"), P("data"))
-# Blocks and solvers do not communicate, so one loss of each is enough.
+# Enough of the cases with changed settings, because blocks and solvers do not communicate.
 FURTHER = {"auc_cl-form=matrix", "clip-block_size=3", "dcl-block_size=3"}
 RUNS = [
     *(
@@ -165,7 +165,7 @@ def test_communication_of_loss_memory_depends_only_on_the_batch_size(name):
 
         return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(z, params)
 
-    out = ((P(), P()), (P(None, "data"), P("data")))  # gradient of params: one per device
+    out = ((P(), P()), (P(None, "data"), P("data")))  # each device has a gradient of params
     actual = compiled(local, (*SPLIT, P(), P()), out, Z, INDEX, params, memory)
     assert actual == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
 
@@ -243,7 +243,7 @@ STEPS = {
 }
 
 
-# What these steps communicate is also tested by parts in other, shorter steps.
+# Slow cases, whose communication the faster cases also test, part by part.
 LONG = {"multi-crop", "memory", "momentum", "queue", "accumulated"}
 
 
@@ -263,7 +263,7 @@ def test_batch_norm_groups_communicate_within_groups_and_average_running_statist
     running = summed(*[(width,) for width in (*NET, *HEAD)], times=2)
     expected = summed(*[x.shape for x in params], times=1) + running + gathered(2)
     expected += send("all-gather", B)
-    # A group of one device needs no communication.
+    # A batch norm group of one device needs no communication.
     expected += normalised(*NET, *HEAD, times=2) if group > 1 else Counter()
     assert 3 <= actual.pop(("all-reduce", 4)) <= 8
     assert actual == expected

@@ -17,7 +17,7 @@ os.environ["XLA_FLAGS"] = " ".join((given, number, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-# Runs record the user components that they train with; keep this out of the home folder.
+# Keep the record of user components, which runs write, out of the home folder.
 os.environ["XDG_STATE_HOME"] = str(CACHE.parent / "state")
 # Leave Python source lines out of compiled programs, which saves a tenth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
@@ -29,7 +29,7 @@ from shared_folders import shared_folder  # noqa: E402
 # Collect garbage rarely: traced programs have many objects, and this saves a tenth of the time.
 gc.set_threshold(100_000, 20, 20)
 
-# Without this, which the commands set too, collectives of two programs on CPUs could deadlock.
+# As in the commands, no asynchronous dispatch: collectives of two CPU programs could deadlock.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

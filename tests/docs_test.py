@@ -136,14 +136,14 @@ def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
 
 @pytest.mark.long
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_code_example_of_the_losses_page_computes_numbers(line):
+def test_code_example_of_the_losses_page_computes_arrays_without_nan(line):
     example, names = EXAMPLES[line], {}
-    # Promote strictly, as in all tests, except in examples with optax, which needs promotion.
+    # Promote dtypes strictly, as in all tests, except in examples of optax, which needs promotion.
     with jax.numpy_dtype_promotion("standard" if "import optax" in example else "strict"):
         exec(compile("\n" * line + example, "docs/losses.md", "exec"), names)
     arrays = [x for x in jax.tree.leaves(list(names.values())) if isinstance(x, jax.Array)]
     numbers = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
-    # NaN is not allowed, but memory starts at -inf.
+    # Only NaN is forbidden, because the memory of some losses starts at -inf.
     assert numbers and not any(jnp.isnan(x).any() for x in numbers)
 
 
@@ -161,7 +161,7 @@ def test_docs_examples_on_several_devices_give_value_and_gradient_of_one_device(
 
 
 @pytest.mark.long
-def test_losses_page_has_the_values_of_collapsed_random_and_separated_embeddings():
+def test_losses_page_states_the_loss_of_collapsed_random_and_separated_embeddings():
     rng = np.random.default_rng(0)
     z1, z2 = unit(jnp.asarray(rng.normal(size=(2, 64, 128)), jnp.float32))
     equal = jnp.broadcast_to(z1[:1], z1.shape)

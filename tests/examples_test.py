@@ -49,7 +49,7 @@ def test_training_the_time_series_example_raises_the_accuracy():
     assert after > before + 5
 
 
-@pytest.mark.long  # tests/plugins_test.py also trains with them.
+@pytest.mark.long  # tests/plugins_test.py also trains with user-defined components.
 @pytest.mark.parametrize(
     ("name", "group", "component"),
     [
@@ -69,7 +69,7 @@ def test_example_with_a_user_defined_component_trains_from_python(
 
 
 @pytest.mark.fast
-def test_loss_of_the_own_loss_example_is_lower_for_aligned_views():
+def test_user_defined_loss_of_the_example_own_loss_is_lower_for_aligned_views():
     align_uniform = example("own_loss").align_uniform
     z = jax.random.normal(jax.random.key(0), (16, 8))
     aligned = jaxssl.losses.pair_views([z, z])
@@ -129,7 +129,9 @@ def test_two_array_loss_on_the_extending_page_works_as_a_loss_of_pairs():
 
 
 @pytest.mark.long
-def test_continue_pretraining_example_starts_from_digits_and_from_random_weights(tiny, tmp_path):
+def test_continue_pretraining_example_starts_from_pretrained_and_from_random_weights(
+    tiny, tmp_path
+):
     images = np.random.default_rng(0).integers(0, 256, (40, 28, 28, 1), np.uint8)
     split = images, np.arange(40) % 2
     small = {"augment.size": 8, "total_steps": 2, "schedule.warmup_epochs": 0.0}

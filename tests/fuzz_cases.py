@@ -199,7 +199,7 @@ def changed(draw, document, most=3):
         indices = list(_places(tree))
         *path, key = draw(st.sampled_from(indices)) or [None]
         if key is None:
-            continue  # `texts` damages the whole document as bytes
+            continue  # the root is not replaced here; `texts` damages the document as a whole
         node = tree
         for part in path:
             node = node[part]

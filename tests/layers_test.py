@@ -92,7 +92,7 @@ def test_file_imports_only_from_lower_layers(path):
 @pytest.mark.parametrize(
     "folder", ["report", "pretrained", "training/output", "training/config", "training/workdir"]
 )
-def test_lower_folders_import_only_output_config_and_workdir_from_training(folder):
+def test_lower_folders_import_from_jaxssl_training_only_output_config_and_workdir(folder):
     for path in sorted((PACKAGE / folder).rglob("*.py")):
         imported = re.findall(
             r"^ *from jaxssl\.training(?:\.(\w+))?", path.read_text(), re.MULTILINE

@@ -70,7 +70,7 @@ HYPER: dict[str, list[dict[str, Any]]] = {
     "clip": [{"logit_scale": 10.0, "max_scale": 5.0}, {"block_size": 3}],
     "dcl": [{"block_size": 3}, {"temperature": 0.4}],
     "dclw": [{"stop_weight_gradient": False}, {"temperature": 0.3, "sigma": 0.2}],
-    # At this temperature some anchors have no more than the least sum over negatives.
+    # At this temperature the sum over negatives of some anchors is at its lower bound.
     "debiased": [{"temperature": 0.2, "positive_prior": 0.5}],
     "decl": [
         {"weight": 0.3, "include_positive": True, "temperature": 0.2},

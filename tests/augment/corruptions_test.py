@@ -67,7 +67,7 @@ def test_corruptions_give_images_that_depend_on_severity(name, shape, photos):
         assert x.max() <= 255.001
     assert np.abs(actual[4][:8] - images[:8]).mean() > 1
     assert not np.allclose(actual[0], actual[4])
-    assert corrupt_batch._cache_size() <= len(NAMES) * len(SHAPES)  # shared by all severities
+    assert corrupt_batch._cache_size() <= len(NAMES) * len(SHAPES)  # one program for all severities
 
 
 def test_corruption_depends_only_on_seed_index_and_image(photos):
@@ -76,7 +76,7 @@ def test_corruption_depends_only_on_seed_index_and_image(photos):
         actual = ops.corrupt(name, many, 2, seed=3)
         few = ops.corrupt(name, many[:2], 2, seed=3)
         np.testing.assert_array_equal(actual[:2], few)
-        # Equal pictures get different noise by their index, also in later blocks.
+        # All copies of a picture get different noise, because their indices differ.
         assert len({image.tobytes() for image in actual[::8]}) == 40
         other = ops.corrupt(name, many[:2], 2, seed=4)
         assert not np.array_equal(few, other)
@@ -140,7 +140,7 @@ def test_glass_blur_moves_pixels_by_at_most_one(photos):
     near = [padded[:, y : y + 32, x : x + 32] for y in range(3) for x in range(3)]
     distance = np.abs(np.stack(near) - actual).max(axis=-1)
     assert distance.min(axis=0).max() < 1e-2
-    assert np.mean(distance[4] < 1e-2) < 0.6  # most pixels take the value of another one
+    assert np.mean(distance[4] < 1e-2) < 0.6  # many pixels take a neighbour's value
     np.testing.assert_allclose(apply("glass_blur", GREY, 5)[0], GREY, atol=1e-3)
 
 
@@ -227,7 +227,7 @@ def test_contrast_scales_the_distance_from_channel_means(photos):
 def test_elastic_transform_equals_scipy_interpolation_at_displaced_positions(photos):
     table = [(0, 1, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05)]
     grid = np.stack(np.meshgrid(np.arange(32.0), np.arange(32.0), indexing="ij"))
-    corners = np.array([[26, 26], [6, 26], [6, 6]])  # [row, column] of each corner
+    corners = np.array([[26, 26], [6, 26], [6, 6]])  # [row, column] of three corners that move
     for severity, (alpha, sigma, bend) in zip(ops.SEVERITIES, table, strict=False):
         actual, u = apply("elastic_transform", photos, severity)
         for image, of_image, result in zip(photos[:2], u, actual, strict=False):

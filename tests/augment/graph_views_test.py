@@ -310,7 +310,7 @@ def test_graph_recipe_draws_operations_uniformly_and_applies_them(add):
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
-def test_mask_noise_is_normal_with_mean_and_deviation_one_half():
+def test_masked_node_attributes_become_normal_noise_with_mean_and_deviation_one_half():
     """Different nodes get different noise."""
     graphs = [graph(20, [])] * 100
     row = {name: jnp.asarray(x[0]) for name, x in packed(graphs).items()}
@@ -353,6 +353,6 @@ def test_dropped_nodes_have_no_effect_on_gin_features():
         ({"keep": -0.1}, r"keep must be in \[0, 1\], got -0.1"),
     ],
 )
-def test_invalid_settings_raise_an_error_that_names_them(values, message):
+def test_invalid_graph_recipe_settings_raise_an_error_that_names_them(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.graph(**values)

@@ -76,7 +76,7 @@ def numpy_box(u, shape, scale, ratio):
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-# Boxes of up to the whole area must be shortened.
+# With scales up to 1, boxes can be longer than the image and must be cut to its sides.
 @pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0)])
 @pytest.mark.parametrize("ratio", [(1.5, 3.0), (0.25, 0.6)])
 def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, scale, ratio):
@@ -138,7 +138,7 @@ def test_erase_sets_the_pixels_inside_the_box():
     np.testing.assert_array_equal(ops.erase(image, jnp.array([2.0, 1, 7, 4])), expected)
 
 
-def test_random_erase_uses_the_first_number_as_chance_and_the_others_as_box():
+def test_random_erase_decides_by_the_first_random_number_and_draws_its_box_from_the_others():
     image = images(12, 30, 2)
     erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5))
     for u in draw(20, 5):
@@ -200,7 +200,7 @@ def test_random_noise_stays_in_range():
     assert (loud.min(), loud.max()) == (0, 1)
     np.testing.assert_array_equal(ops.random_noise(u, grey, 0.0), grey)
     edges = ops.random_noise(jnp.array([[[0.0], [1 - 2.0**-23]]]), grey[:1, :2, :1], 0.01)
-    # Uniform numbers end at 5.3 standard deviations.
+    # The smallest and the largest uniform number give noise of 5.3 standard deviations.
     np.testing.assert_allclose(edges, [[[0.4471], [0.5529]]], atol=3e-3)
 
 
@@ -331,8 +331,9 @@ def test_preprocess_cuts_the_centre_and_standardises_each_channel(shape):
     batch = pixels(2, *shape, 3)
     mean, std = (0.1, 0.5, 0.8), (0.2, 0.3, 0.4)
     actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(9, 3, mean, std, crop=0.75))
-    whole = (12, 19) if shape == (20, 32) else (19, 12)  # 9 / 0.75 = 12, and 12 * 32 / 20 = 19.2
-    top, left = (2, 5) if shape == (20, 32) else (5, 2)  # halves of 3 and 10, rounded to even
+    # The image is resized to a short side of 9 / 0.75 = 12 and a long side of 12 * 32 / 20 = 19.2.
+    whole = (12, 19) if shape == (20, 32) else (19, 12)
+    top, left = (2, 5) if shape == (20, 32) else (5, 2)  # (12 - 9) / 2, rounded, and (19 - 9) / 2
     for view, image in zip(actual, batch, strict=True):
         channels = [
             Image.fromarray(x).resize(whole[::-1], Image.Resampling.BILINEAR)

@@ -87,7 +87,7 @@ def test_colour_operations_equal_pillow(make, channels):
     actual, expected = every_operation(planes(make(channels))), pillows(make(channels))
     assert set(actual) == set(expected)
     for name, images in expected.items():
-        # Pillow rounds, and truncates blends with a rounded grey image.
+        # Pillow rounds to integers, and truncates blends of an image with a rounded grey image.
         atol = 1.6 / 255 if name in ENHANCED else 1.01 / 255
         atol = 1e-6 if name in ("equalize", "solarize", "posterize") else atol
         images = np.stack([planes(image) for image in images])
@@ -212,7 +212,7 @@ def test_random_blur_draws_sigma_between_its_bounds():
         np.testing.assert_array_equal(blurred(jnp.array([0.7, u])), image)
 
 
-def test_brightness_changes_before_contrast():
+def test_random_brightness_contrast_changes_brightness_before_contrast():
     image = planes(picture(3))[:, :6, :5].astype(np.float64)
     u = np.array([0.9, 0.2])
     actual = colour.random_brightness_contrast(jnp.float32(u), jnp.float32(image), 0.8)

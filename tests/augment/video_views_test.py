@@ -127,7 +127,7 @@ def test_operations_with_probability_zero_are_not_compiled():
         ({}, (6, 8, 8, 4), r"3 \(RGB\) channels, got 4"),
     ],
 )
-def test_invalid_settings_and_videos_raise_an_error_that_names_them(settings, shape, message):
+def test_error_names_an_invalid_video_recipe_setting_or_video_shape(settings, shape, message):
     with pytest.raises(ValueError, match=message):
         recipe = video(**settings)
         assert shape is not None
@@ -143,7 +143,8 @@ def test_flip_and_reverse_mirror_frames_and_negate_flow(kind, name):
     sample = random_video(kind)
     expected = np.array(sample[:, :, ::-1] if name == "flip" else sample[::-1])
     if kind == "flow":
-        components = np.s_[..., 0] if name == "flip" else np.s_[...]  # flip negates x, reverse both
+        # A flip negates the horizontal component of the flow, a reversal both components.
+        components = np.s_[..., 0] if name == "flip" else np.s_[...]
         expected[components] = 1 - expected[components]
     operation = jax.jit(getattr(video_ops, name))
     np.testing.assert_array_equal(operation(sample, True), expected)
@@ -151,7 +152,7 @@ def test_flip_and_reverse_mirror_frames_and_negate_flow(kind, name):
 
 
 @pytest.mark.parametrize("name", ["flip", "reverse"])
-def test_random_flip_and_reversal_happen_if_the_number_is_below_the_probability(name):
+def test_random_flip_and_reversal_happen_if_the_random_number_is_below_the_probability(name):
     sample = random_video("flow")
     for u, happens in ((0.2, True), (0.3, False)):
         actual = getattr(video_ops, f"random_{name}")(jnp.float32(u), sample, 0.3)

@@ -186,7 +186,9 @@ def test_example_order_depends_on_the_seed(make, cache):
 
 @pytest.mark.parametrize("resumed", CACHES)
 @pytest.mark.parametrize("saved", CACHES)
-def test_batches_continue_from_a_saved_position_with_either_cache(make, saved, resumed):
+def test_batches_continue_from_a_position_saved_with_the_same_or_another_cache_setting(
+    make, saved, resumed
+):
     batches = make(saved)
     take(batches, PER_EPOCH + 4)  # stop in the middle of the second epoch
     state = json.loads(json.dumps(batches.get_state()))
@@ -230,7 +232,7 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
     )
 
 
-def test_lazy_images_can_be_cached_on_the_device(make, some, monkeypatch):
+def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):
     monkeypatch.setattr(splits_lib, "IN_MEMORY", 0)
     assert isinstance(some.images(8), LazyArray)
     assert_same(take(make("device"), 2), take(make("none"), 2))
@@ -308,7 +310,7 @@ def test_reader_process_ignores_sigint_and_sigterm_and_its_death_is_reported(mak
     try:
         actual = take(workers, 1)
         [process] = set(multiprocessing.active_children()) - before
-        # A terminal or scheduler sends these to all processes.
+        # A terminal or scheduler sends these signals to all processes of a run.
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(process.pid, number)
         assert_same(actual + take(workers, 7), expected)
@@ -383,7 +385,7 @@ def test_undecodable_image_raises_an_error_with_its_index(make):
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
 )
-def test_error_about_impossible_batch_settings_states_the_numbers(make, settings, parts):
+def test_error_about_impossible_batch_settings_states_given_and_valid_values(make, settings, parts):
     with pytest.raises(UserError) as error:
         make(**settings)
     for part in parts:

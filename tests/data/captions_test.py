@@ -230,7 +230,9 @@ def test_ambiguous_picture_name_in_captions_is_rejected(opened_as, tmp_path):
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(whole))
 
 
-def test_captions_under_two_names_of_an_image_are_merged(opened_as, tmp_path):
+def test_captions_under_the_path_and_under_the_file_name_of_an_image_are_merged(
+    opened_as, tmp_path
+):
     names = {"a/1.png": ["by its path"], "1.png": ["by its name"]}
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
@@ -252,7 +254,7 @@ def test_captions_under_two_names_of_an_image_are_merged(opened_as, tmp_path):
         [b"a cat"],
     ],
 )
-def test_tfds_caption_feature_may_be_text_list_or_dict_and_is_repeated(found):
+def test_captions_of_a_tfds_text_list_or_dict_feature_are_repeated_to_a_fixed_number(found):
     one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
     expected = [one, two, one, two, one] if len(found) == 2 else [one] * MOST
     actual = CaptionReader("captions", CONTEXT)({"captions": found})
@@ -356,7 +358,7 @@ def test_captioned_images_of_different_sizes_are_cropped_on_the_host(opened_as, 
         assert (np.asarray(text) == own).all(axis=1).any()
 
 
-def test_image_text_views_need_captions(load, labelled):
+def test_image_text_recipe_refuses_images_without_captions(load, labelled):
     plain = load(labelled)
     assert not plain.captioned and plain.read(np.arange(1))[0].text is None
     with refused(f"augment.name needs captions, but the images of {labelled.name!r} have none"):

@@ -150,7 +150,7 @@ def test_views_are_normalised_per_channel_and_converted_back_for_display():
 @pytest.mark.parametrize("channels", [1, 2, 4, 5])
 def test_colour_operations_that_need_rgb_are_left_out(channels):
     image = np.float32(RNG.random((channels, 6, 7)))
-    u = np.float32([0, 0.3, 0.9, 0.1, 0.2, 0.8])  # u changes brightness and contrast.
+    u = np.float32([0, 0.3, 0.9, 0.1, 0.2, 0.8])  # draws that change brightness and contrast
     strengths = {"brightness": 0.4, "contrast": 0.4}
     with_all = colour.random_jitter(u, image, **strengths, saturation=0.9, hue=0.5)
     without = colour.random_jitter(u, image, **strengths, saturation=0.0, hue=0.0)

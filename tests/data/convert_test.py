@@ -166,7 +166,9 @@ def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template):
     assert "tensorflow" not in sys.modules
 
 
-def test_data_set_without_file_format_or_template_is_converted(old, prepared):
+def test_data_set_without_file_format_and_file_name_template_in_its_metadata_is_converted(
+    old, prepared
+):
     folder = old(None, fileFormat=None)
     assert convert.convert(folder) == 26
     assert_converted(folder, prepared)

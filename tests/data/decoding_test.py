@@ -21,7 +21,7 @@ COLOURS = RNG.integers(0, 256, (H, W, 3), np.uint8)
 GREY = RNG.integers(0, 256, (H, W), np.uint8)
 DEEP = RNG.integers(0, 2**16, (H, W), np.uint16)
 DEEP[0, :3] = 0, 2**16 - 1, 128  # rounds down: 128 / 257 < 1/2
-ORIENTATIONS = {  # turns stored pixels upright, by EXIF tag 274
+ORIENTATIONS = {  # EXIF orientation (tag 274) -> function that turns stored pixels upright
     1: lambda x: x,
     2: lambda x: x[:, ::-1],
     3: lambda x: x[::-1, ::-1],

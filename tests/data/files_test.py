@@ -202,7 +202,7 @@ def test_tar_truncated_anywhere_is_rejected(archive, tmp_path):
     with tarfile.open(archive(".tar")) as opened:
         last = opened.getmembers()[-1]
     cut = tmp_path / "cut.tar"
-    # At every boundary of the 512-byte tar blocks.
+    # Cut the archive at every boundary of its 512-byte blocks, up to the data of the last entry.
     for length in range(0, last.offset_data + 512, 512):
         cut.write_bytes(whole[:length])
         with refused("is damaged"):
@@ -233,7 +233,7 @@ def test_wrong_gzip_checksum_is_rejected(tmp_path):
 
 def test_damaged_zip_entry_raises_oserror(archive, tmp_path):
     whole = archive(".zip").read_bytes()
-    archives = {  # in which the first member has other data, or is marked as encrypted
+    archives = {  # error -> archive whose first entry has other data, or is marked as encrypted
         "Bad CRC": whole.replace(b"one", b"two"),
         "encrypted": whole.replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1", 1).replace(
             b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1", 1
@@ -322,7 +322,7 @@ def test_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
     path = tmp_path / "b/3.png"
     for content in (b"three", b"four!", b"longer"):
         path.write_bytes(content)
-        # With coarse clocks, files share a time.
+        # The last two contents get the same time, as on file systems with coarse clocks.
         os.utime(path, ns=(0, 10**18 + (content == b"three")))
         seen.append(stamp())
     for name in ("b/4.png", "a/4.png"):

@@ -111,4 +111,5 @@ def test_fingerprint_reads_at_most_the_given_number_of_records(monkeypatch, most
 
     monkeypatch.setattr(PreparedSplit, "read_records", count)
     fingerprint(source())
-    assert len(used) == expected + 1 and {0, 9} <= set(used)  # 1 more record tells the size
+    # One record is read once more, for its size.
+    assert len(used) == expected + 1 and {0, 9} <= set(used)

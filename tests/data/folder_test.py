@@ -108,7 +108,7 @@ def test_test_fraction_is_taken_from_each_class(fraction):
     assert counts == expected
 
 
-def test_test_split_depends_on_seed_and_names_only():
+def test_choice_of_test_images_depends_only_on_seed_file_names_and_test_fraction():
     def test(names, **options):
         return set(arrange(names, **options).splits["test"])
 
@@ -364,7 +364,7 @@ def test_folders_of_equal_name_size_and_time_at_two_paths_are_prepared_separatel
             np.testing.assert_array_equal(image, pixels_of(name))
 
 
-def test_names_with_line_breaks_keep_their_labels_and_classes(load, tmp_path):
+def test_files_whose_names_or_classes_contain_line_breaks_keep_their_labels(load, tmp_path):
     names = ("1\n.png", "2\r.png", "3\u2028.png")
     root, table, listed = unpack(tmp_path / "p", pictures(*names)), tmp_path / "t", tmp_path / "c"
     table.write_bytes(

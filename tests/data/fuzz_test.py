@@ -157,7 +157,7 @@ def test_hostile_archive_entries_are_read_or_raise_a_one_line_error(below, liste
     try:
         path.write_bytes((_zip if kind == ".zip" else _tar)(listed))
     except (ValueError, UserWarning):
-        return  # Python cannot write such an archive
+        return  # Python refuses to write an archive of these entries
     before = everything(below)
     actual = outcome("entries of archives", lambda: _all(path), below / "nowhere")
     assert everything(below) == before

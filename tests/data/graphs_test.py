@@ -61,7 +61,7 @@ def test_packing_keeps_empty_graphs():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_graph_batch_capacity_is_the_largest_row_rounded_up(rows):
+def test_node_and_edge_capacity_of_a_graph_batch_is_that_of_the_largest_row_rounded_up(rows):
     k = -(-len(GRAPHS) // rows)
     parts = [GRAPHS[first : first + k] for first in range(0, len(GRAPHS), k)]
     nodes = max(sum(len(g.tag) for g in part) for part in parts)

@@ -92,7 +92,7 @@ def test_in_memory_pictures_of_different_sizes_are_read():
 def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
     images, labels = examples([0, 1] * 10)
 
-    def test_images(**settings):
+    def chosen_for_test(**settings):
         splits, _ = load_splits((images, labels), **settings)
         train, test = (
             split.images(0)[:, 0, 0, 0].tolist() for split in (splits.train, splits.test)
@@ -103,9 +103,9 @@ def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
             np.testing.assert_array_equal(split.labels, split.images(0)[:, 0, 0, 0] % 2)
         return test
 
-    assert test_images(seed=3) == test_images(seed=3)
-    assert len({tuple(test_images(seed=seed)) for seed in range(4)}) == 4
-    assert [len(test_images(test_fraction=x)) for x in (0.1, 0.2, 0.5)] == [2, 4, 10]
+    assert chosen_for_test(seed=3) == chosen_for_test(seed=3)
+    assert len({tuple(chosen_for_test(seed=seed)) for seed in range(4)}) == 4
+    assert [len(chosen_for_test(test_fraction=x)) for x in (0.1, 0.2, 0.5)] == [2, 4, 10]
 
 
 def test_data_without_any_label_is_used_whole_as_train_and_test_split():

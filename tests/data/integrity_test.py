@@ -85,7 +85,7 @@ def test_damaged_metadata_of_a_prepared_set_is_rejected(labelled_set, file, chan
 def test_more_shards_than_the_limit_are_rejected(labelled_set, monkeypatch):
     load, root = labelled_set
     monkeypatch.setattr(integrity, "MAX_SHARDS", 1)
-    number = len(load())  # in one shard
+    number = len(load())  # number of records, all in one shard
     lengths = [str(number), "0"]
     rewrite(root / "dataset_info.json", lambda x: x["splits"][0].update(shardLengths=lengths))
     with refused(str(root), "is damaged", "impossible shard lengths"):

@@ -20,7 +20,7 @@ def steps_of(found):
     """[t - 1, 2] pixels down and to the right, by the place of the brightest pixels' angles."""
     angles = 2 * np.pi * np.arange(SIDE) / SIDE
     weights = found[..., 0].astype(float)
-    # Sums over columns, then over rows.
+    # Sums over columns give the vertical place, sums over rows the horizontal place.
     along = [weights.sum(axis) @ np.exp(1j * angles) for axis in (2, 1)]
     indices = np.stack([np.angle(z) for z in along], 1)
     turns = np.diff(indices, axis=0) / (2 * np.pi) * SIDE
@@ -50,7 +50,7 @@ def test_straight_motion_has_constant_speed(motion, way):
 
 
 @pytest.mark.parametrize(("motion", "sense"), [("clockwise", 1), ("anticlockwise", -1)])
-def test_circular_motion_keeps_its_direction(motion, sense):
+def test_circular_motion_turns_clockwise_or_anticlockwise_as_its_class_says(motion, sense):
     """On the screen, down is larger, so a step right followed by one down is clockwise."""
     for seed in range(20):
         down, right = steps_of(draw_video(rng_of(seed), motion, IMAGE)).T
@@ -92,7 +92,7 @@ class From:
 
 
 @each_motion
-def test_position_of_each_frame_is_uniform_for_every_motion_class(motion):
+def test_position_of_the_digit_in_each_frame_is_uniform_for_every_motion_class(motion):
     """The start, which is uniform, shifts all frames round the canvas by itself.
 
     So each frame is the picture at a uniform place, whatever the motion and the other draws.

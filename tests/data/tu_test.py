@@ -238,7 +238,7 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
         of_tu(path and tmp_path / path, prepared, **changes)
 
 
-# Published counts, see shared/data/README.md.
+# Published label counts and mean numbers of nodes and edges, see shared/data/README.md.
 @pytest.mark.skipif(not TU.exists(), reason="needs the sets of the TU collection")
 @pytest.mark.parametrize(
     ("name", "labels", "nodes", "edges", "tags"),
@@ -247,7 +247,9 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
         ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37),
     ],
 )
-def test_published_graph_sets_have_the_published_counts(name, labels, nodes, edges, tags):
+def test_published_graph_sets_have_the_published_numbers_of_graphs_nodes_and_edges(
+    name, labels, nodes, edges, tags
+):
     actual = tu.read_tu_graphs(TU, name)
     assert Counter(actual.labels) == labels and actual.num_tags == tags
     means = [np.mean([len(graph[part]) for graph in actual.graphs]) for part in ("tag", "edge")]
@@ -289,7 +291,7 @@ def ring_of(graph):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_necklace_classes_have_the_same_degrees(seed):
+def test_graphs_of_all_necklace_classes_have_the_same_degree_histogram(seed):
     histograms = []
     for groups in necklaces.CLASSES.values():
         graph = graph_kind.Graph(**necklaces.necklace(SameRing(seed), groups))
@@ -297,11 +299,11 @@ def test_necklace_classes_have_the_same_degrees(seed):
         ring = ring_of(graph)
         assert necklaces.RING[0] <= len(ring) <= necklaces.RING[1]
         assert Counter(degree[ring].tolist()) == {2: len(ring) - 4, 3: 4}
-        # As many edges as nodes and one circle: all other nodes form trees attached to the circle.
+        # A connected graph with as many edges as nodes has one circle; all other nodes form trees.
         assert len(graph.edge) == len(graph.tag)
         assert 4 + 3 <= len(graph.tag) - len(ring) <= 4 + necklaces.TWIGS[1]
         text = "".join("x" if degree[node] == 3 else "-" for node in ring)
-        while text[-1] == "x":  # A group may wrap around the end.
+        while text[-1] == "x":  # A group of nodes x may wrap around the end of the text.
             text = "x" + text[:-1]
         assert sorted(map(len, text.replace("-", " ").split())) == sorted(groups)
         assert "x-x" not in text + text

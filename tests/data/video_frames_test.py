@@ -204,7 +204,7 @@ def test_unpaired_optical_flow_frame_is_rejected(load, tmp_path):
 
 def test_clips_above_the_byte_limit_are_rejected(load, tmp_path, monkeypatch):
     monkeypatch.setattr(frames, "MAX_CLIP", 2**20)
-    shape = (512, 512, 3)  # three quarters of MAX_CLIP bytes
+    shape = (512, 512, 3)  # one frame has three quarters of MAX_CLIP bytes
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
     unpack(tmp_path, several("a/1", "b/1") | white)
     message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or reduce data.frame_size"
@@ -246,7 +246,7 @@ def test_frame_folders_of_prepared_videos_are_not_listed_again(load, tmp_path, m
     monkeypatch.setattr(video, "arrange", None)
     assert load(tmp_path).data_dir == before
     (tmp_path / "a/1/f8.png").unlink()
-    with pytest.raises(TypeError):  # The changed folder is listed again by `arrange`, here None.
+    with pytest.raises(TypeError):  # Listing a changed folder calls `arrange`, here None.
         load(tmp_path)
 
 

@@ -90,7 +90,7 @@ def test_video_frames_are_resized_to_the_configured_size():
 def test_video_rotation_metadata_is_applied():
     """The matrix of its track says: a quarter clockwise."""
     data = video("mov")
-    assert data.count(IDENTITY) == 2  # matrices of the movie and of its track
+    assert data.count(IDENTITY) == 2  # rotation matrices of the movie and of its track
     head, _, tail = data.rpartition(IDENTITY)
     clip = frames._decode_video(head + QUARTER + tail, HEIGHT)
     turned = np.rot90(shown_frames(), -1, (1, 2))

@@ -20,7 +20,7 @@ each = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
 
 
 @each
-def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_preset(module):
+def test_evaluate_of_every_protocol_has_the_same_arguments_and_uses_the_default_preset(module):
     names = tuple(inspect.signature(module.evaluate).parameters)
     assert names[:5] == (*NAMES, "preset")
     scores = module.evaluate(*FEATURES)

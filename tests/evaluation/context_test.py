@@ -127,7 +127,7 @@ def test_images_of_different_sizes_are_centre_cropped_only_once(encoder, load, l
     assert image.fit_inputs(color.inputs, many).crop == 0
 
 
-def test_features_are_averaged_over_the_prepared_copies_of_each_image(encoder):
+def test_features_are_averaged_over_the_copies_of_an_image_that_prepare_returns(encoder):
     class Twice:
         """Each image, and the image upside down."""
 

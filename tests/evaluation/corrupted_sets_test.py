@@ -119,7 +119,7 @@ def test_published_corrupted_sets_are_read_by_corruption_and_severity(name, fold
     assert list(opened) == KEYS
     for key in READ:
         images, labels = opened[key]()
-        # Sets of picture folders are read class by class.
+        # Sets that are folders of pictures are read class by class.
         order = np.argsort(LABELS, kind="stable") if name == "ImageNet-C" else np.arange(4)
         np.testing.assert_array_equal(images[:], images_of(*key, images.shape[1])[order])
         classes = np.array(SETS[name][1])[labels]
@@ -169,7 +169,7 @@ def test_mean_corruption_error_is_relative_to_alexnet():
     of_alexnet = dict(zip(CORRUPTIONS, corruptions.ALEXNET, strict=True))
     accuracies = {name: np.full(5, 100 * (1 - e)) for name, e in of_alexnet.items()}
     assert corruptions.mean_corruption_error(accuracies) == pytest.approx(100)
-    # The mean of AlexNet's errors and of some corruptions, as the paper's Table 1 prints them.
+    # AlexNet's errors for some corruptions, as the paper's Table 1 prints them.
     printed = {"gaussian_noise": 88.6, "snow": 86.7, "brightness": 56.5, "jpeg_compression": 60.7}
     assert {name: round(100 * of_alexnet[name], 1) for name in printed} == printed
     rng = np.random.default_rng(0)

@@ -63,7 +63,7 @@ def test_lidar_measures_directions_shared_by_views():
     apart = gaussian(10, 400, 8)
     told = 5 * gaussian(1, 400, 8, seed=1) * (np.arange(8) < 2)
     assert collapse.rankme((apart + told)[0]) > 4
-    # In the other dimensions, means over ten views still have a tenth of the variance.
+    # The six other dimensions keep a tenth of their variance in the means over ten views.
     assert 2 <= collapse.lidar(apart + told) < 2.2
     assert collapse.lidar(apart) > 7.5
 

@@ -95,7 +95,7 @@ def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
         assert row.details == {"preset": "default", "shots": shots, **settings}
 
 
-FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 4 of 12 shots validate
+FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 4 of the 12 shots are for validation
 FEATURES.test_labels[:30:3] = 1  # makes the test classes unequal in size
 
 
@@ -138,7 +138,7 @@ def test_final_training_of_elevater_equals_a_float64_loop(lr, monkeypatch):
     monkeypatch.setattr(fewshot, "num_correct", spy)
     result = probe(FEATURES, draws=1, lr=(lr,))
     assert (result.lr, result.weight_decay) == ([lr], [0.3])
-    # The last call is the final training. The loop below uses its batches, rates and first weights.
+    # The last recorded call is the final training, whose batches and rates the loop below uses.
     (train, _, batches, rates, *_), options = calls[-1]
     # With two batches per epoch, the learning rate rises for three epochs and falls for nine.
     cosine = [(1 + np.cos(np.pi * t / 18)) / 2 for t in range(18)]
@@ -188,7 +188,7 @@ def test_hyper_parameter_search_tries_the_learning_rates_and_decays_of_elevater(
     best = (-1, None, None)
     for i in range(4):
         order = list(range(0, 97, 16))
-        peak = max(order, key=lambda place: table[i, place])  # max takes the first
+        peak = max(order, key=lambda place: table[i, place])  # the first of equal maxima
         for span in (8, 4, 2, 1):
             around = [max(peak - span, 0), min(peak + span, 96)]
             order += around
@@ -215,7 +215,7 @@ def test_elevater_hyper_parameters_are_chosen_on_the_shots_only():
 def test_elevater_validation_shots_cover_every_class_and_are_not_trained_on(monkeypatch):
     n, classes = 60, 3
     labels = np.arange(n) % classes
-    # Each row holds its index.
+    # All features of an example equal its index.
     number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)
     seen = []
 
@@ -268,11 +268,11 @@ def test_elevater_accepts_class_numbers_with_gaps():
         train_labels=names[features.train_labels], test_labels=names[features.test_labels]
     )
     np.testing.assert_array_equal(probe(features, lr=(0.1,)).accuracy, [100, 100])
-    # Classes that were never seen in training cannot be right.
+    # Test examples of a class without training examples are never classified correctly.
     unseen = np.where(np.arange(240) < 120, features.test_labels, 5)
     result = probe(features._replace(test_labels=unseen), lr=(0.1,))
     np.testing.assert_array_equal(result.accuracy, [50, 50])
-    # Mean over classes: 3 of 4 are right.
+    # Three of the four test classes have accuracy 100 %, the unseen class has 0 %.
     np.testing.assert_allclose(result.mean_per_class, [75, 75])
     some = np.flatnonzero(features.test_labels != 7)  # class 7 is only in training
     fewer = features._replace(test=features.test[some], test_labels=features.test_labels[some])

@@ -180,7 +180,7 @@ def test_labelled_subset_depends_only_on_the_seed(context, monkeypatch):
             "semi_10pct_top5",
         ]
         assert [row.value for row in rows] == [100] * 4
-    # The 1 % and 10 % subsets of a run are trained equally and share one tuner.
+    # One tuner is trained on both subsets of a run, of 1 % and of 10 % of the training images.
     sets = [[names(source) for source, *_ in seen.fitted] for seen in drawn]
     assert [len(run) for run in sets] == [2, 2, 2]
     assert sets[0] == sets[1]

@@ -46,12 +46,12 @@ def test_hardest_negatives_match_loops(number, monkeypatch):
     np.testing.assert_allclose(result["hard_share"], shares)
 
 
-def test_nearest_others_of_equal_rows_are_the_first_rows_without_the_row_itself():
+def test_nearest_others_of_equal_features_are_the_first_examples_except_the_example_itself():
     _, index = nearest_others(np.ones((4, 3), np.float32), 9)
     np.testing.assert_array_equal(index, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 
-def test_same_class_share_ignores_unlabelled_images_and_pairs_with_themselves():
+def test_fraction_of_same_class_pairs_ignores_unlabelled_images_and_an_image_with_itself():
     labels = np.array([0, 0, -1])
     every = np.ones((3, 3), bool)
     assert same_class_share(labels, every) == 1.0

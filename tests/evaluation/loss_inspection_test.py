@@ -103,7 +103,7 @@ def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     assert 100 * result[result[:, 0] == result[:, 1], 2].sum() / 500 == pytest.approx(top1)
 
 
-def test_hardest_negatives_have_the_stored_cosines_and_labels(run, embed, data_dir):
+def test_stored_cosines_and_labels_of_hardest_negatives_match_their_images(run, embed, data_dir):
     _, arrays = run
     images = arrays["block"]
     z = embed(images).astype(np.float64)
@@ -127,7 +127,7 @@ def test_hardest_negatives_have_the_stored_cosines_and_labels(run, embed, data_d
 def test_shown_support_vectors_are_ordered_by_weight(run, embed):
     _, arrays = run
     place, alpha, bound = arrays["svm_place"], arrays["svm_alpha"], float(arrays["svm_C"])
-    # The values that the schedules have at step 4.
+    # C and gamma have the values of their schedules at step 4.
     assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])
     np.testing.assert_array_equal(place < 0, np.isnan(alpha))
     first, second, _ = loss_inspection.SHOWN

@@ -85,7 +85,7 @@ def test_page_shows_limited_rows_and_no_picture_as_its_own_neighbour(tmp_path):
     images, page = np.full((40, SIZE, SIZE, 1), 9, np.uint8), tmp_path / "page.html"
     settings = {**SETTINGS, "rows": 5}
     number, pairs = picture_neighbours.write(flat_encoder(), images, page, **settings)
-    assert (number, pairs) == (40, 3 * 40 - 6)  # 6 pairs are mutual neighbours
+    assert (number, pairs) == (40, 3 * 40 - 6)  # 6 pairs are neighbours of each other
     assert all(row["file"] != row["neighbour"] for row in read(page))
     assert [len(table) for table in page_cases.tables(page, "neighbours")] == [1 + 3, 1 + 5]
     assert "shows 5 of 40 pictures" in "".join(page_cases.page(page).text)

@@ -144,7 +144,9 @@ def test_normalised_linear_probe_equals_the_probe_on_features_of_unit_norm():
     ("lost", "won", "worse"),
     [(4, 0, True), (1, 0, False), (9, 4, True), (7, 4, False), (0, 5, False)],
 )
-def test_candidate_is_worse_only_by_more_than_a_standard_error(lost, won, worse):
+def test_candidate_C_is_worse_only_if_its_accuracy_is_lower_by_more_than_a_standard_error(
+    lost, won, worse
+):
     hit = np.array([False] * lost + [True] * won + [True, False])
     other = np.array([True] * lost + [False] * won + [True, False])
     assert logistic_regression._is_worse(hit, other) is worse
@@ -155,7 +157,7 @@ def test_candidate_is_worse_only_by_more_than_a_standard_error(lost, won, worse)
     [
         (((0, 10), (4, 16)), 0.1, 2),
         (((0, 3), (2, 14), (4, 17)), 1.0, 3),
-        (((0, 3), (0, 4), (0, 14), (0, 5), (0, 20)), 10.0, 4),  # search stops after the drop
+        (((0, 3), (0, 4), (0, 14), (0, 5), (0, 20)), 10.0, 4),  # stops after the drop from 14 to 5
     ],
 )
 def test_strongest_regularisation_within_a_standard_error_of_the_best_is_chosen(

@@ -66,7 +66,7 @@ def test_retrieval_within_a_split_returns_other_images_with_equal_features():
     rows, labels = np.ones((9, 5), np.float32), np.array([0, 1, 1, 1, 1, 1, 1, 1, 1])
     features = Features(rows, labels, rows, labels)
     result = retrieval.recall(features, k=(1, 2), within=True)
-    # Equal neighbours are ordered by index: first image 0, except for itself, then label 1.
+    # Equally near neighbours are ordered by index, so image 0, of another label, comes first.
     assert result["retrieval_r1"] == 0
     assert result["retrieval_r2"] == pytest.approx(100 * 8 / 9)
     precision = np.mean([0, *(i / (i + 1) for i in range(1, 7))])

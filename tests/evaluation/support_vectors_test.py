@@ -60,7 +60,7 @@ def shares(alpha, bound):
 
 
 @pytest.mark.parametrize("bound", [0.5, 100.0, float("inf")])
-def test_mmcl_support_vector_weights_and_shares_match_oracles(views, bound):
+def test_mmcl_support_vector_weights_and_fractions_equal_independent_computations(views, bound):
     result = support_vectors(*views, LABELS, gamma=GAMMA, C=bound, num_steps=3000)
     expected = np.stack([dual(views[0], anchor, bound) for anchor in range(N)])
     np.testing.assert_allclose(result.alpha, expected, atol=2e-3)
@@ -77,7 +77,7 @@ def test_mmcl_alpha_depends_on_the_first_views_only(views):
     assert result[3:] == (None, None, None)
 
 
-def test_support_vector_shares_of_a_single_image_are_none(views):
+def test_same_class_fractions_of_support_vectors_of_a_single_image_are_none(views):
     result = support_vectors(views[0][:1], views[1][:1], LABELS[:1])
     assert result[1:] == (0.0, 0.0, None, None, None) and result.alpha.shape == (1, 1)
 

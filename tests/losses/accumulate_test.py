@@ -54,7 +54,7 @@ def test_gradient_with_chunks_equals_gradient_of_the_whole_batch(name, num_chunk
     actual, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]
 
     def close(x, y):
-        # Entries are sums that cancel, so rounding errors scale with the largest entry.
+        # Gradients are sums that cancel, so rounding errors scale with the largest entry.
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6 * max(1.0, np.abs(y).max()))
 
     jax.tree.map(close, actual, expected)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxssl import distributed
 
-BLOCK = 2**16  # bytes of the chunks in which the last non-zero byte is searched
+BLOCK = 2**16  # bytes per chunk in the search, from the end, for the last non-zero byte
 
 
 def compute(tree: object) -> dict[str, str]:
@@ -49,7 +49,7 @@ def verify(tree: object, expected: Mapping[str, str | int]) -> None:
 
 
 def by_name(tree: object) -> dict[str, np.ndarray]:
-    """Return the arrays by names, which are the same for trees of tuples, dicts and dataclasses."""
+    """Return a tree's arrays by path, which is the same if a dict replaces a tuple or dataclass."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
@@ -65,7 +65,7 @@ def _sha256(x: np.ndarray) -> str:
 
 
 def _sum(x: np.ndarray) -> int:
-    """Compute the checksum of version 0.1, which does not notice an even number of sign flips."""
+    """Compute the checksum that jaxssl 0.1 wrote, which misses an even number of sign flips."""
     bits = np.ascontiguousarray(x).reshape(-1).view(f"uint{8 * x.dtype.itemsize}")
     factors = np.arange(1, 2 * bits.size, 2, dtype=np.uint32)
     return int(np.sum(bits.astype(np.uint32) * factors, dtype=np.uint32))

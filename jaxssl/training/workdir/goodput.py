@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Goodput:
-    """The seconds of a run by `PARTS`, which goodput.json keeps from one start to the next.
+    """The seconds that a run has spent on each of `PARTS`; goodput.json keeps them over restarts.
 
     The time between the last checkpoint and the moment at which a run resumes counts as restarts:
     the steps that are repeated, the time without processes, and the set-up.
@@ -46,20 +46,20 @@ class Goodput:
         self._last = now
 
     def call(self, part: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function, and count the call's time as ``part`` and the time before as steps."""
+        """Call a function. Count its time as ``part``, and the time since the last lap as steps."""
         self.lap("steps")
         result = function(*arguments)
         self.lap(part)
         return result
 
     def write(self, *, ended: bool = False) -> str:
-        """Write goodput.json in the first process, and describe it. All processes must call this.
+        """Write goodput.json in process 0 and return its description. All processes must call this.
 
         Args:
             ended: whether the steps end now on purpose, so that the time until the next start
                 is no part of the run.
         """
-        from jaxssl import distributed  # imports JAX, which the report does not need
+        from jaxssl import distributed  # imported here, so that reports need not import JAX
 
         waits = distributed.gather_processes(np.array(self._seconds["input wait"], np.float32))
         slowest = int(np.argmax(waits))

@@ -46,7 +46,7 @@ def check_shared(workdir: Path) -> None:
     if distributed.is_first_process():
         path.unlink(missing_ok=True)
         if is_new:
-            with suppress(OSError):  # Another process has meanwhile written to the workdir.
+            with suppress(OSError):  # raised if another process has written to the folder
                 workdir.rmdir()
     if not seen.all():
         raise UserError(
@@ -167,7 +167,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                     workdir.mkdir(parents=True, exist_ok=True)
                     check_links(workdir)
                     check_lock = stack.enter_context(lock(workdir))
-                # The check is repeated, because only now can no other run write the config.
+                # Check the config again, now that no other run can write one.
                 check_same_config(config, workdir)
                 file_io.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))

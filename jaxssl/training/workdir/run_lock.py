@@ -22,7 +22,7 @@ HEARTBEAT = 10.0  # seconds between two touches of the owner file
 # A run on another host counts as dead after so many seconds without a touch. Caches of shared file
 # systems may show a new time only after a minute.
 LEASE = 100.0
-PATIENCE = 1.0  # seconds in which a run that has begun completes its owner file
+PATIENCE = 1.0  # seconds to wait until a run that is starting has written its owner file
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
         owner = lease.owner
         if owner and owner.token == token:
             return
-        time.sleep(pause)  # A run that asks for the lock moves the file aside for a moment.
+        time.sleep(pause)  # A run that tries to lock moves the owner file aside for a moment.
     raise _lost(workdir, _name(owner), OWNER)
 
 
@@ -142,7 +142,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
         try:
             lease.acquire(timeout=PATIENCE)
         except Timeout:
-            # The owner file is unreadable, and nobody has completed it.
+            # Break the lease if its owner file stays unreadable, or if its process is a zombie.
             if lease.owner is None or _is_zombie(lease.owner):
                 lease.force_break()
             else:
@@ -163,7 +163,7 @@ def _is_zombie(owner: OwnerRecord) -> bool:
         stat = Path(f"/proc/{owner.pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    # The state follows the program's name in parentheses, which may contain spaces.
+    # The state of the process follows its name, which is in parentheses and may contain spaces.
     return stat.rpartition(")")[2].split()[:1] == ["Z"]
 
 

@@ -81,7 +81,7 @@ def read_init(workdir: Path) -> Settings | None:
 
 
 def _read(path: Path, key: str) -> Settings | None:
-    """Return a JSON object that has a text under ``key``, or None without the file."""
+    """Return the JSON object of a file, with a text under ``key``, or None if there is no file."""
     if not path.exists():
         return None
     try:
@@ -130,7 +130,7 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
 
 
 def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
-    """Write a run's id and the report about the initial weights to the workdir, unless done.
+    """Write the report on a run's initial weights and, if missing, the run's id to the workdir.
 
     A workdir without an id takes the one of its checkpoints. The caller holds the lock.
 
@@ -153,7 +153,7 @@ def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
 def warn_of_changes(
     step: int, before: Mapping[str, object] | None, now: Mapping[str, object]
 ) -> None:
-    """Log what has changed since a checkpoint was written and changes the numbers of a run.
+    """Warn of changes since a checkpoint was written that may change the numbers of a run.
 
     Args:
         step: step of the checkpoint.
