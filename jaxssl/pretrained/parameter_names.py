@@ -28,7 +28,7 @@ ARRAYS = {
     "mean": "running_mean",
     "var": "running_var",
 }
-# Arrays that have more axes of length 1 in front in public files than here.
+# Numbers of leading axes of length 1 that arrays of these names have only in public files.
 LEADING_AXES = {"cls_token": 2, "dist_token": 2, "reg_token": 1, "pos_embed": 1}
 LEADING_AXES |= {"attn_pool.latent": 1}
 VIT = {

@@ -32,7 +32,7 @@ STORAGES = {
 }
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64}
 MAX_AXES = 16
-MAX_EXPANSION = 1 << 20  # how many numbers a tensor may repeat by a stride of 0
+MAX_EXPANSION = 1 << 20  # how many more numbers than its storage a tensor may have
 
 
 class Storage(NamedTuple):
@@ -181,7 +181,7 @@ class _Unpickler(_PythonUnpickler):
         self.append(Inert())
 
     def load_bytearray8(self) -> None:
-        # It would take the memory of the size that the pickle claims.
+        # An array of bytes would take as much memory as the pickle claims.
         raise ValueError("the pickle has an array of bytes, which torch.save does not write")
 
     dispatch = _PythonUnpickler.dispatch | {

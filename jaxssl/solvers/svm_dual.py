@@ -314,12 +314,12 @@ def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
     top = spectral_radius(problem.matrix)
     centred, diagonal = jnp.diagonal(problem.matrix), jnp.diagonal(kernel)
     usual = 1.2 * jnp.sqrt(jnp.maximum(jnp.mean(centred), problem.beta) * top)
-    # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. The shift covers rounding
-    # errors.
+    # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. Both conditions are tested
+    # up to ``shift``, because of rounding errors.
     shift = jnp.maximum(problem.beta / m, 100 * float(jnp.finfo(dtype).eps) * top)
     root = inverse_root(problem.matrix + (shift - problem.beta) * eye)
     convex = jnp.all(jnp.isfinite(root)) & (jnp.max(diagonal) <= 1 + shift)
-    # Otherwise rho is 1.2 times a bound on the norms of all Delta_x.
+    # If a Delta_x may be indefinite, rho is 1.2 times a bound on the norms of all Delta_x.
     offset = (centred - problem.beta + 1 - diagonal)[:, None]
     every = problem._replace(row=problem.matrix - problem.beta * eye, offset=offset)
     safe = 1.2 * jnp.max(_bound_norm(every, top))

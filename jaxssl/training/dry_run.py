@@ -210,7 +210,7 @@ def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int
     options = compile_cache.fast_compile_options(0) if platform == "cpu" else {}
     compiled = lowered.compile(topology.UNTIMED if pod and platform == "gpu" else options)
     sizes = compiled.memory_analysis()
-    if sizes is None:  # The platform does not report sizes.
+    if sizes is None:  # The platform does not report memory sizes.
         return compiled, 0, 0
     return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
 

@@ -113,7 +113,7 @@ def optimiser(
 def _larc(
     lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, cap: bool
 ) -> optax.GradientTransformation:
-    """Add the weight decay and scale by LARC's ratio, which needs both norms separately."""
+    """Add the weight decay, and scale by LARC's ratio of the norms of parameter and gradient."""
 
     def init(params: optax.Params) -> optax.OptState:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))

@@ -29,7 +29,7 @@ from jaxssl.training.output.console import show_error
 # Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
 # process earlier (`Peers`).
 HEARTBEAT = 100
-# Seconds that a process which has finished waits for the others.
+# Seconds that a process that has finished its run waits for the other processes.
 SHUTDOWN = 24 * 3600
 INTERVAL = 1.0  # seconds between two looks at the other processes
 LIMIT = 20.0  # A process counts as lost after this many seconds without a sign of life.
@@ -162,7 +162,7 @@ class Peers:
         # Number of looks at each other process since its last sign of life. A clock would also
         # count the time in which this process was suspended itself.
         self._silent = dict.fromkeys(range(1, processes) if process == 0 else [0], 0)
-        self._ending = threading.Event()  # This process ends, with a message of its own.
+        self._ending = threading.Event()  # set once this process is ending
         targets = self._listen, self._judge
         name = f"peer {process}"
         self._threads = [threading.Thread(target=x, name=name, daemon=True) for x in targets]

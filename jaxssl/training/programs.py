@@ -155,7 +155,7 @@ def _make_shared(
             sharding=setup.sharding,
         )
 
-    # Neither the initial weights nor the features depend on the numbers of the config.
+    # Runs share init and encode too, because neither depends on the numbers of `shared_numbers`.
     init = make_init(setup, batches.example, num_examples, mesh)
     # On a CPU, XLA compiles a convolution inside a loop to code that takes 50 times as long.
     loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)

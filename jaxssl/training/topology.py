@@ -27,7 +27,7 @@ HOPPER = """gpu_device_info {{ cuda_compute_capability {{ major: 9 }} core_count
   runtime_version {{ major: 12 minor: 9 }} device_description_str: "NVIDIA {name}" """
 # Without a GPU, XLA cannot choose algorithms by their times.
 UNTIMED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-# Other processes may use the chips of this machine, and libtpu needs not look for them.
+# libtpu need not look for the chips of this machine, which other processes may use.
 DESCRIBED = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1"}
 DESCRIBED |= {"TPU_ACCELERATOR_TYPE": "v5p-8", "TPU_WORKER_HOSTNAMES": "localhost"}
 

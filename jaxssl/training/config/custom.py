@@ -121,7 +121,7 @@ def names(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def without_folders(config: Settings) -> dict[str, object]:
-    """Return a config that names the user's components without their folders, and their digests.
+    """Return a config with the names, without folders, and digests of the user's components.
 
     Runs whose files have moved can resume, because the digests tell whether the files are the same.
     """
