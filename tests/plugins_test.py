@@ -266,7 +266,7 @@ def test_export_of_a_user_network_names_its_file_in_the_model_card(run, tmp_path
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", ["Statistics", "Stateful", "functions"])
-def test_networks_of_every_kind_are_initialised_applied_and_updated(plugin, name):
+def test_linen_nnx_and_function_networks_are_initialised_applied_and_updated(plugin, name):
     net = make_networks(load(net=plugin(name))).net
     x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (5, 8, 8, 1)), jnp.float32)
     variables = net.init(jax.random.key(0), x, train=False)
@@ -516,7 +516,7 @@ def test_object_that_cannot_be_a_component_of_its_group_is_refused(plugin, group
 def test_edited_component_file_is_loaded_again(plugin):
     path = Path(plugin("number").partition(":")[0])
     assert components.factory("net", f"{path}:number") == 3
-    for number in (5, 6):  # The second edit keeps the file's size and whole seconds.
+    for number in (5, 6):  # The second edit keeps the file's size and time in whole seconds.
         path.write_text(f"number = {number}")
         assert components.factory("net", f"{path}:number") == number
 

@@ -26,12 +26,12 @@ def test_predicted_latency_is_of_a_tree_for_all_reduce_and_a_ring_for_all_gather
 @pytest.mark.parametrize(
     ("chips", "hops", "links"), [(256, 16, 4), (64, 14, 2), (8, 4, 2), (2, 1, 1), (1, 0, 1)]
 )
-def test_predicted_torus_sends_in_both_directions_along_closed_axes(chips, hops, links):
+def test_predicted_all_reduce_on_a_torus_uses_both_directions_along_closed_axes(chips, hops, links):
     network = torus(1.0, 2, 16)(chips)
     assert (network.reduce_hops(chips), network.bandwidth) == (hops, links)
 
 
-def test_model_assigns_collectives_to_parts_and_scales_gathers_with_the_batch():
+def test_model_assigns_collectives_to_parts_of_a_step_and_scales_gathers_with_the_batch():
     sums = {512, 1024}
     gradient, norm = ("all-reduce", (2**21, 512)), ("all-reduce", (512, 1024))
     gathered, moments = ("all-gather", (512,)), ("all-reduce", (65536, 512))

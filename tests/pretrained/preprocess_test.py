@@ -47,7 +47,7 @@ def test_pictures_of_usual_sizes_become_the_inputs_of_timm_torchvision_and_trans
     inputs = Inputs(channels=3, mean=(0.0,), std=(1.0,), **PICTURES[name]["settings"])
     images = draw_picture(*PICTURES[name]["shape"])[None]
     actual = np.asarray(jax.jit(inputs.prepare)(images))[0, ::16, ::16]
-    # The libraries round to whole levels after the columns and after the rows.
+    # When the libraries resize, they round to 8 bits after the columns and after the rows.
     np.testing.assert_allclose(actual, GOLDEN[f"{name}/pixels"], rtol=0, atol=1.5 / 255)
 
 

@@ -209,7 +209,7 @@ def test_report_has_a_results_table_for_each_data_set(workdir):
     html = html_of(workdir)
     assert html.count("moons, fitted on train[:5%], tested on test") == 1
     assert html.count('<table class="results">') == 2
-    # Metrics that share settings show them once; dicts and long lists are left out.
+    # Settings that metrics share are shown once; dicts and long lists in details are left out.
     assert html.count("<p><small>shots 1</small></p>") == 2
     assert "second (grey levels)" in html
     assert "confusion 1" not in html and "confusion [" not in html and "severity" not in html
@@ -276,7 +276,7 @@ def test_report_marks_negatives_of_the_class_of_the_anchor(whole):
 def test_alt_text_of_every_picture_names_the_shown_image(tmp_path):
     arrays, rng = gallery_of(10), np.random.default_rng(1)
     for name in ("pairs", "pairs_original", "query", "neighbour", "block"):
-        shape = (*arrays[name].shape[:-3], 10, 6, 3)  # Only these pictures are 10 x 6.
+        shape = (*arrays[name].shape[:-3], 10, 6, 3)  # No other pictures are 10 x 6.
         arrays[name] = rng.integers(0, 256, shape, np.uint8)
     html = html_of(write(tmp_path / "run", gallery=arrays))
     shown = [(alt, pixels) for alt, pixels in pictures(html) if pixels.shape == (10, 6, 3)]
@@ -352,7 +352,7 @@ def test_training_curves_show_each_metric_by_step(figures):
 
 def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_median(figures):
     arrays = gallery_of(4)
-    # 7 points are unlabelled.
+    # The first 7 points of the plot are unlabelled.
     arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])
     gallery.gallery_sections(arrays, {})
     [axes] = figures[0].axes

@@ -199,7 +199,7 @@ def test_loaded_encoder_computes_features_of_new_graphs(tiny, whole):
     assert actual.shape == (6, 4 * 2)
     again = encode(variables, packed(graphs, 2))
     np.testing.assert_allclose(again, actual, rtol=1e-5, atol=1e-5)
-    # Expected: the features that evaluation computes in blocks, split over the devices.
+    # Evaluation computes the same features in blocks, split over the devices.
     array = graph.array(source.load(tiny().data, "train", "graph"))
     mesh = distributed.make_mesh()
     extracted = features.extract(array, encode, distributed.replicate(variables, mesh), mesh)

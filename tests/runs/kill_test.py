@@ -29,8 +29,8 @@ CONFIG = {
     "eval.every": str(20 / 81),
     "eval.protocols": "('knn', 'fewshot')",
 }
-# Whether a run in a folder is in a phase, given what it has logged since its start, and the most
-# seconds from then until it is killed.
+# Phase of a run -> (test of its folder and of its log since the last start, which is true in this
+# phase; most seconds from then until the run is killed).
 PHASES: dict[str, tuple[Callable[[Path, str], bool], float]] = {
     "preparation": (lambda run, log: any(run.glob("data/digits/*incomplete*")), 0.3),
     "step": (lambda run, log: "optimiser" in log, 3.0),

@@ -144,7 +144,7 @@ def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     actual = _raw_features(video.kind, distributed.make_mesh(), clips)
     assert actual.shape == (8, 12 * 16 * 16)
     clips = clips[:]
-    # Resizing by two averages pixels, so the mean of a frame changes only at its edges.
+    # Halving a frame averages its pixels, so only the pixels at its edges change its mean.
     np.testing.assert_allclose(
         actual.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
     )

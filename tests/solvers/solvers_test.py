@@ -320,10 +320,10 @@ def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
 
 
 @each_solver
-def test_kernels_with_at_most_one_free_row_have_a_closed_form_solution(name):
+def test_anchors_with_at_most_one_negative_have_a_closed_form_solution(name):
     kernel, positive = jnp.array([[1, 0.5], [0.5, 1]]), POSITIVE[:2]
     one = SOLVERS[name](kernel, positive, ONE[:2])
-    # One free row: (K_jj - 2 K_xj + 1 + beta) a = 2
+    # With one negative j and the positive x: (K_jj - 2 K_xj + 1 + beta) alpha_j = 2
     np.testing.assert_allclose(one.alpha, 2 * (1 - np.eye(2)) / (1 + BETA), rtol=1e-3)
     none = SOLVERS[name](kernel, positive, np.array([[0, 1], [1, 0]]))
     for leaf in none[:4]:

@@ -86,7 +86,7 @@ def test_accuracy_table_of_a_grid_has_every_value_in_the_right_cell(metric):
     assert table.title == grid.METRIC_NAMES[metric]
 
 
-def test_plot_shows_the_mean_and_the_deviation_of_every_arm():
+def test_accuracy_plot_shows_mean_and_deviation_of_every_compared_method():
     picture = grid.accuracy_picture(made_up_grid(), "B", grid.KNN, BASE)
     axes: Any = picture.figure.axes[0]
     for i, (line, _, (bars,)) in enumerate(axes.containers):

@@ -136,7 +136,7 @@ def test_equal_steps_option_gives_all_batch_sizes_the_same_number_of_steps(
 ):
     study(name).run(setting(tmp_path, batch_sizes=(16, 64, 128), equal_steps=True))
     assert {cell["batch_size"] for cell in trained_cells} == {16, 64, 128}
-    # 20 epochs of the 1297 digits at the scale's 64
+    # as many as 20 epochs of the 1297 digits at batch size 64
     assert {cell["total_steps"] for cell in trained_cells} == {20 * (1297 // 64)}
     fixed = setting(tmp_path, equal_steps=True, overrides=(("total_steps", "30"),))
     assert batch_size_values(fixed, 16) == {"batch_size": 16}
@@ -171,7 +171,7 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     assert (decl.net.depth, decl.optim.name, decl.schedule.name) == (50, "adam", "constant")
     study("batch_size_tcl").run(setting(tmp_path, "paper", "batch_size_tcl"))
     trained = [cell for cell in trained_cells if cell["loss.name"] == "tcl"]
-    # Appendix A.2.2 of the thesis counts views.
+    # Batch sizes in appendix A.2.2 of the TCL thesis count views, two for each image.
     rates, k1 = (8e-3, 9e-3, 0.1, 0.2, 0.5, 1.0), (5000, 7500, 5000, 4000, 4000, 4000)
     expected = set(zip((32, 64, 128, 256, 512, 1024), rates, k1, strict=True))
     assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == expected

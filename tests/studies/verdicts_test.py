@@ -45,7 +45,7 @@ def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
     assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
     assert verdicts.judge(claim(2.0), theirs, ours, top=100.0).holds is None
-    # 0.6 needs 1.2 points of room, but 1.1 are left.
+    # A claim of 0.6 points needs 1.2 points up to 100 %, but only 1.1 are left.
     assert verdicts.judge(claim(0.6), ours, theirs, top=100.0).holds is None
     assert verdicts.judge(claim(0.5), ours, theirs, top=100.0).holds is True
 
@@ -62,7 +62,7 @@ def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
 def test_confidence_interval_widens_with_the_number_of_comparisons():
     pair = OURS, THEIRS
     assert verdicts.judge_all(claim(), {"B=16": pair}).holds is True
-    # With three, each interval has 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
+    # Three intervals have confidence 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
     three = verdicts.judge_all(claim(), dict.fromkeys(("16", "64", "256"), pair))
     assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.measured
     clear: Any = [b + 10 + i / 10 for i, b in enumerate(THEIRS)], THEIRS

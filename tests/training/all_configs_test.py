@@ -229,7 +229,7 @@ def programs() -> list:
     configs = {name: shrunk(name) for name in CONFIGS}
     left = {name: choices(config) for name, config in configs.items()}
     count = Counter(chain.from_iterable(left.values()))
-    # Drop large programs first.
+    # First leave out configs with many crops, whose programs are large.
     for name in sorted(left, key=lambda name: -configs[name].crops.number):
         if all(count[choice] > 1 for choice in left[name]):
             count.subtract(left.pop(name))
@@ -244,7 +244,7 @@ def programs() -> list:
 @pytest.mark.parametrize("name", programs())
 def test_tiny_version_of_a_config_takes_two_training_steps(name, monkeypatch):
     config = shrunk(name)
-    # Views are tested above, so cheap ones are made from the same arguments here.
+    # Recipes are tested above; here, a cheap one with the same arguments draws the views.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
     monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # only a stem, which compiles quickly
     parts = build(config, BATCH)

@@ -348,12 +348,12 @@ def test_run_on_pictures_of_a_bucket_trains_and_resumes(tiny, workdir, tmp_path,
     for steps in ("1", "2"):
         pretrain.train(tiny(**changes, total_steps=steps), tmp_path / steps)
     pretrain.train(tiny(**changes, total_steps="2"), tmp_path / "2")
-    # Rows name a folder by the last part of its path, as on a disk.
+    # Results name a folder of pictures by the last part of its path, as on a disk.
     assert {row["dataset"] for row in results.read_results(tmp_path / "2")} == {"pictures"}
 
 
-# Trains, and kills itself when it is about to write an object whose name has a text, or to write
-# it again.
+# Program that trains, and kills itself before it writes for the given time (first, second) an
+# object whose name contains a text.
 KILLED = """
 import os, signal, sys
 from gcsfs.core import GCSFileSystem

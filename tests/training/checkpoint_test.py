@@ -64,7 +64,7 @@ def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
     restored = checkpoint.restore_arrays(tmp_path)
     assert (restored.step, restored.damaged) == (3, (5,))
     assert checkpoint.best_step(tmp_path) == 3
-    edit(tmp_path, 5, sign=True, **changes)  # A matching digest makes it valid.
+    edit(tmp_path, 5, sign=True, **changes)  # With a matching digest, the metadata is accepted.
     assert checkpoint.restore_arrays(tmp_path).step == 5
 
 

@@ -40,7 +40,7 @@ def test_goodput_counts_time_since_the_last_checkpoint_as_restart_time(clock, tm
     run(False, 10, ended)
     expected = {"start": 10, "input wait": 6, "steps": 30, "checkpoints": 4}
     assert seconds(tmp_path) == expected
-    clock[0] += 50  # time of lost steps, or of a pause after an intended end
+    clock[0] += 50  # lost by a crash, or between two commands
     line = run(True, 10, True)
     expected = {name: (1 + (name != "start")) * value for name, value in expected.items()}
     assert seconds(tmp_path) == expected | {"restarts": 10 if ended else 60}

@@ -18,7 +18,7 @@ METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_ro
 
 
 @pytest.mark.parametrize(("in_a_row", "scheduled"), [(0, 11), (2, 12)])
-def test_reporter_logs_the_rate_of_the_last_update_and_checks_only_valid_losses(
+def test_reporter_logs_the_learning_rate_of_the_last_update_and_checks_losses_of_taken_steps(
     tmp_path, monkeypatch, in_a_row, scheduled
 ):
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
@@ -51,7 +51,7 @@ def test_collapse_is_logged_once_each_time_it_begins(tmp_path, caplog, monkeypat
         metrics: Any = {**METRICS, "feature_std": spread}
         reporter.report(step, metrics, [])
     writer.close()
-    # Without the duplicates of two handlers.
+    # Two handlers record each line, so duplicates are dropped.
     lines = dict.fromkeys(record.getMessage() for record in caplog.records)
     assert [line[:17] for line in lines if "collapsed" in line] == [
         "step 2: collapsed",

@@ -35,9 +35,9 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir,
         assert sorted(final) == sorted(jax.tree_util.keystr(path) for path, _ in leaves)
         for path, leaf in leaves:
             expected = final[jax.tree_util.keystr(path)]
-            # Buffers are padded for eight devices.
+            # Arrays with a row per example are padded for eight devices.
             leaf = leaf[: len(expected)] if np.ndim(leaf) else leaf
-            # Another machine, or number of devices, rounds in another order.
+            # Another machine or number of devices adds in another order, with other rounding.
             atol = 1e-4 * max(1, np.abs(expected[np.isfinite(expected)]).max(initial=0))
             np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=atol, err_msg=str(path))
 

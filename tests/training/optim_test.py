@@ -11,7 +11,7 @@ from jaxssl.training.optim import effective_lr, optimiser
 
 pytestmark = pytest.mark.fast
 
-# See golden/README.md: fixed gradients, and the parameters after each step.
+# Fixed gradients, and the parameters after each step of public code (see golden/README.md).
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "optim.npz")
 NAMES = ("adam", "adamw", "larc", "lars", "sgd")
 each_name = pytest.mark.parametrize("name", NAMES)
@@ -208,7 +208,7 @@ TRAILS = {
 }
 
 
-# In float32 the sgd after passes zero at 3e-4, where the rounding of its start at 0.2 is left over.
+# In float32, SGD moves a parameter from 0.1 to -3e-4, where the rounding error of 0.1 is large.
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(np.float64, {"rtol": 1e-12}), (np.float32, {"rtol": 1e-5, "atol": 2e-8})],

@@ -72,7 +72,7 @@ def test_second_run_in_a_workdir_is_refused_until_the_first_has_ended(holder, tm
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_zombie_process_does_not_hold_the_lock_of_a_workdir(holder, tmp_path, monkeypatch):
-    times = itertools.count()  # of a run that is alive, so that waiting would end in a refusal
+    times = itertools.count()  # the owner file changes, as that of a live run does
     monkeypatch.setattr(run_lock, "_modified", lambda path: next(times))
     holder.send_signal(signal.SIGKILL)
     # The process ended, but was not reaped.

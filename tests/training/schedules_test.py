@@ -200,7 +200,7 @@ def test_learning_rate_matches_public_implementations(golden, name, peak, option
 
 
 @pytest.mark.parametrize(("name", "peak"), [("tcl_contrastive", 0.1), ("tcl_cross_entropy", 0.5)])
-def test_learning_rate_equals_that_of_tcl_delayed_by_one_epoch(name, peak):
+def test_learning_rate_delayed_by_one_epoch_equals_that_of_tcl(name, peak):
     # TCL sets epoch e's rate after epoch e: the first two epochs share the peak, and the schedule
     # never gets to its last value.
     golden = GOLDEN[f"{name}/lr_used_per_epoch"]
@@ -210,8 +210,8 @@ def test_learning_rate_equals_that_of_tcl_delayed_by_one_epoch(name, peak):
 
 
 def test_learning_rate_matches_dino_whose_warm_up_is_a_step_shorter():
-    # 2 epochs of 7 steps: DINO's line has its 14 points from step 0 to 13, the peak included, and
-    # its cosine begins with the peak again at step 14. Ours has the peak at step 14 only.
+    # In 2 epochs of 7 steps, DINO's linear warm-up reaches the peak at step 13, and its cosine
+    # begins with the peak again at step 14. The schedule of jaxssl has the peak at step 14 only.
     golden = GOLDEN["dino_cosine/lr_base1e-3_final1e-6_ep10_it7_warm2"]
     options = {"total_steps": 70, "end_factor": 1e-3}
     ours = values(learning_rate("cosine", 1e-3, warmup_steps=14, **options), 70)

@@ -35,7 +35,7 @@ RUNS = {
     "moco_v3": ("momentum", {"momentum": 0.9}, "info_nce", {}, 0),
     "xbm": ("siamese", {"queue_size": 20}, "nt_xent", {}, 0),
 }
-# The steps of whole_step_test.py have the other methods and losses on eight devices too.
+# whole_step_test.py tests steps of the other methods and losses on eight devices.
 LONG = set(RUNS) - {"auc_cl", "moco_v3"}
 STEPS, BATCH, NUM_EXAMPLES = 2, 8, 24  # Each further step multiplies rounding differences.
 
@@ -140,7 +140,7 @@ def test_training_step_compiles_once_and_donates_the_state(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for i in range(1, STEPS):
             state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
-        # No step is compiled again; the log does report another compilation.
+        # No later step is compiled. A new function shows that the log reports compilations.
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x + len(caplog.text) + 12345)(1.0)
         assert "Compiling" in caplog.text
@@ -272,8 +272,8 @@ def test_training_step_checks_each_array_for_finiteness_once(spoilt):
     text = step.lower(state, batch(0, bad=False)).compile().as_text()
     checked = state.params, state.params, state.opt_state, state.carried.batch_stats
     arrays = sum(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(checked))
-    # The loss and the embeddings count too. A check fused into the update of each array would be
-    # computed once for each pair of arrays.
+    # Loss and embeddings are checked too, hence the 2. A check fused into the update of each array
+    # would be computed once for each pair of arrays.
     assert 0 < text.count(" is-finite(") <= arrays + 2
 
 

@@ -61,7 +61,7 @@ def write_workdir(folder: Path) -> None:
         pass
 
 
-# Name -> function that writes it. A lock file is empty, so a full disk has room for it.
+# Kind of file -> function that writes one. A lock file is empty, so a full disk has room for it.
 WRITERS = {
     "file": lambda folder: file_io.write_text(folder / "config.json", LONG),
     "lock": write_lock,
