@@ -51,7 +51,7 @@ def make_contexts(
     """
     ours = kind.get(pretrained.inputs.kind)
     inputs = ours.fit_inputs(pretrained.inputs, splits.test)
-    # These programs are compiled once, for pretrained and untrained weights.
+    # Each encoding program is compiled once and serves pretrained and untrained weights.
     encode_program = view_program = make_encode(pretrained, inputs, layer)
     if getattr(inputs, "crop", 0.0):
         # Random views are not cropped again, because they already have the network's size.

@@ -50,7 +50,7 @@ def extract(
     # so that data sets of different sizes share compiled programs.
     block = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8)) * mesh.size
     features: np.ndarray | None = None
-    # This block is computed while the next one is read.
+    # The pending block is computed on the device while the host reads the next block.
     pending: tuple[int, Array] | None = None
 
     def fetch(start: int, result: Array) -> None:

@@ -300,7 +300,7 @@ def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
         features), and the Gram matrix of the rows.
     """
     share = (is_real / jnp.sum(is_real))[:, None]
-    one = x[jnp.argmax(is_real)]  # subtracted first, so that constant features become exactly 0
+    one = x[jnp.argmax(is_real)]  # subtracted before the mean, so constant features become 0
     mean = one + jnp.sum(share * (x - one[None]), axis=0)
     x = jnp.where(is_real[:, None] > 0, x - mean[None], 0)
     std = jnp.sqrt(jnp.sum(share * x**2, axis=0))

@@ -17,7 +17,7 @@ from jaxssl.training.output import file_io
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
 
-# Maps the index of a picture to the indices and cosines of other pictures.
+# Maps the index of a picture to the indices and cosines of its most similar pictures.
 Neighbours = dict[int, list[tuple[int, float]]]
 
 

@@ -187,7 +187,7 @@ class EvalContext(NamedTuple):
 
 
 class Images(NamedTuple):
-    """What fine-tuning takes from the context of a protocol."""
+    """The encoder, splits and devices that fine-tuning takes from an `EvalContext`."""
 
     encoder: "PretrainedEncoder"
     train: "Source"

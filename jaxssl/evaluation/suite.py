@@ -120,7 +120,7 @@ def read(path: str | Path) -> Suite:
 
 
 def table(suite: Suite, rows: Sequence[Row]) -> Table:
-    """Build a suite's table: one row per encoder, with a column per data set, the mean, the wins.
+    """Build a suite's table: one row per encoder; columns for data sets, their mean and the wins.
 
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
     count for every encoder.

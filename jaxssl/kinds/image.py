@@ -171,7 +171,7 @@ def array(source: Source, inputs: Inputs) -> np.ndarray | LazyArray:
 
 
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[Settings]) -> Crops:
-    """Return the random resized crops of the views, which the host can cut.
+    """Return the settings of the random resized crops of the views, which the host can cut.
 
     Recipes that crop in another way get the centre of the image.
 

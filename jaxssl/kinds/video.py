@@ -30,7 +30,7 @@ from jaxssl.models.encoder import find_channels
 RAW_SIZE = 16  # Frames are resized to this many pixels a side for raw features.
 FLOW = 2  # channels of optical flow, which cannot be shown as colours
 COPIES = 10  # crops of each clip in evaluation, see `augment.video.ten_crops`
-FRAMES = 4  # shown of a clip in a report
+FRAMES = 4  # number of frames of a clip that a report shows
 
 
 class VideoInputs(NamedTuple):

@@ -78,7 +78,7 @@ class Rows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
+    """Running sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
 
     Attributes:
         positive: log of the sum of e^l over the positives.

@@ -46,7 +46,7 @@ def corrected_softmax(
     temperature: Scalar,
     positive_prior: Scalar,
 ) -> Array:
-    """Compute the debiased loss [n] from the log of each anchor's sum over its negatives.
+    """Compute the debiased loss [n] from logits and the log of each anchor's sum over negatives.
 
     Args:
         logits: [n, m] similarity / temperature.

@@ -63,7 +63,7 @@ def fastclip_loss(
 def _direction(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
 ) -> tuple[Array, Array, Array]:
-    """Return the loss, the new log u, and the gradient of tau (log u) by tau, each [n]."""
+    """Return the loss, the new log u, and the gradient of tau * log u by tau, each [n]."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     logits = s - mean_where(s, pos)[:, None]
     logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]

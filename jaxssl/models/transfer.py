@@ -22,7 +22,7 @@ ADAPTED = ("qkv", "attention_out")  # linear layers of attention
 
 
 class Transfer(NamedTuple):
-    """Which modules are trained, and at which rates.
+    """Which modules of the networks are trained, and at which learning rates.
 
     The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
     and what follows the blocks. Without blocks, the number at the end of a module's name counts, so
@@ -202,7 +202,7 @@ class Adapted(NamedTuple):
 
 
 def merge_adapters(params: Collection) -> MutableCollection:
-    """Return a backbone's parameters without adapters, with their products A B in the kernels."""
+    """Return a backbone's parameters without adapters, whose products A B are added to kernels."""
     merged = {}
     for name, value in params.items():
         if name.startswith(ADAPTER):
@@ -228,7 +228,7 @@ def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollectio
 
 
 def _layers(net: Mapping[str, object]) -> dict[str, int]:
-    """Return the number of the layer of each module of a backbone, see `Transfer`."""
+    """Map each module of a backbone to the number of its layer, as defined in `Transfer`."""
     numbers = {name: int(n) for name in net if (n := name.rpartition("_")[2]).isdecimal()}
     blocks = {name: n + 1 for name, n in numbers.items() if name.startswith("Block_")}
     if not blocks:

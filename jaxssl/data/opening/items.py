@@ -257,7 +257,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         given = np.ones(len(values), bool)
-        if values.dtype.kind not in "biu":  # Of 10^8 integers, a list would take gigabytes.
+        if values.dtype.kind not in "biu":  # Lists of many integers would take gigabytes.
             given[:] = [not _is_missing(x) for x in values.tolist()]
         present = values[given]
         present = np.asarray(present.tolist()) if present.dtype == object else present

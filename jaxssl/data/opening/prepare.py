@@ -175,7 +175,7 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     except RuntimeError as error:
         if "write() failed" not in str(error):
             raise
-        raise OSError(str(error)) from error  # ArrayRecord raises this error for a full disk.
+        raise OSError(str(error)) from error  # ArrayRecord raises RuntimeError on a full disk.
 
 
 def _needs_tensorflow(name: str) -> str:
