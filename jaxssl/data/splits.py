@@ -186,7 +186,7 @@ class Source:
         if self.streamed or len(self) * math.prod(shape) > IN_MEMORY:
             return self.lazy_images(size, *settings)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
-            return self.lazy_images(size, *settings)[:]  # Only the images of this split are decoded.
+            return self.lazy_images(size, *settings)[:]  # decodes the images of this split only
 
         def decode(part: PreparedSplit) -> np.ndarray:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
