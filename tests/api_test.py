@@ -208,7 +208,7 @@ def test_data_without_a_test_split_are_split_by_the_settings_of_the_config(
         np.testing.assert_array_equal(part.images(8), images()[0][np.sort(expected)])
 
 
-def test_embed_returns_the_features_of_load_encoder_and_the_file_names(run, tmp_path):
+def test_embed_returns_the_file_names_and_the_features_that_load_encoder_gives(run, tmp_path):
     pixels, _ = images()
     apply, variables, preprocess = jaxssl.load_encoder(run.workdir)
     expected = np.asarray(apply(variables, preprocess(pixels)))

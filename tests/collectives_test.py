@@ -219,8 +219,8 @@ def step(name: str, sharding: str = "none", encoder: Encoder = ENCODER):
 
 
 NET, HEAD = WIDTHS, (HIDDEN,)
-# Communication of networks and loss, without the gradient. Views and small crops go through the
-# backbone one after the other, and through the heads together.
+# Communication of networks and loss, without the gradient of the parameters. Views and small crops
+# go through the backbone one after the other, and through the heads together.
 STEPS = {
     "siamese": normalised(*NET, *HEAD, times=2) + gathered(2),
     "multi-crop": normalised(*NET, times=4) + normalised(*HEAD, times=2) + gathered(2),

@@ -102,7 +102,7 @@ def test_completion_does_not_import_jax():
     ("words", "expected"),
     [
         (["jaxssl", "tra"], ["train"]),
-        # bash splits words at "=" and ":", and replaces the last part.
+        # bash splits words at "=" and ":", and replaces only the last part of a word.
         (["jaxssl", "train", "--config.loss.name", "=", "nt"], ["nt_xent"]),
         (["jaxssl", "train", "--config", "=", "decl", ":", "cif"], ["cifar10"]),
         (["jaxssl", "train", "--workdir", "=", "runs/"], []),  # bash itself completes files

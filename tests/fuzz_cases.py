@@ -36,7 +36,7 @@ FORBIDDEN += ("subprocess.Popen", "pickle.find_class", "socket.connect", "ctypes
 CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod")
 CHANGES += ("os.truncate", "shutil.rmtree", "shutil.move", "shutil.copyfile")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Parts of paths that Python, JAX and Matplotlib write in any test.
+# Parts of paths to which Python, JAX and Matplotlib may write in any test.
 OWN = ("/__pycache__/", "/.cache/jax/", "/dev/null", f"{tempfile.gettempdir()}/matplotlib")
 
 _watch: dict = {"below": None, "seen": []}

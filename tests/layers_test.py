@@ -168,7 +168,7 @@ print([name for name in heavy if name in sys.modules])
     [p for p in FILES if layer(p) != "kinds"],
     ids=lambda p: str(p.relative_to(PACKAGE)),
 )
-def test_no_file_compares_the_name_of_a_kind_of_examples(path):
+def test_no_file_outside_kinds_compares_a_value_with_the_name_of_a_kind_of_examples(path):
     kinds = {p.stem for p in (PACKAGE / "kinds").glob("[!_]*.py")}
     nodes = [
         node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Compare)

@@ -180,7 +180,7 @@ def test_snow_corruption_whitens_the_image_and_adds_flakes(photos):
     white = np.maximum(images, 1.5 * light[..., None] + 0.5)
     for severity, share in zip(ops.SEVERITIES, kept, strict=True):
         flakes = apply("snow", photos, severity)[0] / 255 - share * images - (1 - share) * white
-        free = white < 0.9  # flakes only brighten unclipped pixels
+        free = white < 0.9  # brighter pixels are clipped, which hides flakes
         assert flakes[free].min() > -1e-5
         assert flakes[free].max() > 0.2
 

@@ -258,7 +258,7 @@ def test_views_and_small_crops_use_their_configured_recipes():
     np.testing.assert_allclose(actual["crops"], 1)
 
 
-# Settings of every recipe that enable the operations that are off by default.
+# Settings of each image recipe. Some enable operations that are off by default.
 SETTINGS = {
     "clip": [{}],
     "digits": [{}],

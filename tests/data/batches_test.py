@@ -349,7 +349,7 @@ def test_resuming_logs_a_warning_if_images_are_no_longer_cropped_on_the_host(mak
     logger.addHandler(caplog.handler)
     try:
         cached.set_state(cached.get_state())
-        cached.set_state({"next_index": 3})  # a position as older versions stored it
+        cached.set_state({"next_index": 3})  # a position as older versions of jaxssl stored it
         assert not caplog.records
         cached.set_state(streamed.get_state())
     finally:

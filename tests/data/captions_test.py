@@ -158,7 +158,7 @@ def test_slice_of_a_split_has_matching_captions(opened_as, small):
     np.testing.assert_array_equal(small.take(np.array([1])).texts, small.texts[[1]])
 
 
-def test_data_labels_replaces_the_caption_table_of_the_folder(opened_as, tmp_path):
+def test_table_named_by_data_labels_replaces_the_caption_table_of_the_folder(opened_as, tmp_path):
     root, table = tmp_path / "pictures", tmp_path / "mine.csv"
     unpack(root, {**CONTENT, "captions.csv": b"image,caption\nb/9.png,the folder's own\n"})
     assert files_of(opened_as(root)) == ["b/9.png"]

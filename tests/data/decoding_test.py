@@ -204,7 +204,7 @@ def test_png_with_a_changed_byte_is_rejected():
     for place in range(8, len(whole)):
         data = bytearray(whole)
         data[place] ^= 1
-        with pytest.raises((OSError, SyntaxError, ValueError)):  # Pillow raises some of these.
+        with pytest.raises((OSError, SyntaxError, ValueError)):  # The error depends on the byte.
             open_picture(bytes(data), 3)
 
 

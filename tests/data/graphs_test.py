@@ -134,7 +134,7 @@ def test_graph_batch_capacity_grows_for_larger_batches(monkeypatch):
         assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes)
 
 
-def test_example_graph_input_is_one_row_of_two_graphs():
+def test_example_input_of_the_graph_reader_is_one_row_of_two_graphs():
     actual = reader_of(4).example
     assert_same(unpacked(actual["input"]), GRAPHS[:2])
     assert actual["index"].tolist() == [0, 1] and actual["input"]["size"].shape == (1, 2)

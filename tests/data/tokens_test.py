@@ -16,8 +16,8 @@ from jaxssl.training.dry_run import dry_run
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
 
-# Ids between start and end that the released tokenizer of CLIP gives (openai/CLIP at d05afc4), and
-# the first two also the documentation of instant-clip-tokenizer.
+# Token ids, without start and end, from the released tokenizer of CLIP (openai/CLIP at d05afc4).
+# The documentation of instant-clip-tokenizer has the same ids for the first two texts.
 PUBLISHED = {
     "A person riding a motorcycle": [320, 2533, 6765, 320, 10297],
     "Hi there": [1883, 997],
@@ -50,7 +50,7 @@ def test_tokenizing_a_batch_equals_tokenizing_each_text():
     alone = [tokens.tokenize([text], 12)[0] for text in PUBLISHED]
     np.testing.assert_array_equal(actual, alone)
     assert actual.max() == tokens.END == tokens.VOCABULARY - 1
-    # The network takes the features at the position of the largest token id.
+    # The text network takes the features at the position of the largest token id.
     assert (actual.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
 
 

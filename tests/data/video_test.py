@@ -114,7 +114,7 @@ def test_playlist_is_rejected_as_video(tmp_path):
     [
         (lambda: b"", NO_VIDEO),
         (lambda: b"text" * 50, NO_VIDEO),
-        (lambda: video()[:-400], NO_VIDEO),  # the index at the end is cut off
+        (lambda: video()[:-400], NO_VIDEO),  # without the index at the end of the file
         (lambda: video("mpegts"), NO_VIDEO),
         (sound, "has no pictures, only sound or data"),
         (lambda: video("avi", pictures=()), "has no frames that can be decoded"),

@@ -151,7 +151,7 @@ def test_corrupted_set_without_one_severity_is_refused_and_existing_ones_listed(
         open_set(tmp_path, name)
 
 
-def test_missing_corrupted_sets_and_wrong_classes_are_refused(folder, tmp_path):
+def test_missing_corrupted_sets_and_test_sets_of_other_classes_are_refused(folder, tmp_path):
     for name in ("ImageNet-C", "cifar10_corrupted"):
         with pytest.raises(ValueError, match=f"{name} lacks .*; it holds nothing; put the whole"):
             open_set(tmp_path, name)

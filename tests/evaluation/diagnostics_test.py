@@ -81,7 +81,7 @@ def test_lidar_refuses_too_few_views_or_images(shape, delta):
         collapse.lidar(np.zeros(shape), delta=delta)
 
 
-def test_diagnostics_feature_std_equals_the_metric_of_training():
+def test_feature_std_of_diagnostics_equals_the_training_metric_of_that_name():
     features = gaussian(50, 6) + 1
     expected = collapse.embedding_metrics(features[None])["feature_std"]
     assert collapse.feature_std(features) == pytest.approx(float(expected), rel=1e-5)

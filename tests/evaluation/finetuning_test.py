@@ -172,7 +172,7 @@ def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen,
     assert not same(classifiers[0].head, classifiers[1].head)
 
 
-def test_reported_loss_is_the_mean_over_the_epoch_and_the_seed_orders_batches(
+def test_fine_tuning_reports_the_mean_loss_of_an_epoch_and_the_seed_orders_batches(
     train, mesh, monkeypatch
 ):
     """The loss of a step is its number, and an epoch has three steps."""
@@ -376,7 +376,7 @@ def test_linear_probe_on_random_crops_does_not_change_the_encoder(
     preset, data_dir, mesh, monkeypatch
 ):
     settings = linear.PRESETS[preset]
-    # An epoch has one step. The milestones must lie before the end of training.
+    # An epoch has one step. The learning rate's milestones must lie before the end of training.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))
     monkeypatch.setitem(linear.PRESETS, preset, {**settings, "training": training})
     encoder, train, test = tiny_encoder(), digits(data_dir, 40), digits(data_dir, 30, "test")

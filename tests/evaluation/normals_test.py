@@ -93,13 +93,13 @@ def test_dilated_feature_maps_contain_those_of_the_strided_network(settings):
     maps = net.clone(maps=True).apply(variables, x, train=False)
     stride = 8 if "stem" in settings else 2
     assert maps.shape[1:3] == (64 // stride, 96 // stride)
-    # Two strides of 2 are left out, so every fourth point is a point of the strided network.
+    # Without two strides of 2, every fourth point of the maps is a point of the strided network.
     expected = net.apply(variables, x, train=False)
     np.testing.assert_allclose(maps[:, ::4, ::4].mean(axis=(1, 2)), expected, atol=1e-5)
 
 
 @pytest.mark.fast
-def test_pyramid_pooling_averages_the_cells_of_adaptive_pooling():
+def test_pyramid_pooling_averages_over_the_same_cells_as_adaptive_pooling():
     for side in (2, 6, 7, 16):
         for cells in (1, 2, 3, 6):
             weights = dense_head._cell_weights(side, cells)

@@ -143,7 +143,7 @@ def whole():
         (range(40), range(10)),
     ],
 )
-def test_svm_uses_an_example_that_is_in_both_splits_once(train, test):
+def test_svm_uses_an_example_only_once_if_it_is_in_both_splits(train, test):
     x, y, expected = whole()
     of = [x[list(train)], y[list(train)], x[list(test)], y[list(test)]]
     context = EvalContext(Features(*of), split_of(train), split_of(test))

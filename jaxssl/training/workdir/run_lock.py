@@ -20,7 +20,7 @@ NAME = "lock"  # file that the operating system locks while a run holds the work
 OWNER = "lock.owner"  # file with the run's process and host, touched while the run is alive
 HEARTBEAT = 10.0  # seconds between two touches of the owner file
 # A run on another host counts as dead after so many seconds without a touch. Caches of shared file
-# systems may show a new time only after a minute.
+# systems may show a touch only after a minute.
 LEASE = 100.0
 PATIENCE = 1.0  # seconds to wait until a run that is starting has written its owner file
 
