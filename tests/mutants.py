@@ -123,7 +123,7 @@ def choose_tests(data: CoverageData, seconds: dict[str, float], path: Path, line
 
     kinds = (ast.stmt, ast.ExceptHandler)
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
-    # Enclosing nodes, outermost first.
+    # AST nodes that contain the line, outermost first.
     around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or line)]
     spans = [(1, max(contexts, default=1)), *((n.lineno, n.end_lineno or line) for n in around)]
     body = getattr(around[-1], "body", None)

@@ -209,7 +209,7 @@ def test_failed_benchmark_piece_is_reported_and_repeated(call, capsys):
     assert result["failed"]["run/a-b1-s0"]["reason"] == "error: no such thing"
     assert "failed run/a-b1-s0: error: no such thing" in capsys.readouterr().out
     result = call([piece, *runs_of("c-b1-s0")])
-    # The failed piece comes last.
+    # A piece that failed is measured again after the new ones.
     assert list(result["figures"]) == [f"run/{name}-b1-s0" for name in "bca"]
     assert not result["failed"]
 

@@ -19,7 +19,7 @@ from jaxssl.training import config as config_lib
 pytestmark = pytest.mark.fast
 
 RECORD = Path(__file__).parent / "golden" / "settings.json"
-# The golden file stores other configs as differences from this config.
+# Config from which the golden file stores the differences of all others.
 BASE = "digits"
 
 

@@ -454,7 +454,7 @@ def test_two_array_loss_with_labels_on_eight_devices_averages_anchors_with_a_pos
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", EXPORTED)
-def test_two_array_loss_traces_to_the_same_program_as_the_mean_over_anchors(name):
+def test_two_array_loss_traces_to_the_same_program_as_the_mean_loss_of_its_pairs(name):
     z, on_arrays = list(jnp.asarray(embeddings())), getattr(losses, name)
     extra = inputs(pair_views(z), NEEDS.get(name, ()))
 

@@ -211,7 +211,7 @@ def test_learn_option_selects_the_trained_hyper_parameters():
     np.testing.assert_allclose(made("clip")[1]["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
 
 
-def test_isogclr_temperatures_start_at_the_argument_and_stop_at_their_bounds():
+def test_isogclr_temperatures_start_at_the_given_value_and_stop_at_their_bounds():
     limits = {"temperature_min": 0.08, "temperature_max": 0.12, "temperature_lr": 10.0}
     settings = {"individual_temperature": True, "temperature": 0.11, "rho": 0.0}
     objective, params, memory = made("sogclr", 8, **settings, **limits)

@@ -159,7 +159,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     hosts[1].wait(timeout=240)
     assert hosts[1].returncode == -signal.SIGKILL, hosts[1].communicate()[0]
     assert hosts[0].poll() is None, hosts[0].communicate()[0]
-    hosts[0].kill()  # Launchers do this; process 0 would otherwise end a while after process 1.
+    hosts[0].kill()  # Launchers kill the others too; otherwise process 0 would end a while later.
     for host in hosts:
         host.communicate()
     assert checkpoint.steps(two) == [SAVED]

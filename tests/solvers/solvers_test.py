@@ -246,7 +246,7 @@ def test_pgd_default_step_size_is_at_most_one_over_lambda_max():
         for excluded_rows in (ONE, TWO):
             one = wide(pgd, kernel, POSITIVE, excluded_rows, num_steps=1, accelerated=False).alpha
             for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
-                step = one[i, free[0]] / 2  # The first step from 0 moves by 2 eta.
+                step = one[i, free[0]] / 2  # The first step from alpha = 0 is 2 step sizes.
                 largest = np.linalg.eigvalsh(delta)[-1]
                 assert 0.4 < step * largest <= 1
 

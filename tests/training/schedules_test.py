@@ -183,7 +183,7 @@ def test_cosine_spec_matches_public_implementations(name):
     ("golden", "name", "peak", "options"),
     [
         ("mocov3/lr0p6_warm4_ep20", "cosine", 0.6, {"warmup_steps": 8}),
-        # The warm-up of 5 steps counts from 1 and reaches the peak at the sixth step.
+        # MMCL's warm-up of 5 steps begins at a sixth of the peak, which the sixth step reaches.
         (
             "mmcl_warmup_anneal/lr1p2_warm0p1_T50",
             "cosine",

@@ -188,7 +188,7 @@ def nnclr(x):
         neighbour = rows[jnp.argmax(unit(k) @ rows.T, axis=1)]
         value += losses.info_nce(neighbour, q, temperature=0.1, scale_by_temperature=False) / 2
     place = (x.memory["next"] + jnp.arange(BATCH)) % len(rows)
-    # The memory keeps the keys of view 1, which the last pairing of a step uses.
+    # NNCLR stores the keys of view 1, which its last pairing of two views uses.
     memory = {"rows": rows.at[place].set(unit(x.k[1])), "next": (place[-1] + 1) % len(rows)}
     return value, memory
 
