@@ -50,7 +50,12 @@ TESTS = {
     "losses": ("losses", "settings_test.py"),
     "models": ("models", "pretrained"),
     "methods": ("methods", "training/whole_step_test.py", "settings_test.py"),
-    "evaluation": ("evaluation", "settings_test.py"),
+    "evaluation": (
+        "evaluation",
+        "augment/corruptions_test.py",
+        "training/online_metrics_test.py",
+        "settings_test.py",
+    ),
     "training": (
         "training",
         *(f"{name}_test.py" for name in ("api", "cli", "cluster", "collectives", "plugins")),

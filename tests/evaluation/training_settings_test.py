@@ -14,6 +14,8 @@ pytestmark = pytest.mark.fast
     [
         ({"schedule": "step", "milestones": (1, 2.5)}, [3.0] * 4 + [0.3] * 6 + [0.03] * 2),
         ({"schedule": "constant", "warmup": 1.5}, [0, 0.5, 1, 1.5, 2, 2.5] + [3.0] * 6),
+        # A warm-up that is longer than the training ends with its last step.
+        ({"schedule": "constant", "warmup": 9}, 3 / 11 * np.arange(12)),
     ],
 )
 def test_fine_tuning_rate_falls_at_milestones_and_rises_in_the_warmup(settings, expected):
