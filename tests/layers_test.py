@@ -136,7 +136,7 @@ def test_modules_of_a_folder_have_no_circular_imports(folder):
 
 
 @pytest.mark.fast
-def test_only_collectives_and_distributed_communicate_between_devices():
+def test_only_the_modules_collectives_and_distributed_communicate_between_devices():
     words = {"psum", "pmean", "all_gather", "ppermute", "axis_index", "all_to_all", "shard_map"}
     for path in FILES:
         if layer(path) not in ("collectives", "distributed"):

@@ -286,7 +286,7 @@ def _blur_weights(n: int, kernel: int, sigma: Array) -> Array:
         gaussian = jnp.exp(-0.5 * (distance.astype(jnp.float32) / sigma) ** 2)
         return jnp.where(exists & (jnp.abs(distance) <= kernel // 2), gaussian, 0)
 
-    # Each weight sums the pixel and its reflections at both borders. The border pixels themselves
-    # are not reflected.
+    # A pixel's weight is the sum of the kernel at the pixel and at the reflections of the pixel at
+    # both borders. Border pixels are not repeated.
     weights = weight(i - j) + weight(i + j, j > 0) + weight(2 * (n - 1) - i - j, j < n - 1)
     return weights / jnp.sum(weights, axis=1, keepdims=True)

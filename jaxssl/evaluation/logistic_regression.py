@@ -132,7 +132,7 @@ def fit_probe(
     held_out = stratified(subset_labels, validation, seed=seed)
     if not len(held_out):
         raise ValueError(
-            f"{validation:.0%} of every class is less than one image to choose C on: a class needs "
+            f"{validation:.0%} of every class rounds to no image to choose C on; some class needs "
             f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
         )
     used = np.zeros(len(subset.x), np.float32)

@@ -132,7 +132,7 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
 
 
 def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:
-    """List an entry for every array of a network's variables.
+    """List path, public name and layout of every array of a network's variables.
 
     Args:
         net: the network.

@@ -66,7 +66,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _measure(path: np.ndarray) -> Ends:
-    """Measure end points and largest steps of the paths [runs, steps, 2] of one method."""
+    """Measure the end point and the largest step of each run's path, of [runs, steps, 2]."""
     steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
     return Ends(path[:, -100:].mean(axis=1), steps)
 

@@ -182,7 +182,7 @@ def _has_convolution(setup: Setup, example: Batch) -> bool:
 def make_encoder(
     method: Method, inputs: Any
 ) -> Callable[[tuple[Collection, Carried], Images], Array]:
-    """Return the jitted ``((params, carried), uint8 images) -> backbone features`` of a run."""
+    """Return a run's jitted function from parameters, carried arrays and images to features."""
 
     def encode(variables: tuple[Collection, Carried], images: Images) -> Array:
         return method.features(*variables, inputs.prepare(images))

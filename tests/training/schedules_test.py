@@ -200,7 +200,7 @@ def test_learning_rate_matches_public_implementations(golden, name, peak, option
 
 
 @pytest.mark.parametrize(("name", "peak"), [("tcl_contrastive", 0.1), ("tcl_cross_entropy", 0.5)])
-def test_learning_rate_delayed_by_one_epoch_equals_that_of_tcl(name, peak):
+def test_learning_rate_delayed_by_one_epoch_equals_that_of_the_code_of_tcl(name, peak):
     # TCL sets epoch e's rate after epoch e: the first two epochs share the peak, and the schedule
     # never gets to its last value.
     golden = GOLDEN[f"{name}/lr_used_per_epoch"]

@@ -339,7 +339,7 @@ def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
     names = tuple(sorted({name for part in examples for name in part.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
     for part in examples:
-        # The label -1 of unlabelled examples selects the last entry of the table.
+        # The label -1 of unlabelled examples selects the last entry, so that it stays -1.
         table = np.array([*map(position.get, part.class_names), UNLABELLED], np.int32)
         labels = table[part.labels]
         records = _Records(part.records.images, labels)

@@ -72,7 +72,7 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the owner's process and host in words."""
+        """Return the process and host that own the lease, in words."""
         return f"process {self.pid} on {self.host.partition('?')[0]}"
 
     def is_dead(self) -> bool:
