@@ -58,10 +58,19 @@ TESTS = {
     ),
     "training": (
         "training",
-        *(f"{name}_test.py" for name in ("api", "cli", "cluster", "collectives", "plugins")),
-        *("processes_test.py", "settings_test.py", "methods"),
-        *(f"evaluation/{name}_test.py" for name in ("diagnostics", "gallery", "protocols")),
-        *("pretrained/foreign_runs_test.py", "report/foreign_files_test.py"),
+        "methods",
+        "api_test.py",
+        "cli_test.py",
+        "cluster_test.py",
+        "collectives_test.py",
+        "plugins_test.py",
+        "processes_test.py",
+        "settings_test.py",
+        "evaluation/diagnostics_test.py",
+        "evaluation/gallery_test.py",
+        "evaluation/protocols_test.py",
+        "pretrained/foreign_runs_test.py",
+        "report/foreign_files_test.py",
     ),
 }
 # Modules that are imported once, not for each defect, after conftest.py has configured JAX.

@@ -45,9 +45,7 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
 
     def sent(name: str) -> Counter[Collective]:
         actual: Counter[Collective] = Counter()
-        for line in parts[name]:
-            if not (match := LINE.match(line)):
-                continue
+        for match in filter(None, map(LINE.match, parts[name])):
             # An asynchronous operation counts at its end ("-done"), where its result has a shape.
             shape, operation = match[1], match[2].removesuffix("-done")
             if operation in COLLECTIVES:
@@ -55,9 +53,9 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
                 actual[operation, tuple(size * whole for size in sizes(shape))] += 1
             if operation not in CALLERS:
                 continue
-            called = [part for group in CALLED.findall(line) for part in group.split(", %")]
+            called = [part for group in CALLED.findall(match.string) for part in group.split(", %")]
             inner = [sent(part) for part in called if part in parts]
-            trips = TRIPS.search(line)
+            trips = TRIPS.search(match.string)
             for key, count in sum(inner, Counter[Collective]()).items():
                 if operation in ("while", "conditional") and not trips:
                     raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from jax import numpy as jnp
 from settings_test import flat
 
@@ -320,6 +321,14 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     # The step of 4096 images is compiled, but only two images on each of 8 devices are encoded.
     assert "of 16 examples" in lines["one"]
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
+
+
+@pytest.mark.parametrize("name", sorted(dry_run.COMMON.keys() - {"digits", "imagenet100"}))
+def test_random_images_of_a_dry_run_have_shape_and_classes_of_the_data_set(name, tmp_path):
+    features = tfds.builder(name, data_dir=tmp_path).info.features
+    expected = features["image"].shape, features["label"].num_classes
+    train = open_training_split(config_lib.load("digits", [("data.name", name)]))
+    assert (train.shape, train.num_classes) == expected
 
 
 SMALL = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]

@@ -1,5 +1,6 @@
 """Configs: overrides, presets and error messages."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jaxssl.training import build
 from jaxssl.training import config as config_lib
 from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.config.values import MOST_PIXELS
+from jaxssl.training.workdir import opening
 
 pytestmark = pytest.mark.fast
 
@@ -272,6 +274,22 @@ def test_config_json_without_the_config_of_a_run_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match="config.json is not the config of a run .*; choose anothe"):
         config_lib.read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        (["epochs=150"], " --extend_to 150"),
+        (["epochs=50"], ""),
+        (["seed=1"], ""),
+        (["epochs=150", "seed=1"], ""),
+        (["epochs=150", "total_steps=500"], ""),
+    ],
+)
+def test_error_about_another_config_names_the_command_that_goes_on(tmp_path, changes, flag):
+    (tmp_path / "config.json").write_text(json.dumps(load().to_dict()))
+    with pytest.raises(UserError, match=rf": jaxssl train --resume {tmp_path}{flag}$"):
+        opening.check_same_config(load(*changes), tmp_path)
 
 
 def test_differences_between_two_configs_are_listed_by_key():

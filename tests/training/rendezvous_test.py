@@ -58,6 +58,19 @@ def test_all_processes_continue_once_all_have_started(port, host):
     socket.create_server(("127.0.0.1", port)).close()
 
 
+def test_first_process_listens_on_the_address_that_jax_is_told_and_others_connect(
+    port, monkeypatch
+):
+    for name in ("JOIN", "INTRODUCTION"):
+        monkeypatch.setattr(rendezvous, name, 1.0)
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", f"127.0.0.1:{port}")
+    public = "192.0.2.1:1"  # as behind NAT: no process can listen there
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(rendezvous.meet, public, None, 2, 0)
+        rendezvous.meet(f"127.0.0.1:{port}", public, 2, 1)
+        first.result()
+
+
 @pytest.mark.parametrize(
     ("processes", "message", "kind"),
     [

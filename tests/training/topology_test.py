@@ -50,6 +50,12 @@ def test_pod_name_is_parsed_into_its_topology(monkeypatch, name, shape):
 
 
 @fast
+def test_memory_of_gpus_is_that_of_their_data_sheets():
+    gigabytes = {"h100-64": 80, "h200:2x4": 141, "v5e-8": 0, "cpu:8": 0}  # XLA knows the others
+    assert {pod: topology.memory(pod) / 1e9 for pod in gigabytes} == gigabytes
+
+
+@fast
 @pytest.mark.parametrize("number", [1, 8])
 def test_pod_of_cpu_devices_has_as_many_as_there_are(number):
     assert topology.describe(f"cpu:{number}").size == number
