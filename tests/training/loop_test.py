@@ -117,12 +117,13 @@ def test_interrupted_run_resumes_bit_for_bit_even_if_the_clock_was_set_back(
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
 
-def test_collapse_is_measured_on_all_views_and_speed_excludes_checkpoint_time(
+def test_metrics_see_all_views_are_synced_before_checkpoints_and_exclude_their_time(
     tiny, tmp_path, monkeypatch
 ):
     """The clock of the training speed starts again after each checkpoint."""
     events, shapes = [], set()
     save, restart = checkpoint.Manager.save, MetricsReporter.restart_clock
+    sync = metrics_writer.MetricsWriter.sync
     measure = collapse.embedding_metrics
 
     def record(name, method):
@@ -132,18 +133,23 @@ def test_collapse_is_measured_on_all_views_and_speed_excludes_checkpoint_time(
 
         return recorded
 
+    def recorded_sync(self):
+        events.append("sync")
+        sync(self)
+
     def recorded_measure(embeddings):
         shapes.add(embeddings.shape)
         return measure(embeddings)
 
     monkeypatch.setattr(checkpoint.Manager, "save", record("save", save))
     monkeypatch.setattr(MetricsReporter, "restart_clock", record("restart", restart))
+    monkeypatch.setattr(metrics_writer.MetricsWriter, "sync", recorded_sync)
     monkeypatch.setattr(collapse, "embedding_metrics", recorded_measure)
     pretrain.train(tiny(), tmp_path)
     assert shapes == {(2, 16, 6)}
     for step in (SAVED, STEPS):
-        after = events[events.index(("save", step)) + 1 :]
-        assert after[:1] == [("restart", step)]
+        at = events.index(("save", step))
+        assert events[at - 1 : at + 2] == ["sync", ("save", step), ("restart", step)]
 
 
 def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
