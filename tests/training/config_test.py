@@ -88,6 +88,13 @@ def test_warm_up_is_shortened_to_a_tenth_of_fewer_epochs(overrides, expected):
     assert load(*overrides).schedule.warmup_epochs == expected
 
 
+def test_epochs_do_not_shorten_the_warm_up_of_a_config_with_total_steps():
+    settings = config_lib.read(DIGITS)
+    settings.total_steps = 500
+    settings = config_lib.complete(settings, [("epochs", "5")])
+    assert settings.schedule.warmup_epochs == 5.0
+
+
 def test_second_view_and_crops_groups_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
