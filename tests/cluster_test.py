@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from jax._src.clusters import cloud_tpu_cluster
+from process_cases import free_port
 from tiny import short
 
 from jaxssl import components
@@ -149,8 +149,7 @@ time.sleep(60 if abort else 20)
     [("kill", 1), ("abort", -signal.SIGABRT)],  # Process 0 is killed, or process 1 aborts itself.
 )
 def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     hosts = [
         subprocess.Popen(

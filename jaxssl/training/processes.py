@@ -35,6 +35,7 @@ INTERVAL = 1.0  # seconds between two looks at the other processes
 LIMIT = 20.0  # A process counts as lost after this many seconds without a sign of life.
 # The first process ends later than the others, because JAX aborts them when its store is gone.
 GRACE = 4.0
+AGAIN = f"{rendezvous.AGAIN}, and they resume at the last checkpoint"
 KEY, ALIVE, ENDED = "jaxssl/", "jaxssl/alive/", "jaxssl/ended/"
 
 
@@ -210,8 +211,7 @@ class Peers:
                 if self._silent[other] > LIMIT / INTERVAL:
                     self._end(
                         f"process {other} of this run gives no sign of life: it has ended, was "
-                        "suspended, or cannot be reached; start all processes again, and they "
-                        "resume at the last checkpoint"
+                        f"suspended, or cannot be reached; {AGAIN}"
                     )
 
     def _read(self) -> dict[str, str]:
@@ -253,10 +253,7 @@ def _explain_abort(coordinator: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=GRACE).close()
         except OSError:
-            show_error(
-                "error: process 0 of this run has ended, or cannot be reached; start all processes "
-                "again, and they resume at the last checkpoint"
-            )
+            show_error(f"error: process 0 of this run has ended, or cannot be reached; {AGAIN}")
             os._exit(1)
 
     global _on_abort  # The global keeps Python from freeing the C callback.

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from graph_cases import random_graphs
+from process_cases import free_port
 from tiny import DIGITS, SAVED, SETTINGS
 from workdir_cases import acting, metric_lines
 from xla_flags import DEVICES, QUICK_FLAGS
@@ -74,9 +74,7 @@ def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
 
 def start(*arguments: str, number: int = 2) -> list[subprocess.Popen]:
     """Start processes of `main`, with four devices in all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     environment["XLA_FLAGS"] = f"{DEVICES}={4 // number} {QUICK_FLAGS}"
     command = [sys.executable, __file__, address, str(number)]

@@ -19,7 +19,7 @@ from workdir_cases import assert_same_arrays, metric_lines
 from jaxssl.training.workdir import checkpoint
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("JAXSSL_KILLS", "4"))
+KILLS = int(os.environ.get("JAXSSL_KILLS", "5"))
 STEPS, TIMEOUT = 60, 300  # number of steps, timeout in seconds
 CONFIG = {
     **TINY,
@@ -100,7 +100,7 @@ def assert_equal(one: Path, other: Path) -> None:
 
 @pytest.mark.long
 def test_repeatedly_killed_run_ends_with_the_same_bits_as_an_uninterrupted_run(tmp_path):
-    """Four kills by default; JAXSSL_KILLS=30 strikes thirty times."""
+    """Five kills by default; JAXSSL_KILLS=30 strikes thirty times."""
     rng, whole, run = random.Random(1), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     run.mkdir()

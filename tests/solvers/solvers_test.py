@@ -360,23 +360,26 @@ def test_solvers_accept_lists():
 
 def test_solvers_reject_invalid_arguments():
     kernel = jnp.eye(M)
-    for call, word in (
+    for call, beginning in (
         (lambda: svm_dual_pgd(kernel[:3], POSITIVE, ONE), "kernel"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE[:3]), "excluded"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK[:, :3]), "excluded"),
         (lambda: svm_dual_pgd(kernel, 1.0 * POSITIVE, ONE), "positive"),
-        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=0), "num_steps"),
-        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "step"),
-        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "step"),
-        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "C"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=0), "solver setting num_steps"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "the solver's step"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "solver setting step"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "solver setting C"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones((M, 2))), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, MASK), "excluded"),
-        (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "check_every"),
-        (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "regularization"),
+        (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "solver setting check_every"),
+        (
+            lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0),
+            "solver setting regularization",
+        ),
     ):
-        with pytest.raises(ValueError, match=f"{word} must "):
+        with pytest.raises(ValueError, match=f"^{beginning} must "):
             jax.eval_shape(call)
 
 

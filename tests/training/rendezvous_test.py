@@ -5,16 +5,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from process_cases import free_port
 
 from jaxssl.errors import LostProcess, UserError
 from jaxssl.training import rendezvous
 
 pytestmark = pytest.mark.fast
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture

@@ -52,7 +52,8 @@ def test_checkpoints_written_by_the_same_run_are_accepted(workdir, settings):
 def test_renamed_checkpoint_is_not_evaluated(workdir, settings):
     folder = workdir / "checkpoints"
     os.rename(folder / "12", folder / "20")
-    with pytest.raises(UserError, match="20 is damaged .*: the checkpoint was written at step 12"):
+    message = "20 is damaged or incomplete: the checkpoint was written at step 12"
+    with pytest.raises(UserError, match=message):
         checkpoint.restore_arrays(workdir, 20)
     assert checkpoint.restore_arrays(workdir).step == 7
     with pytest.raises(UserError, match="20 was written at step 12; move it away, or choose"):
