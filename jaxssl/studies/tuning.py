@@ -22,11 +22,25 @@ SPLITS = {
     "paper": ("train[:90%]", "train[90%:]", 100),
 }
 CLAIMS = read_claims("tuning")
+OF_TRAINING = "_training"  # ends the name of a method whose training settings are compared
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # temperatures for methods with a second constant
 GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 QUEUES = (1024, 4096)
+# Changes of the training, one at a time, with the papers' values among them.
+TRAINING: list[Cell] = [
+    {},
+    {"optim.lr": 1e-3},
+    {"optim.lr": 4e-3},
+    {"optim.name": "adam"},
+    {"optim.weight_decay": 1e-2},
+    {"schedule.name": "constant", "schedule.warmup_epochs": 0.0},
+    {"schedule.warmup_epochs": 3.0},
+    {"head.proj_hidden_dim": 1024},
+    {"head.proj_layers": 3},
+    {"head.proj_output_dim": 512},
+]
 # Twelve candidates for each method: the settings that its paper tunes or leaves open, around the
 # published values.
 CANDIDATES: dict[str, list[Cell]] = {
@@ -93,6 +107,16 @@ CANDIDATES: dict[str, list[Cell]] = {
     "lejepa": combinations(
         {"loss.weight": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)}
     ),
+    f"auc_cl{OF_TRAINING}": [
+        *TRAINING,
+        {"loss.negative_weight": {"schedule": "cosine", "start": 256.0, "end": 16.0}},
+        {"loss.learn": ()},
+    ],
+    f"simclr_tuned{OF_TRAINING}": [
+        *TRAINING,
+        {"loss.temperature": {"schedule": "cosine", "start": 0.2, "end": 0.05}},
+        {"loss.learn": ("temperature",)},
+    ],
 }
 
 
@@ -108,7 +132,7 @@ def run(setting: Setting) -> Findings:
     }
     cells = {
         (method, _describe(candidate)): {
-            **METHODS[method],
+            **METHODS[method.removesuffix(OF_TRAINING)],
             **candidate,
             **common,
         }
@@ -134,8 +158,8 @@ def _table(method: str, results: Results) -> Table:
 
 
 def _describe(candidate: Cell) -> str:
-    names = {key.rpartition(".")[2]: value for key, value in candidate.items()}
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in names.items()
-    )
+    texts = []
+    for key, value in candidate.items():
+        name = key.removesuffix(".name").rpartition(".")[2]
+        texts.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(texts) or "no change"
