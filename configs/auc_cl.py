@@ -38,8 +38,7 @@ IMAGENET = {
     "data": {"name": "imagenet2012", "test_split": "validation"},
     "batch_size": 256,
     "epochs": 400,
-    "augment": {"name": "simclr", "size": 224, "blur": 0.5}
-    | {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "augment": {"name": "simclr", "size": 224, "blur": 0.5, **base.STRONG_JITTER},
     "net": {"name": "resnet", "depth": 50, "stem": "imagenet"},
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128},  # our choice
 }
@@ -47,10 +46,8 @@ MULTI_CROP = {  # Numbers and sizes are the paper's, scales the released code's,
     **IMAGENET,
     "augment": {**IMAGENET["augment"], "crop_scale": (0.4, 1.0)},
     "crops": {"number": 8, "size": 96, "crop_scale": (0.05, 0.4)},
-    "eval": {
-        "knn": "moco_v3_20",
-        "protocols": ("linear:paper_imagenet", "knn:moco_v3_10", "linear"),
-    },
+    "eval": {"knn": "moco_v3_20"}
+    | {"protocols": ("linear:paper_imagenet", "knn:moco_v3_10", "linear")},
 }
 IMAGENET100 = {
     **IMAGENET,  # The batch size is that of Table 3's caption. The text says 128.
@@ -80,18 +77,9 @@ VARIANTS = {
         "data": STL10,
     },
     "cifar10_table_10": {**CIFAR, "about": "88.4 % linear (Table 10)", "epochs": 200},
-    "cifar100_table_10": {
-        **CIFAR,
-        "about": "59.3 % linear (Table 10)",
-        "data": {"name": "cifar100"},
-        "epochs": 200,
-    },
-    "stl10_table_10": {
-        **CIFAR,
-        "about": "86.5 % linear (Table 10)",
-        "data": STL10,
-        "epochs": 200,
-    },
+    "cifar100_table_10": {**CIFAR, "about": "59.3 % linear (Table 10)", "epochs": 200}
+    | {"data": {"name": "cifar100"}},
+    "stl10_table_10": {**CIFAR, "about": "86.5 % linear (Table 10)", "data": STL10, "epochs": 200},
     "imagenet100": {
         **IMAGENET100,
         "about": "81.9 % linear (Table 3)",

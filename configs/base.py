@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharding", "log")
 # A mapping that names one of these components replaces its group in `changed`.
 COMPONENTS = ("augment", "net", "head", "text", "predictor", "method", "loss")
+STRONG_JITTER = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}  # SimCLR's
 
 
 def get_config() -> ConfigDict:
@@ -29,9 +30,7 @@ def get_config() -> ConfigDict:
     config.max_skipped = 10  # The run stops after so many consecutive steps that are not finite.
 
     config.data = ConfigDict()
-    config.data.name = (
-        "digits"  # a name in TFDS, "imagenet100", "folder", "captions", "video", "tu"
-    )
+    config.data.name = "digits"  # in TFDS, or "imagenet100", "folder", "captions", "video", "tu"
     config.data.path = ""  # folder or archive of images, or of a small data set's raw files
     config.data.dir = ""  # folder of prepared data sets ("": ~/tensorflow_datasets)
     config.data.train_split = "train"  # split to pretrain on, with slices and sums as in TFDS
@@ -73,17 +72,11 @@ def get_config() -> ConfigDict:
     config.optim.sharding = "none"  # split over devices: "none", "optimizer" (its state) or "all"
     config.optim.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
     config.optim.backbone_lr = 1.0  # learning rate of the backbone, relative to lr
-    config.optim.layer_decay = (
-        1.0  # factor on the rate from a layer of the backbone to the one before
-    )
+    config.optim.layer_decay = 1.0  # rate of a layer of the backbone, relative to the next layer
     config.optim.lora = 0  # rank of trained adapters of the attention of a fixed backbone
     config.optim.freeze = ()  # networks or modules that are not trained, such as "net/Conv_0"
-    config.optim.freeze_blocks = (
-        0  # first blocks of the backbone that are not trained, with the stem
-    )
-    config.optim.freeze_stats = (
-        True  # whether frozen BatchNorms of the backbone keep their statistics
-    )
+    config.optim.freeze_blocks = 0  # number of first blocks, with the stem, that are not trained
+    config.optim.freeze_stats = True  # frozen BatchNorms of the backbone keep their statistics
 
     config.schedule = ConfigDict()
     config.schedule.name = "cosine"  # "constant", "cosine", "linear", "step"

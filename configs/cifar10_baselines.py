@@ -7,22 +7,14 @@ Notes: Here the linear probe is fitted on frozen features. The published classif
 along with the encoder.
 """
 
-from jaxssl.configs import base
+from jaxssl.configs import base, imagenet_moco_v3
 
 # SimCLR's settings, which the variants change.
 SHARED = {
     "data": {"name": "cifar10"},
     "batch_size": 256,
     "epochs": 1000,
-    "augment": {
-        "name": "simclr",
-        "size": 32,
-        "blur": 0.5,
-        "brightness": 0.8,
-        "contrast": 0.8,
-        "saturation": 0.8,
-        "hue": 0.2,
-    },
+    "augment": {"name": "simclr", "size": 32, "blur": 0.5, **base.STRONG_JITTER},
     "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 256},
     "loss": {"name": "nt_xent", "temperature": 0.2},
@@ -35,16 +27,16 @@ ASYMMETRIC = {
     "augment": {"name": "simclr", "size": 32, "saturation": 0.2},
     "second_view": {"solarize": 0.2},
 }
+RISING = {"schedule": "cosine", "start": 0.99, "end": 1.0}
 BYOL = {
     **ASYMMETRIC,
     "head": {"name": "mlp", "proj_hidden_dim": 4096, "proj_output_dim": 256},
     "predictor": {"name": "mlp", "pred_hidden_dim": 4096},
-    "method": {
-        "name": "momentum",
-        "preset": "byol",
-        "momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0},
-    },
+    "method": {"name": "momentum", "preset": "byol", "momentum": RISING},
+    "loss": {"name": "byol"},
 }
+SGD = {"name": "sgd", "lars_clip": False, "decay_all": True}
+ADAM = {"name": "adam", "weight_decay": 1e-6, "lars_clip": False, "decay_all": True}
 # Optimiser and augmentation are our choice. The temperature is the released code's.
 DCL = {"epochs": 200, "loss": {"name": "dcl", "temperature": 0.1}}
 HCL_CODE = {  # HCL's released code, where debiased contrastive learning is the case beta = 0
@@ -52,8 +44,7 @@ HCL_CODE = {  # HCL's released code, where debiased contrastive learning is the 
     "augment": {"name": "simclr", "size": 32},
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"proj_hidden_dim": 512, "proj_output_dim": 128},
-    "optim": {"name": "adam", "lr": 1e-3, "lr_scaling": "none", "weight_decay": 1e-6}
-    | {"lars_clip": False, "decay_all": True},
+    "optim": {**ADAM, "lr": 1e-3, "lr_scaling": "none"},
     "schedule": {"name": "constant", "warmup_epochs": 0.0},
     "eval": {"protocols": ("linear:hcl_quirks", "linear", "knn")},
 }
@@ -66,14 +57,10 @@ MOCO_V3 = {
 }
 
 VARIANTS = {
-    "simclr": {
-        "about": "90.74 %. Chen et al., SimCLR, 2020",
-        "head": {"proj_norm": "none"},
-    },
+    "simclr": {"about": "90.74 %. Chen et al., SimCLR, 2020", "head": {"proj_norm": "none"}},
     "byol": {
         **BYOL,
         "about": "92.58 %. Grill et al., Bootstrap Your Own Latent, 2020",
-        "loss": {"name": "byol"},
         "optim": {"lr": 1.0, "weight_decay": 1e-5},
     },
     "moco_v3": {**MOCO_V3, "about": "93.10 %. Chen, Xie and He, MoCo-v3, 2021"},
@@ -83,28 +70,17 @@ VARIANTS = {
         "batch_size": 128,
         "epochs": 100,
         "loss": {"name": "auc_cl", "preset": "recommended"},
-        "eval": {
-            "protocols": (
-                "linear:paper_imagenet",
-                *("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100"),
-                "linear",
-            ),
-        },
+        "eval": imagenet_moco_v3.KNN_AND_LINEAR,
     },
     "moco_v2": {
         "about": "92.94 %. Chen et al., MoCo-v2, 2020, solo-learn's MoCo V2+: both directions",
         "augment": {"name": "simclr", "size": 32, "blur": 0.5},
         "head": {"proj_norm": "none"},
-        "method": {
-            "name": "momentum",
-            "preset": "moco_v2",
-            "symmetric": True,
-            "average": True,
-            "queue_size": 32768,  # for both views; the published run has two queues of this length
-            "momentum": {"schedule": "cosine", "start": 0.99, "end": 0.999},
-        },
+        "method": {"name": "momentum", "preset": "moco_v2", "symmetric": True, "average": True}
+        | {"momentum": {"schedule": "cosine", "start": 0.99, "end": 0.999}}
+        | {"queue_size": 32768},  # for both views; the published run has two queues of this length
         "loss": {"name": "info_nce", "preset": "moco_v2"},
-        "optim": {"name": "sgd", "lr": 0.3, "lars_clip": False, "decay_all": True},
+        "optim": {**SGD, "lr": 0.3},
     },
     "simsiam": {
         "about": "90.51 %. Chen and He, SimSiam, 2021",
@@ -114,8 +90,7 @@ VARIANTS = {
         "method": {"name": "momentum", "preset": "simsiam"},
         "loss": {"name": "simsiam"},
         # The predictor's learning rate decays too. The published run may keep it constant.
-        "optim": {"name": "sgd", "lr": 0.5, "weight_decay": 1e-5, "lars_clip": False}
-        | {"decay_all": True},
+        "optim": {**SGD, "lr": 0.5, "weight_decay": 1e-5},
     },
     "barlow_twins": {
         **ASYMMETRIC,
@@ -152,11 +127,7 @@ VARIANTS = {
         "about": "89.52 %. Caron et al., DINO, 2021. We evaluate the teacher",
         # Prototypes are trained from the start. The published run freezes them for an epoch.
         "head": {"name": "dino", "proj_hidden_dim": 2048, "proj_output_dim": 4096},
-        "method": {
-            "name": "momentum",
-            "preset": "dino",
-            "momentum": {"schedule": "cosine", "start": 0.9995, "end": 1.0},
-        },
+        "method": {"name": "momentum", "preset": "dino", "momentum": {**RISING, "start": 0.9995}},
         "loss": {"name": "dino", "teacher_temperature": 0.07},
         "optim": {"lr": 0.3, "weight_decay": 1e-6},
     },
@@ -176,7 +147,7 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 4096, "proj_norm": "none"},
         "method": {**BYOL["method"], "preset": "ressl", "queue_size": 65536},
         "loss": {"name": "ressl"},
-        "optim": {"name": "sgd", "lr": 0.05, "lars_clip": False, "decay_all": True},
+        "optim": {**SGD, "lr": 0.05},
     },
     "w_mse": {
         "about": "88.67 %. Ermolov et al., Whitening for Self-Supervised Learning, 2021",
@@ -184,8 +155,7 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 1024, "proj_output_dim": 64},
         # The published run whitens random groups of 128 images, epsilon 0. Ours whitens the batch.
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
-        "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False}
-        | {"decay_all": True},
+        "optim": {**ADAM, "lr": 2e-3},
     },
     "dcl": {**DCL, "about": "85.3 % linear (AUC-CL, Table 10; 85.7 at batch 128)"},
     "dclw": {

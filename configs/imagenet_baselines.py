@@ -15,8 +15,7 @@ SHARED = {
     "data": {"name": "imagenet2012", "test_split": "validation"},
     "batch_size": 4096,
     "epochs": 100,
-    "augment": {"name": "simclr", "size": 224, "blur": 0.5}
-    | {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "augment": {"name": "simclr", "size": 224, "blur": 0.5, **base.STRONG_JITTER},
     "net": {"name": "resnet", "depth": 50, "stem": "imagenet"},
     # The projector has no BatchNorm after its last layer (our choice).
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128},
@@ -32,6 +31,15 @@ MOCO_VIEWS = {"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0), "blur": 0
 BYOL_VIEWS = {
     "augment": {"name": "simclr", "size": 224, "saturation": 0.2, "blur": 1.0},
     "second_view": {"blur": 0.1, "solarize": 0.2},
+}
+MOCO_V2 = {
+    "batch_size": 256,
+    "augment": MOCO_VIEWS,
+    "head": {"proj_norm": "none"},
+    "method": {"name": "momentum", "preset": "moco_v2"},
+    "loss": {"name": "info_nce", "preset": "moco_v2"},
+    "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
+    "schedule": {"warmup_epochs": 0.0},
 }
 WIDE_HEAD = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_layers": 3}
 
@@ -67,11 +75,8 @@ VARIANTS = {
         "epochs": 1000,
         "head": {"proj_hidden_dim": 4096, "proj_output_dim": 256},
         "predictor": {"name": "mlp", "pred_hidden_dim": 4096},
-        "method": {
-            "name": "momentum",
-            "preset": "byol",
-            "momentum": {"schedule": "cosine", "start": 0.996, "end": 1.0},
-        },
+        "method": {"name": "momentum", "preset": "byol"}
+        | {"momentum": {"schedule": "cosine", "start": 0.996, "end": 1.0}},
         "loss": {"name": "byol"},
         "optim": {"lr": 0.2, "weight_decay": 1.5e-6},
     },
@@ -118,40 +123,22 @@ VARIANTS = {
         "augment": MOCO_VIEWS,
         "second_view": {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0},
         "head": {"proj_hidden_dim": 4096, "proj_output_dim": 512, "proj_norm": "none"},
-        "method": {
-            "name": "momentum",
-            "preset": "ressl",
-            "queue_size": 131072,
-            "momentum": 0.999,
-        },
+        "method": {"name": "momentum", "preset": "ressl", "queue_size": 131072, "momentum": 0.999},
         "loss": {"name": "ressl"},
         "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True},
         "schedule": {"warmup_epochs": 5.0},
     },
     # the released code, which shuffles the batch over devices; here BatchNorm sees the whole batch
     "moco_v2": {
+        **MOCO_V2,
         "about": "67.5 % linear, 200 epochs (71.1 at 800). Chen et al., MoCo-v2, 2020",
-        "batch_size": 256,
         "epochs": 200,
-        "augment": MOCO_VIEWS,
-        "head": {"proj_norm": "none"},
-        "method": {"name": "momentum", "preset": "moco_v2"},
-        "loss": {"name": "info_nce", "preset": "moco_v2"},
-        "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
-        "schedule": {"warmup_epochs": 0.0},
     },
     "mochi": {  # All but the loss is MoCo-v2's here. The start of mixing is our choice.
+        **MOCO_V2,
         "about": "63.9 % linear (MMCL, Table 3). Kalantidis et al., MoCHi, 2020",
-        "batch_size": 256,
-        "augment": MOCO_VIEWS,
-        "head": {"proj_norm": "none"},
-        "method": {"name": "momentum", "preset": "moco_v2"},
-        "loss": {
-            "name": "mochi",
-            "weight": {"schedule": "steps", "values": {"0": 0.0, "15": 1.0}, "unit": "epochs"},
-        },
-        "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
-        "schedule": {"warmup_epochs": 0.0},
+        "loss": {"name": "mochi"}
+        | {"weight": {"schedule": "steps", "values": {"0": 0.0, "15": 1.0}, "unit": "epochs"}},
     },
     # the released code, which freezes prototypes for an epoch; as in the code, small crops are
     # compared with the codes of both large crops, and all pairs have the same weight

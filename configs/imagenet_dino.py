@@ -30,11 +30,10 @@ SHARED = {
     "optim": {"lr": 5e-4, "lr_scaling": "linear", "clip_norm": 3.0}
     | {"weight_decay": {"schedule": "cosine", "start": 0.04, "end": 0.4}},
     "schedule": {"warmup_epochs": 10.0},
-    "eval": {
-        "knn": "moco_v3_20",
-        "protocols": ("knn:moco_v3_20", "linear:paper_imagenet", "linear"),
-    },
+    "eval": {"knn": "moco_v3_20"}
+    | {"protocols": ("knn:moco_v3_20", "linear:paper_imagenet", "linear")},
 }
+TEMPERATURE = {"schedule": "linear", "start": 0.04, "end": 0.07, "until": 30, "unit": "epochs"}
 
 VARIANTS = {
     "vit_s": {
@@ -50,11 +49,7 @@ VARIANTS = {
         "crops": {"erasing": 0.0},
         "net": {"patch_size": 8},  # side of a patch in pixels
         "head": {"norm_last_layer": False},
-        "loss": {
-            "name": "auc_dino",
-            "teacher_temperature": {"schedule": "linear", "start": 0.04, "end": 0.07}
-            | {"until": 30, "unit": "epochs"},
-        },
+        "loss": {"name": "auc_dino", "teacher_temperature": TEMPERATURE},
     },
 }
 

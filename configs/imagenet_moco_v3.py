@@ -12,7 +12,7 @@ temperature (MoCo-v3's: 1 for ResNet-50, 0.2 for ViT), whether the loss has MoCo
 100).
 """
 
-from jaxssl.configs import base
+from jaxssl.configs import base, imagenet_baselines
 
 SHARED = {
     "data": {"name": "imagenet2012", "test_split": "validation"},
@@ -23,10 +23,7 @@ SHARED = {
     | {"proj_last_norm": "bn_fixed"},
     "predictor": {"name": "mlp"},
     "method": {"name": "momentum", "preset": "moco_v3"},
-    "eval": {  # the k-NN is our choice
-        "knn": "moco_v3_20",
-        "protocols": ("linear:paper_imagenet", "linear", "knn:moco_v3_20"),
-    },
+    "eval": imagenet_baselines.SHARED["eval"],
 }
 R50 = {
     "epochs": 100,
@@ -47,22 +44,19 @@ VIT = {
     | {"decay_all": True},
     "schedule": {"warmup_epochs": 40.0},
 }
-KNN_AND_LINEAR = (
-    "linear:paper_imagenet",
-    *("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100"),
-    "linear",
-)
+KNN = ("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100")
+KNN_AND_LINEAR = {"protocols": ("linear:paper_imagenet", *KNN, "linear")}
 DECL = {
     "batch_size": 256,
     # DeCL's Gamma rates come from momentum embeddings. The weight of its loss L^1 is 1.
     "loss": {"name": "decl", "preset": "moco_v3"},
-    "eval": {"protocols": KNN_AND_LINEAR},
+    "eval": KNN_AND_LINEAR,
 }
 AUC_CL = {  # Table 7 of AUC-CL replaces the loss alone, with 100 epochs at batch size 128.
     "batch_size": 128,
     "epochs": 100,
     "loss": {"name": "auc_cl", "preset": "recommended"},
-    "eval": {"protocols": KNN_AND_LINEAR},
+    "eval": KNN_AND_LINEAR,
 }
 
 VARIANTS = {

@@ -34,8 +34,7 @@ IMAGENET100 = {  # Optimiser, projector and views are the released code's.
     "data": {"name": "imagenet100", "test_split": "validation"},
     "batch_size": 128,
     "epochs": 200,
-    "augment": {"name": "simclr", "size": 224, "blur": 0.5}
-    | {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "augment": {"name": "simclr", "size": 224, "blur": 0.5, **base.STRONG_JITTER},
     "net": {"name": "resnet", "depth": 50, "stem": "imagenet"},
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128}
     | {"proj_last_norm": "bn_scale"},

@@ -7,25 +7,20 @@ Notes: The paper does not state the temperature (0.2, solo-learn's for SimCLR), 
 epochs, solo-learn's) and the third view (augmented like the first two).
 """
 
-from jaxssl.configs import base
+from jaxssl.configs import base, cifar10_baselines
 
 SHARED = {
-    "batch_size": 256,
+    **cifar10_baselines.SHARED,
     "views": 3,
-    "augment": {"name": "simclr", "size": 32, "blur": 0.5}
-    | {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
-    "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
-    "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 256, "proj_norm": "none"},
+    "head": {**cifar10_baselines.SHARED["head"], "proj_norm": "none"},
     "loss": {"name": "tcl", "preset": "self_supervised"},
-    "optim": {"name": "larc", "lr": 0.5, "lr_scaling": "linear", "weight_decay": 1e-4}
-    | {"trust_coefficient": 0.02, "lars_clip": True},
-    "schedule": {"warmup_epochs": 10.0},
+    "optim": {**cifar10_baselines.SHARED["optim"], "lr": 0.5},
     "eval": {"every": 25.0, "protocols": ("linear:tcl_views", "linear", "knn")},
 }
 
 VARIANTS = {
-    "cifar10": {"about": "91.8 %", "data": {"name": "cifar10"}, "epochs": 1000},
-    "cifar100": {"about": "67.2 %", "data": {"name": "cifar100"}, "epochs": 1000},
+    "cifar10": {"about": "91.8 %"},
+    "cifar100": {"about": "67.2 %", "data": {"name": "cifar100"}},
     "imagenet100": {
         "about": "78.4 %",
         "data": {"name": "imagenet100", "test_split": "validation"},

@@ -58,6 +58,7 @@ CROSS_ENTROPY = {
     "epochs": 150,  # our choice: as many as pretraining (100) and linear stage (50)
     "views": 1,
     "head": {"name": "mlp", "proj_layers": 0},
+    "loss": {"name": "cross_entropy", "num_classes": 10},
     "eval": {"protocols": ("linear",)},
 }
 
@@ -77,23 +78,14 @@ VARIANTS = {
         "about": "85.9 %, ResNet-18",
         "optim": {"lr": 0.2},
     },
-    "cifar10_cross_entropy": {
-        **CROSS_ENTROPY,
-        "about": "95.0 %",
-        "loss": {"name": "cross_entropy", "num_classes": 10},
-    },
+    "cifar10_cross_entropy": {**CROSS_ENTROPY, "about": "95.0 %"},
     "cifar100_cross_entropy": {
         **CROSS_ENTROPY,
         "about": "75.3 %",
         "data": {"name": "cifar100"},
         "loss": {"name": "cross_entropy", "num_classes": 100},
     },
-    "fashion_mnist_cross_entropy": {
-        **FASHION_MNIST,
-        **CROSS_ENTROPY,
-        "about": "94.5 %",
-        "loss": {"name": "cross_entropy", "num_classes": 10},
-    },
+    "fashion_mnist_cross_entropy": {**FASHION_MNIST, **CROSS_ENTROPY, "about": "94.5 %"},
     "imagenet100_cross_entropy": {
         **IMAGENET100,
         **CROSS_ENTROPY,

@@ -34,7 +34,12 @@ OPEN_CLIP = {
     "eval": {"every": 1.0},
     "checkpoint": {"every": 1.0},
 }
-
+CC3M = {
+    "name": "captions",
+    "train_split": "train[:2890000]",
+    "test_split": "train[2890000:]",
+    "on_error": "skip",  # Dead links in CC3M were saved as web pages instead of pictures.
+}
 FASTCLIP_GAMMA = {"schedule": "cosine", "start": 1.0, "end": 0.2, "until": 18, "unit": "epochs"}
 
 VARIANTS = {
@@ -46,12 +51,7 @@ VARIANTS = {
     "cc3m_decl": {
         **OPEN_CLIP,
         "about": "DeCL: retrieval R@1 30.2/30.2, zero-shot 19.7/38.3 (CLIP 30.0/29.7, 19.2/37.3)",
-        "data": {
-            "name": "captions",
-            "train_split": "train[:2890000]",
-            "test_split": "train[2890000:]",
-            "on_error": "skip",  # Dead links in CC3M were saved as web pages instead of pictures.
-        },
+        "data": CC3M,
         "augment": {"name": "clip", "size": 288},
         "net": {"name": "clip_resnet", "size": "50x4"},
         "text": {"name": "text", "dim": 640, "num_heads": 10},
@@ -63,12 +63,7 @@ VARIANTS = {
         **OPEN_CLIP,
         "about": "FastCLIP, 2024: batch and rate of its CC3M run; results in its Table 3",
         "epochs": 37,
-        "data": {
-            "name": "captions",
-            "train_split": "train[:2890000]",
-            "test_split": "train[2890000:]",
-            "on_error": "skip",
-        },
+        "data": CC3M,
         "loss": {"name": "fastclip", "gamma": FASTCLIP_GAMMA},
     },
     "flickr8k": {

@@ -29,8 +29,7 @@ def get_config() -> ConfigDict:
     )
     config.method = ConfigDict({"name": "two_tower"})
     config.loss = ConfigDict({"name": "clip"})
-    config.optim.lr = 1e-3
-    config.optim.weight_decay = 0.1
+    config.optim.update(lr=1e-3, weight_decay=0.1)
     config.schedule.warmup_epochs = 2.0
     config.eval.protocols = ("zeroshot:digits", "captions", "knn", "linear")
     return config

@@ -19,12 +19,8 @@ def get_suite() -> dict[str, Any]:
         "datasets": {
             "CIFAR-10": {"name": "cifar10"},
             "CIFAR-100": {"name": "cifar100", "protocol": "finetune:moco_v3_cifar100"},
-            "Flowers": {
-                "name": "oxford_flowers102",
-                "protocol": "finetune:moco_v3_flowers",
-                **both,
-                **per_class,
-            },
+            "Flowers": {"name": "oxford_flowers102", **both, **per_class}
+            | {"protocol": "finetune:moco_v3_flowers"},
             "Pets": {"name": "oxford_iiit_pet", "protocol": "finetune:moco_v3_pets", **per_class},
         },
     }

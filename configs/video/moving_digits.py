@@ -18,16 +18,14 @@ def get_config() -> ConfigDict:
     config.epochs = 20
     # Views are neither mirrored nor reversed, because that would turn a motion into another class.
     config.augment = ConfigDict(
-        {"name": "video", "size": 24, "frames": 8, "crop_scale": (0.5, 1.0), "flip": 0.0}
+        {"name": "video", "size": 24, "frames": 8, "crop_scale": (0.5, 1.0)}
     )
-    config.augment.update({"blur": 0.0})
+    config.augment.update({"flip": 0.0, "blur": 0.0})
     config.net = ConfigDict({"name": "s3d", "width": 0.125, "blocks": "first"})
-    config.head.proj_hidden_dim = 128
-    config.head.proj_output_dim = 64
+    config.head.update(proj_hidden_dim=128, proj_output_dim=64)
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})
     config.optim.lr = 3e-3
     config.schedule.warmup_epochs = 2.0
-    config.eval.every = 5.0
-    config.eval.knn = "moco_v3_20"
+    config.eval.update(every=5.0, knn="moco_v3_20")
     config.eval.protocols = ("retrieval:mmcl_video", "knn:moco_v3_20", "linear")
     return config
