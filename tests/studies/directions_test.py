@@ -64,7 +64,12 @@ def test_tuning_study_validates_on_images_outside_the_training_part(scale, train
 def test_tuning_study_has_twelve_distinct_candidates_for_every_method(method, tmp_path):
     candidates = tuning.CANDIDATES[method]
     with_candidates = {
-        str(cell_config(setting(tmp_path, "small"), {**METHODS[method], **candidate}))
+        str(
+            cell_config(
+                setting(tmp_path, "small"),
+                {**METHODS[method.removesuffix(tuning.OF_TRAINING)], **candidate},
+            )
+        )
         for candidate in candidates
     }
     assert len(candidates) == len(with_candidates) == 12
