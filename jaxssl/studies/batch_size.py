@@ -48,14 +48,7 @@ def run(setting: Setting) -> Findings:
         for key, (above, below, metric) in PAIRS.items()
     }
     verdicts |= judge_changes(results, tuple(sizes), CHANGES, CLAIMS) | _judge_lead(results, sizes)
-    findings = grid.grid_findings(
-        results,
-        "batch size",
-        [KNN, LINEAR],
-        CLAIMS,
-        verdicts,
-        log="x",
-    )
+    findings = grid.grid_findings(results, "batch size", [KNN, LINEAR], CLAIMS, verdicts, log="x")
     # A claim is about every batch size. Runs at some of them can refute it, but not confirm it.
     judged = dict(findings.verdicts)
     for key, arms in {**PAIRS, **CHANGES}.items():

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jaxssl import components
@@ -25,10 +25,7 @@ PAPERS = {
 def read_unstudied_claims() -> list[tuple[study.Claim, str]]:
     """Read the claims of claims.toml that no study tests, each with a command that would do so."""
     return [
-        (
-            study.Claim(**{key: text for key, text in entry.items() if key != "command"}),
-            entry["command"],
-        )
+        (study.Claim(**{key: x for key, x in entry.items() if key != "command"}), entry["command"])
         for entry in study.claims_file()["unstudied"]
     ]
 
@@ -47,8 +44,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     """
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
-    studies = [documents.read_document(path) for path in paths]
-    claims = [*_measured(studies), *_not_measured(studies), *_unstudied()]
+    claims = _all_claims(map(documents.read_document, paths))
     papers = {
         f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
@@ -104,49 +100,35 @@ def _not_run(command: str) -> tuple[str, str]:
     training = re.match(r"jaxssl train --config (\S+)(.*)", command)
     if not training:
         return ("needs a trained run" if "--workdir" in command else documents.NOT_RUN), ""
-    changes = [(key, value) for key, value in re.findall(r" --config\.(\S+?)=(\S+)", training[2])]
+    changes = re.findall(r" --config\.(\S+?)=(\S+)", training[2])
     config = config_lib.load(training[1], changes)
     hours = estimate_hours(config)
-    text = f"needs a GPU: {hours:.0f} hours" if hours >= 10 else f"needs a GPU: {hours:.1f} hours"
+    text = f"needs a GPU: {hours:.{0 if hours >= 10 else 1}f} hours"
     return text, f", {config.data.name}, `{config.eval.protocols[0]}`"
 
 
-def _measured(studies: list[Settings]) -> Iterator[Settings]:
+def _all_claims(studies: Iterable[Settings]) -> list[Settings]:
+    """Return the claims that documents measure, then the other claims of studies, then the rest."""
+    claims, measured = [], set()
     for document in studies:
-        for claim in document["claims"].values():
+        for key, claim in document["claims"].items():
             if claim["verdict"]:
-                measured = f"{document['scale']}, {document['where']}: {claim['figure']}"
-                yield {**claim, "figure": measured, "command": document["command"]}
-
-
-def _not_measured(studies: list[Settings]) -> Iterator[Settings]:
-    measured = {
-        (document["study"], key)
-        for document in studies
-        for key, claim in document["claims"].items()
-        if claim["verdict"]
-    }
-    for name in components.names("study"):
-        for key, claim in study.read_claims(name).items():
-            if (name, key) not in measured:
-                yield {**documents.claim_entry(claim), "command": f"jaxssl study {name}"}
-
-
-def _unstudied() -> Iterator[Settings]:
-    for claim, command in read_unstudied_claims():
-        yield {**documents.claim_entry(claim), "command": command}
+                figure = f"{document['scale']}, {document['where']}: {claim['figure']}"
+                claims.append({**claim, "figure": figure, "command": document["command"]})
+                measured.add((document["study"], key))
+    others = [
+        (claim, f"jaxssl study {name}")
+        for name in components.names("study")
+        for key, claim in study.read_claims(name).items()
+        if (name, key) not in measured
+    ]
+    others += read_unstudied_claims()
+    return claims + [{**documents.claim_entry(one), "command": command} for one, command in others]
 
 
 def _count_verdicts(papers: dict[str, list[Settings]]) -> str:
     """Return a table with the number of each verdict for each paper."""
-    verdicts = (
-        study.HOLDS,
-        study.SMALLER,
-        study.OPPOSITE,
-        study.REFUTED,
-        study.UNDECIDED,
-        documents.NOT_RUN,
-    )
+    verdicts = (*study.VERDICTS, documents.NOT_RUN)
     rows = []
     for title, claims in papers.items():
         counts = Counter(claim["verdict"] or documents.NOT_RUN for claim in claims)

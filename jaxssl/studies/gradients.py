@@ -84,9 +84,10 @@ def _verdicts(
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
     """Judge whether TCL's gradients are within a tenth of SupCon's, if there is a gap."""
     changes = finite(100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True))
-    holds, text = within(changes, CLOSED, digits=1)
-    if len(changes) > 1:
-        text += " % of SupCon's"
-        if not gap.holds:
-            return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
-    return Verdict(text, holds)
+    verdict = within(changes, CLOSED, digits=1)
+    if len(changes) < 2:
+        return verdict
+    text = f"{verdict.measured} % of SupCon's"
+    if not gap.holds:
+        return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
+    return verdict._replace(measured=text)

@@ -7,8 +7,7 @@ study records each finished run with its config and the fingerprint of its train
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +21,7 @@ from jaxssl.report.results import Row
 from jaxssl.studies import run_results
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
@@ -40,7 +40,7 @@ PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to the metric that
 
 T = TypeVar("T")
 # maps a cell, usually (method, x), to the results of all seeds
-Results = Mapping[Any, list[run_results.RunResult]]
+Results = Mapping[Any, list[RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
 
 
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
 
 def run_grid(
     setting: Setting, cells: Mapping[T, Cell], protocols: Mapping[str, str] = PROTOCOLS
-) -> dict[T, list[run_results.RunResult]]:
+) -> dict[T, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, unless an earlier command has.
 
     Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
@@ -83,7 +83,7 @@ def run_grid(
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     earlier = _read_earlier(setting, setting.earlier, cells) if setting.earlier else {}
-    results: dict[T, list[run_results.RunResult]] = {name: [] for name in cells}
+    results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
         is_new, is_here = False, (_workdir(setting, values) / RESULT_FILE).exists()
@@ -110,7 +110,7 @@ def cross(arms: Mapping[str, Cell], xs: Mapping[T, Cell]) -> dict[tuple[str, T],
     return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
 
 
-def seed_values(results: Sequence[run_results.RunResult], metric: str) -> list[float]:
+def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
     """Return the values of a metric, one for each seed's run."""
     return [result.metrics[metric] for result in results]
 
@@ -156,7 +156,7 @@ def judge_claims(
 
 
 def baselines(
-    result: run_results.RunResult, protocols: Mapping[str, str] = PROTOCOLS
+    result: RunResult, protocols: Mapping[str, str] = PROTOCOLS
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of raw pixels and of the run's untrained network, in percent."""
     if result.baselines is not None:
@@ -246,12 +246,8 @@ def describe_runs(results: Results) -> str:
     seeds = f"{most} seed{'s' if most > 1 else ''}"
     missing = sum(most - len(runs) for runs in results.values())
     note = f", {missing} of {most * len(results)} runs missing" if missing else ""
-    lost = [
-        run_results.run_label(name, r.seed)
-        for name, rs in results.items()
-        for r in rs
-        if not r.is_finite
-    ]
+    all_runs = [(name, run) for name, runs in results.items() for run in runs]
+    lost = [run_results.run_label(name, run.seed) for name, run in all_runs if not run.is_finite]
     note += f", NaN in {'; '.join(lost)}" if lost else ""
     return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
 
@@ -266,7 +262,7 @@ def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
 
 def run_cell(
     setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
-) -> tuple[run_results.RunResult, bool]:
+) -> tuple[RunResult, bool]:
     """Return the result of a run, and True if the run was trained just now.
 
     Without ``protocols`` it is not evaluated. ``flag`` names the folder in messages.
@@ -276,32 +272,34 @@ def run_cell(
     is_new = not path.exists()
     if is_new:
         start = time.perf_counter()
-        with logs.quiet(), _explain_stop(workdir):
-            metrics = _train(settings, workdir, protocols)
+        try:
+            with logs.quiet():
+                metrics = _train(settings, workdir, protocols)
+        except SystemExit:
+            console.show_error(f"stopped in {workdir}; the same command resumes there")
+            raise
         seconds = time.perf_counter() - start
         document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
         file_io.write_json(path, document)
+    elif changed := config.conflicts(settings, config.read_config(workdir).to_dict()):
+        raise UserError(
+            f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another {flag}"
+        )
     else:
-        changed = config.conflicts(settings, config.read_config(workdir).to_dict())
-        if changed:
-            raise UserError(
-                f"{workdir} is a run of another config ({'; '.join(changed[:3])}); "
-                f"take another {flag}"
-            )
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
     try:
         document = json.loads(path.read_text())
-        result = run_results.RunResult(
+        history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+        facts = checkpoint.read_all_facts(workdir).values()
+        result = RunResult(
             seed=cell["seed"],
             workdir=workdir,
             metrics=run_results.null_to_nan(document["figures"]),
-            history=list(
-                map(run_results.null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))
-            ),
+            history=list(map(run_results.null_to_nan, history)),
             seconds=document["seconds"],
             commit=document.get("commit", ""),
             config=portable_config(settings),
-            fingerprint=_read_fingerprint(workdir),
+            fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
         )
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged; move {workdir} away") from error
@@ -310,7 +308,7 @@ def run_cell(
 
 def _read_earlier(
     setting: Setting, path: Path, cells: Mapping[Any, Cell]
-) -> dict[tuple[object, int], run_results.RunResult]:
+) -> dict[tuple[object, int], RunResult]:
     """Read the runs of a study's document that a grid has too, by cell and seed.
 
     Raises:
@@ -344,17 +342,11 @@ def _read_earlier(
     return runs
 
 
-def _read_fingerprint(workdir: Path) -> str:
-    """Return the fingerprint of the training data in a run's checkpoints, "" if there is none."""
-    facts = checkpoint.read_all_facts(workdir).values()
-    return next((each.fingerprint for each in facts if each.fingerprint), "")
-
-
 def _workdir(setting: Setting, cell: Cell) -> Path:
     return setting.out / "runs" / run_name(setting, cell)
 
 
-def _first_run(results: Results) -> run_results.RunResult:
+def _first_run(results: Results) -> RunResult:
     return next(run for runs in results.values() for run in runs)
 
 
@@ -382,14 +374,5 @@ def _train(
 
 
 def _metrics(rows: Sequence[Row], kind: str) -> dict[str, float]:
-    values = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
-    return {metric: values[metric] for metric in METRIC_NAMES if metric in values}
-
-
-@contextmanager
-def _explain_stop(workdir: Path) -> Iterator[None]:
-    try:
-        yield
-    except SystemExit:
-        console.show_error(f"stopped in {workdir}; the same command resumes there")
-        raise
+    of_kind = [row for row in rows if row["features"] == kind]
+    return {row["metric"]: row["value"] for row in of_kind if row["metric"] in METRIC_NAMES}

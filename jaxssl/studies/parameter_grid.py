@@ -142,8 +142,10 @@ def make_table(
         for values, runs in groups.items()
     ]
     seeds = len(grid.get("seed", ("",)))
+    varies = grid.keys() & {"data.name", "data.test_split"}
+    split = "the test split" if varies else f"{base.data.test_split!r} of {base.data.name}"
     note = (
-        f"Figures of the protocols, accuracies in percent, on {_test_split(grid, base)}"
+        f"Figures of the protocols, accuracies in percent, on {split}"
         + (f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
         + ". Choose settings on validation data, not on the test images that you report: "
         "--config.data.train_split=train[:90%] --config.data.test_split=train[90%:]. Losses with "
@@ -234,12 +236,6 @@ def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
             figures[text] = [f"{row['metric']}{label}", row["value"]]
         file_io.write_json(path, figures)
     return dict(figures[text] for text in protocols)
-
-
-def _test_split(grid: Grid, base: ConfigDict) -> str:
-    if {"data.name", "data.test_split"} & set(grid):
-        return "the test split"
-    return f"{base.data.test_split!r} of {base.data.name}"
 
 
 def _describe(cell: Mapping[str, str]) -> str:

@@ -74,6 +74,7 @@ class Claim(NamedTuple):
 
 HOLDS, SMALLER, OPPOSITE = "holds", "smaller than claimed", "opposite"
 REFUTED, UNDECIDED = "does not hold", "cannot be told"
+VERDICTS = (HOLDS, SMALLER, OPPOSITE, REFUTED, UNDECIDED)
 
 
 class Verdict(NamedTuple):

@@ -5,6 +5,8 @@ encoder is trained on a part of the training split, and the accuracy is measured
 docs/methods.md has the constants that were chosen.
 """
 
+from collections.abc import Sequence
+
 from jaxssl.studies import grid
 from jaxssl.studies.cells import Cell, combinations
 from jaxssl.studies.compared_methods import METHODS
@@ -28,6 +30,14 @@ TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # temperatures for methods with a second constant
 GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 QUEUES = (1024, 4096)
+MOMENTA = (0.8, 0.9, 0.95, 0.99, 0.996, 0.999)
+
+
+def _candidates(**loss: Sequence[object]) -> list[Cell]:
+    """Return a candidate for every combination of values of the loss's settings."""
+    return combinations({f"loss.{name}": options for name, options in loss.items()})
+
+
 # Changes of the training, one at a time, with the papers' values among them.
 TRAINING: list[Cell] = [
     {},
@@ -44,68 +54,43 @@ TRAINING: list[Cell] = [
 # Twelve candidates for each method: the settings that its paper tunes or leaves open, around the
 # published values.
 CANDIDATES: dict[str, list[Cell]] = {
-    "simclr": combinations({"loss.temperature": TEMPERATURES}),
+    "simclr": _candidates(temperature=TEMPERATURES),
     "auc_cl": [
-        *combinations(
-            {
-                "loss.a": (3.0, 10.0, 30.0),
-                "loss.negative_weight": (16.0, 64.0, 256.0),
-                "loss.alpha": (0.5,),
-            }
-        ),
-        *combinations(
-            {"loss.a": (10.0,), "loss.negative_weight": (64.0,), "loss.alpha": (0.1, 1.0, 2.0)}
-        ),
+        *_candidates(a=(3.0, 10.0, 30.0), negative_weight=(16.0, 64.0, 256.0), alpha=(0.5,)),
+        *_candidates(a=(10.0,), negative_weight=(64.0,), alpha=(0.1, 1.0, 2.0)),
     ],
-    "auc_cl_sum": combinations({"loss.a": (1.0, 3.0, 10.0, 30.0), "loss.alpha": (0.1, 0.5, 1.0)}),
-    "mmcl": combinations({"loss.gamma": GAMMAS, "loss.C": (1.0, 100.0)}),
-    "mmcl_inv": combinations({"loss.gamma": GAMMAS, "loss.regularization": (0.1, 1.0)}),
+    "auc_cl_sum": _candidates(a=(1.0, 3.0, 10.0, 30.0), alpha=(0.1, 0.5, 1.0)),
+    "mmcl": _candidates(gamma=GAMMAS, C=(1.0, 100.0)),
+    "mmcl_inv": _candidates(gamma=GAMMAS, regularization=(0.1, 1.0)),
     "decl": [
-        *combinations({"loss.temperature": (0.1, 0.2, 0.3, 0.5, 0.7)}),
-        *combinations({"loss.temperature": (0.2, 0.5), "loss.weight": (1.0,)}),
-        *combinations({"loss.temperature": (0.2, 0.5), "loss.weight": (1.0,), "loss.u": ("mean",)}),
-        {"loss.temperature": 0.2, "loss.weight": 0.5, "loss.u": "mean"},
-        {"loss.temperature": 0.2, "loss.u": "mean"},
-        {"loss.temperature": 0.2, "loss.momentum": 0.5},
+        *_candidates(temperature=(0.1, 0.2, 0.3, 0.5, 0.7)),
+        *_candidates(temperature=(0.2, 0.5), weight=(1.0,)),
+        *_candidates(temperature=(0.2, 0.5), weight=(1.0,), u=("mean",)),
+        *_candidates(temperature=(0.2,), weight=(0.5,), u=("mean",)),
+        *_candidates(temperature=(0.2,), u=("mean",)),
+        *_candidates(temperature=(0.2,), momentum=(0.5,)),
     ],
     "tcl": [
-        *combinations(
-            {
-                "loss.temperature": (0.1, 0.2, 0.3, 0.5, 0.7),
-                "loss.k1": (1.0,),
-                "loss.k2": (1.0, 1.5),
-            }
-        ),
-        {"loss.temperature": 0.2, "loss.k1": 1.0, "loss.k2": 3.0},
-        {"loss.temperature": 0.2, "loss.k1": 100.0, "loss.k2": 1.5},
+        *_candidates(temperature=(0.1, 0.2, 0.3, 0.5, 0.7), k1=(1.0,), k2=(1.0, 1.5)),
+        *_candidates(temperature=(0.2,), k1=(1.0,), k2=(3.0,)),
+        *_candidates(temperature=(0.2,), k1=(100.0,), k2=(1.5,)),
     ],
-    "dcl": combinations({"loss.temperature": TEMPERATURES}),
-    "sogclr": combinations({"loss.temperature": HALF, "loss.gamma": (0.5, 0.9)}),
+    "dcl": _candidates(temperature=TEMPERATURES),
+    "sogclr": _candidates(temperature=HALF, gamma=(0.5, 0.9)),
     "xbm": combinations({"loss.temperature": HALF, "method.queue_size": QUEUES}),
     "moco_v3": combinations(
         {"loss.temperature": (0.05, 0.1, 0.2, 0.5), "method.momentum": (0.9, 0.99, 0.996)}
     ),
-    "nnclr": combinations({"loss.temperature": HALF, "loss.support_size": QUEUES}),
-    "byol": combinations(
-        {
-            "method.momentum": (0.8, 0.9, 0.95, 0.99, 0.996, 0.999),
-            "predictor.pred_hidden_dim": (256, 1024),
-        }
+    "nnclr": _candidates(temperature=HALF, support_size=QUEUES),
+    "byol": combinations({"method.momentum": MOMENTA, "predictor.pred_hidden_dim": (256, 1024)}),
+    "barlow_twins": _candidates(
+        off_diagonal_weight=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2), scale=(0.025, 1.0)
     ),
-    "barlow_twins": combinations(
-        {
-            "loss.off_diagonal_weight": (0.0005, 0.002, 0.005, 0.02, 0.05, 0.2),
-            "loss.scale": (0.025, 1.0),
-        }
+    "vicreg": _candidates(
+        invariance_weight=(5.0, 10.0, 25.0, 50.0), covariance_weight=(0.1, 1.0, 5.0)
     ),
-    "vicreg": combinations(
-        {
-            "loss.invariance_weight": (5.0, 10.0, 25.0, 50.0),
-            "loss.covariance_weight": (0.1, 1.0, 5.0),
-        }
-    ),
-    "lejepa": combinations(
-        {"loss.weight": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)}
+    "lejepa": _candidates(
+        weight=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
     ),
     f"auc_cl{OF_TRAINING}": [
         *TRAINING,
@@ -124,17 +109,14 @@ def run(setting: Setting) -> Findings:
     """Train with each candidate setting and classify the validation split."""
     methods = select_methods(setting.methods, tuple(CANDIDATES))
     train, validation, epochs = scale_value(setting, SPLITS)
-    common = {
-        "data.train_split": train,
-        "data.test_split": validation,
-        "batch_size": BATCH_SIZE,
-        "epochs": epochs,
-    }
     cells = {
         (method, _describe(candidate)): {
             **METHODS[method.removesuffix(OF_TRAINING)],
             **candidate,
-            **common,
+            "data.train_split": train,
+            "data.test_split": validation,
+            "batch_size": BATCH_SIZE,
+            "epochs": epochs,
         }
         for method in methods
         for candidate in CANDIDATES[method]
@@ -148,11 +130,10 @@ def run(setting: Setting) -> Findings:
 def _table(method: str, results: Results) -> Table:
     """Build a table of a method's candidate settings, by descending k-NN accuracy."""
     candidates = {text: runs for (name, text), runs in results.items() if name == method}
+    ranked = sorted(candidates.items(), key=lambda item: -mean(grid.seed_values(item[1], KNN)))
     rows = [
         (text, *(spread(grid.seed_values(runs, metric)) for metric in (KNN, LINEAR)))
-        for text, runs in sorted(
-            candidates.items(), key=lambda item: -mean(grid.seed_values(item[1], KNN))
-        )
+        for text, runs in ranked
     ]
     return Table(method, ("constants", "k-NN", "linear"), rows)
 

@@ -118,25 +118,23 @@ def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: i
 def judge_similar(pairs: Pairs, margin: float) -> Verdict:
     """Judge a claim that the two cells of all pairs differ by at most ``margin`` (Bonferroni)."""
     level = bonferroni_level(len(pairs))
-    parts = {}
-    for name, pair in pairs.items():
-        differences = finite(a - b for a, b in zip(*pair, strict=True))
-        holds, text = within(differences, margin, level)
-        parts[name] = Verdict(text, holds)
-    return combine_verdicts(parts)
+    by_name = {
+        name: finite(a - b for a, b in zip(*pair, strict=True)) for name, pair in pairs.items()
+    }
+    return combine_verdicts({name: within(d, margin, level) for name, d in by_name.items()})
 
 
 def within(
     differences: Sequence[float], margin: float, level: float = LEVEL, digits: int = 2
-) -> tuple[bool | None, str]:
-    """Decide whether the mean difference is at most ``margin`` in size; describe its interval."""
+) -> Verdict:
+    """Judge whether the mean difference is at most ``margin`` in size, by its interval."""
     if len(differences) < 2:
-        return None, "one pair" if differences else "not finite"
+        return Verdict("one pair" if differences else "not finite", None)
     low, high = interval(differences, level)
-    inside = True if -margin <= low <= high <= margin else None
-    outside = low > margin or high < -margin
     text = f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return False if outside else inside, text
+    if low > margin or high < -margin:
+        return Verdict(text, False)
+    return Verdict(text, True if -margin <= low <= high <= margin else None)
 
 
 def bonferroni_level(number: int) -> float:
