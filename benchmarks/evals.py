@@ -15,23 +15,18 @@ with one turn of each side. --quick uses a tenth of the examples and epochs.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 
 import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from shared import spread
+from shared import in_turns, machine, ratios, resident, spread, timed
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
@@ -43,18 +38,12 @@ from jaxssl.evaluation import run
 from jaxssl.evaluation.context import load_arrays
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols import knn, linear
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training.config import load
 from jaxssl.training.output import logs
 
 HYPER = knn.PRESETS["instdisc"]
 BATCH, RATES = 512, (0.1, 0.03, 0.01)
-
-
-def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
-    """Call ``fn`` and return its seconds and its result."""
-    start = time.perf_counter()
-    result = jax.block_until_ready(fn())
-    return time.perf_counter() - start, result
 
 
 # ---- Images and features that the benchmarks use.
@@ -141,13 +130,6 @@ def memory_above(folder: Path) -> float:
     return resident("VmHWM") - before
 
 
-def resident(line: str) -> float:
-    """Return this process's memory in MB: now ("VmRSS") or at its peak ("VmHWM"), from Linux."""
-    # getrusage would start from the peak memory of the parent process, so /proc is read instead.
-    status = Path("/proc/self/status").read_text()
-    return float(status.split(f"{line}:")[1].split()[0]) / 1024
-
-
 def nearest(features: Features, rounds: int) -> None:
     # scikit-learn uses Euclidean distance, where a zero row is as close as a cosine of 1/2. Zero
     # rows are therefore dropped.
@@ -155,25 +137,24 @@ def nearest(features: Features, rounds: int) -> None:
     features = Features(*(x[bank] for x in features[:2]), *(x[queries] for x in features[2:]))
     hyper = {**HYPER, "num_classes": 10}
     ours = lambda: knn.predict(*features[:3], **hyper)[:, 0]  # noqa: E731
-    theirs, times, differ = brute_force(features), [], 0
-    seconds(ours)
-    for _ in range(rounds):
-        (own, a), (reference, b) = seconds(ours), seconds(theirs)
-        times.append((own, reference))
-        differ = int((a != b).sum())
+    theirs = brute_force(features)
+    timed(ours)
+    pairs = [(timed(ours), timed(theirs)) for _ in range(rounds)]
+    own, reference = ([pair[i][0] for pair in pairs] for i in (0, 1))
+    (_, predicted), (_, expected) = pairs[-1]
     with tempfile.TemporaryDirectory() as folder:
         for name, array in zip(("train", "labels", "test"), features, strict=False):
             np.save(Path(folder) / name, array)
         command = [sys.executable, __file__, "--memory", folder]
         above = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    own, reference = ([pair[i] for pair in times] for i in (0, 1))
-    ratio = spread([b / a for a, b in times])
     shape = f"{len(features.train)} x {features.train.shape[1]}, {len(features.test)} queries"
-    print(f"| k-NN, {shape} | ours | scikit-learn | target |\n| --- | --- | --- | --- |")
-    print(f"| s | {spread(own)} | {spread(reference)} | |")
-    print(f"| ours is faster by | {ratio} | | 1.4 |")
-    print(f"| MB above the bank | {above.strip()} | | 200 |")
-    print(f"| predictions that differ | {differ} | | 0 |")
+    rows = [
+        ["s", spread(own), spread(reference), ""],
+        ["ours is faster by", spread(ratios(reference, own)), "", "1.4"],
+        ["MB above the bank", above.strip(), "", "200"],
+        ["predictions that differ", str((predicted != expected).sum()), "", "0"],
+    ]
+    print(markdown_table([f"k-NN, {shape}", "ours", "scikit-learn", "target"], rows))
 
 
 # ---- 2. The linear probe.
@@ -230,20 +211,25 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
         w, b = sgd(x, features.train_labels, rate, epochs)
         accuracy[rate] = 100 * np.mean((test @ w + b).argmax(axis=1) == features.test_labels)
     best = max(accuracy, key=lambda rate: accuracy[rate])
-    (first, fit), times = seconds(ours), []
-    for _ in range(rounds):
-        own, _ = seconds(ours)
-        times.append((own, seconds(lambda: sgd(x, features.train_labels, best, epochs))[0]))
-    own, reference = ([pair[i] for pair in times] for i in (0, 1))
+    first, fit = timed(ours)
+    times = in_turns(
+        {
+            "ours": lambda: timed(ours)[0],
+            "SGD": lambda: timed(lambda: sgd(x, features.train_labels, best, epochs))[0],
+        },
+        rounds,
+    )
+    faster = ratios(times["SGD"], times["ours"])
     code = "PyTorch" if "torch" in sys.modules else "NumPy"
-    print(f"\n| probe | linear:fast | SGD, {epochs} epochs, lr {best}, {code} | target |")
-    print("| --- | --- | --- | --- |")
-    print(f"| top-1, % | {fit['linear_top1']:.2f} | {accuracy[best]:.2f} | as good |")
-    print(f"| s | {spread(own)}, first {first:.1f} | {spread(reference)} | |")
-    print(f"| ours is faster by | {spread([b / a for a, b in times])} | | 5 |")
-    search = spread([len(RATES) * b / a for a, b in times])
-    print(f"| with all {len(RATES)} rates tried | {search} | | |")
-    print(f"| gradient norm, of that at zero | {fit['gradient_norm']:.1e} | | |")
+    rows = [
+        ["top-1, %", f"{fit['linear_top1']:.2f}", f"{accuracy[best]:.2f}", "as good"],
+        ["s", f"{spread(times['ours'])}, first {first:.1f}", spread(times["SGD"]), ""],
+        ["ours is faster by", spread(faster), "", "5"],
+        [f"with all {len(RATES)} rates tried", spread([len(RATES) * f for f in faster]), "", ""],
+        ["gradient norm, of that at zero", f"{fit['gradient_norm']:.1e}", "", ""],
+    ]
+    sgd_with = f"SGD, {epochs} epochs, lr {best}, {code}"
+    print(markdown_table(["probe", "linear:fast", sgd_with, "target"], rows))
 
 
 # ---- 3. The time of each protocol.
@@ -254,13 +240,11 @@ def protocols(workdir: Path) -> None:
     with logs.quiet(), tempfile.TemporaryDirectory() as out:
         for name in components.names("protocol"):
             try:
-                took, _ = seconds(lambda name=name: run.evaluate(workdir, [name], out=Path(out)))
+                took, _ = timed(lambda name=name: run.evaluate(workdir, [name], out=Path(out)))
                 taken[name] = f"{took:.1f}"
             except UserError as error:
                 taken[name] = f"left out: {error}"
-    print("\n| protocol | s |\n| --- | --- |")
-    for name, words in taken.items():
-        print(f"| {name} | {words} |")
+    print(markdown_table(["protocol", "s"], taken.items()))
 
 
 def main() -> None:
@@ -277,7 +261,7 @@ def main() -> None:
         return
     n, m, epochs = (5000, 1000, 10) if options.quick else (50_000, 10_000, 100)
     name, features = features_of(options.data, n, m)
-    print(f"{name}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, jax {jax.__version__}\n")
+    print(f"{name}; {machine()}, jax {jax.__version__}\n")
     nearest(features, options.rounds)
     probe(features, options.rounds, epochs)
     if options.workdir:

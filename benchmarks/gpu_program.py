@@ -13,16 +13,15 @@ Memory is the temporary memory of the step, without the state and the images.
 """
 
 import argparse
-import math
 import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["JAX_PLATFORMS"] = "cpu"  # This script runs on a CPU and only compiles for the GPU.
 
 import jax
@@ -31,21 +30,21 @@ from shared import NETWORKS, begin
 from jaxssl import distributed
 from jaxssl.errors import UserError
 from jaxssl.report.markdown import markdown_table
-from jaxssl.training import topology
+from jaxssl.training import hlo, topology
 from jaxssl.training.state import make_train_step, shardings
 
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
-BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)")
 WORKSPACE = re.compile(r", [su]8\[\d+\]")  # HLO shape of a library's workspace, an upper limit
+UNSIZED = re.compile(r"\b(token|opaque)\[\]")  # HLO shapes of values that are no arrays
 # The first of these words in JAX's name of an operation decides its part of the step.
 PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmentation"))
 
 
 def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     """Compile a training step and return its program text and temporary memory in bytes."""
-    config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
+    training = begin(network, batch, precision, distributed.make_mesh())
+    parts = training.parts
     try:
         mesh = topology.describe("h200-1")
     except UserError as error:
@@ -55,21 +54,12 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     split = distributed.data_sharding(mesh)
-    given = jax.tree.map(lambda x: shape(x, split), batches.next())
-    state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, "none"))
+    given = jax.tree.map(lambda x: shape(x, split), training.batches.next())
+    layout = shardings(parts.method, training.state, mesh, "none")
+    state = jax.tree.map(shape, training.state, layout)
     step: Any = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     compiled = step.lower(state, given).compile(topology.UNTIMED)
     return compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes
-
-
-def size_of(shape: str) -> int:
-    """Return the bytes of a shape in HLO, such as "(bf16[8,4]{1,0}, f32[])"."""
-    shapes = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
-    return sum(
-        BYTES[dtype] * math.prod(int(n) for n in sides.split(",") if n)
-        for dtype, sides in shapes
-        if dtype in BYTES
-    )
 
 
 def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, int, int]]:
@@ -81,10 +71,11 @@ def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, 
         if not match:
             continue
         name, shape, kind, operands = match.groups()
-        sizes[name] = size_of(WORKSPACE.sub("", shape) if kind == "custom-call" else shape)
+        shape = UNSIZED.sub("", WORKSPACE.sub("", shape) if kind == "custom-call" else shape)
+        sizes[name] = sum(hlo.sizes(shape))
         if kind == "while":
             (body,) = re.findall(r"body=(%[^,\s]+)", line)
-            times = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+            times = hlo.TRIPS.search(line)
             yield from kernels(text, body, turns * (int(times[1]) if times else 1))
         elif kind in KERNELS:
             where = (re.findall(r'op_name="([^"]*)"', line) or [""])[0]
@@ -104,22 +95,20 @@ def main() -> None:
     parts = ("augmentation", "forward", "backward", "update")
     print(f"jax {jax.__version__}, for an H200; kernels / MB\n")
     lines = []
-    for network in args.networks:
-        for batch in args.batches:
-            for precision in args.precisions:
-                text, memory = program(network, batch, precision)
-                if args.text:
-                    args.text.mkdir(parents=True, exist_ok=True)
-                    (args.text / f"{network}-{batch}-{precision}.txt").write_text(text)
-                counts, sizes = Counter(), Counter()
-                (entry,) = re.findall(r"\n(ENTRY %\S+) ", text)
-                for part, times, size in kernels(text, entry):
-                    for key in (part, "all"):
-                        counts[key] += times
-                        sizes[key] += times * size
-                cells = [f"{counts[key]} / {sizes[key] / 1e6:.0f}" for key in (*parts, "all")]
-                cells.append(f"{memory / 1e6:.0f} MB")
-                lines.append([network, str(batch), precision, *cells])
+    for row in product(args.networks, args.batches, args.precisions):
+        text, memory = program(*row)
+        label = [str(word) for word in row]
+        if args.text:
+            args.text.mkdir(parents=True, exist_ok=True)
+            (args.text / f"{'-'.join(label)}.txt").write_text(text)
+        counts, sizes = Counter(), Counter()
+        (entry,) = re.findall(r"\n(ENTRY %\S+) ", text)
+        for part, times, size in kernels(text, entry):
+            for key in (part, "all"):
+                counts[key] += times
+                sizes[key] += times * size
+        cells = [f"{counts[key]} / {sizes[key] / 1e6:.0f}" for key in (*parts, "all")]
+        lines.append([*label, *cells, f"{memory / 1e6:.0f} MB"])
     print(markdown_table(["network", "batch", "precision", *parts, "all", "memory"], lines))
 
 

@@ -18,30 +18,23 @@ import logging
 import math
 import os
 import random
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 
 import jax
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
-from shared import source_of, spread
+from shared import Training, in_turns, ratios, source_of, spread, timed
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
 from jaxssl.data import batches
 from jaxssl.data.decoders import decoding
-from jaxssl.training.build import build, make_init
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training.config import load
-from jaxssl.training.config.method import make_crops
-from jaxssl.training.state import make_train_step
 
 BATCH = 256
 RATIO = math.log(4 / 3)
@@ -62,13 +55,9 @@ def encoded(picture: Image.Image, kind: str) -> bytes:
     return file.getvalue()
 
 
-def seconds(fn: Callable[[], object], times: int = 1) -> float:
+def seconds(call: Callable[[], object], times: int = 1) -> float:
     """Return the seconds of a call until its result is ready."""
-    start = time.perf_counter()
-    for _ in range(times):
-        out = fn()
-    jax.block_until_ready(out)
-    return (time.perf_counter() - start) / times
+    return timed(call, times)[0]
 
 
 # ---- 1. Augmentation.
@@ -155,56 +144,49 @@ def augmentation(rounds: int) -> None:
         def pillow() -> None:
             list(pool.map(pillow_views, parts, range(cores)))
 
-        timed = {"ours": (mine, 10), f"Pillow, {cores} processes": (pillow, 2)}
+        contenders = {
+            "ours": partial(seconds, mine, 10),
+            f"Pillow, {cores} processes": partial(seconds, pillow, 2),
+        }
         if kornia:
-            timed["kornia"] = (kornia, 5)
-        contenders = {name: [] for name in timed}
-        for fn, _ in timed.values():
-            fn(), fn()
-        for _ in range(rounds):
-            for name, (fn, times) in timed.items():
-                contenders[name].append(seconds(fn, times))
-    print(
-        "| augmentation, 256 pairs of 32 x 32 | images/s | ours is faster by |\n| --- | --- | --- |"
-    )
-    for name, times in contenders.items():
-        rate = [2 * BATCH / t for t in times]
-        ratio = spread([t / own for t, own in zip(times, contenders["ours"], strict=True)], 1)
-        print(f"| {name} | {spread(rate, 0)} | {ratio} |")
+            contenders["kornia"] = partial(seconds, kornia, 5)
+        in_turns(contenders, 1)  # The first calls compile, and start the processes.
+        times = in_turns(contenders, rounds)
+    rows = [
+        [name, spread([2 * BATCH / t for t in taken], 0), spread(ratios(taken, times["ours"]), 1)]
+        for name, taken in times.items()
+    ]
+    heading = ["augmentation, 256 pairs of 32 x 32", "images/s", "ours is faster by"]
+    print(markdown_table(heading, rows))
 
 
 # ---- 2. Augmentation from the device's memory, compared with a training step.
 
 
 def beside_a_step(rounds: int, steps: int) -> None:
-    mesh = distributed.make_mesh()
-    config = load("cifar10_baselines:simclr", [("batch_size", str(BATCH))])
-    rng = np.random.default_rng(0)
-    records = list(rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8))
-    source = source_of(records, (32, 32, 3))
-    crops = make_crops(config)
-    cached = batches.make_batches(source, BATCH, seed=0, crops=crops, mesh=mesh, cache="device")
-    parts = build(config, len(source), mesh.size)
-    state = make_init(parts, cached.example, len(source), mesh)(config.seed)
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    augment = jax.jit(parts.augment)
-    key, batch = jax.random.key(0), cached.next()
-    state, *_ = step(state, batch)
-    jax.block_until_ready(augment(key, batch["input"], batch["index"]))
-    times: dict[str, list[float]] = {"step": [], "batch": [], "augmentation": []}
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(steps):
-            state, metrics, _ = step(state, batch)
-        jax.block_until_ready(metrics)
-        times["step"].append((time.perf_counter() - start) / steps)
-        times["batch"].append(seconds(cached.next, 20))
-        view = lambda: augment(key, batch["input"], batch["index"])  # noqa: E731
-        times["augmentation"].append(seconds(view, 10))
-    print("\n| ResNet-18, 256 pairs of 32 x 32 | ms | % of the step |\n| --- | --- | --- |")
-    for name, values in times.items():
-        share = [100 * v / s for v, s in zip(values, times["step"], strict=True)]
-        print(f"| {name} | {spread([1000 * v for v in values], 1)} | {spread(share, 3)} |")
+    overrides = [("batch_size", str(BATCH)), ("data.cache", "device")]
+    config = load("cifar10_baselines:simclr", overrides)
+    records = list(np.random.default_rng(0).integers(0, 256, (50_000, 32, 32, 3), np.uint8))
+    data = source_of(records, (32, 32, 3))
+    training = Training(config, data, distributed.make_mesh())
+    augment, batch = jax.jit(training.parts.augment), training.batches.next()
+    view = partial(augment, jax.random.key(0), batch["input"], batch["index"])
+    timed(partial(training.step, batch))
+    timed(view)
+    times = in_turns(
+        {
+            "step": partial(seconds, partial(training.step, batch), steps),
+            "batch": partial(seconds, training.batches.next, 20),
+            "augmentation": partial(seconds, view, 10),
+        },
+        rounds,
+    )
+    rows = [
+        [name, spread([1000 * t for t in taken], 1)]
+        + [spread([100 * ratio for ratio in ratios(taken, times["step"])], 3)]
+        for name, taken in times.items()
+    ]
+    print(markdown_table(["ResNet-18, 256 pairs of 32 x 32", "ms", "% of the step"], rows))
 
 
 # ---- 3. Reading batches from disk.
@@ -217,12 +199,12 @@ def streams(rounds: int) -> None:
     jpegs = [encoded(smooth(rng, 256), "jpeg") for _ in range(256)] * 8
     large = source_of(jpegs, (256, 256, 3))
     none = decoding.Crops((), (), 32)
-    crop = decoding.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3))
+    two = (decoding.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3)),) * 2
     cases = {
         "PNG 32": (small, none, BATCH),
-        "JPEG 256, two crops of 224": (large, decoding.Crops((crop,) * 2, (), 224), 64),
+        "JPEG 256, two crops of 224": (large, decoding.Crops(two, (), 224), 64),
     }
-    print("\n| stream | images/s | first batch, s |\n| --- | --- | --- |")
+    rows = []
     for name, (source, crops, size) in cases.items():
         for workers in (0, 2):
             rates, first = [], []
@@ -231,28 +213,28 @@ def streams(rounds: int) -> None:
                     source, size, seed=0, crops=crops, mesh=mesh, cache="none", workers=workers
                 )
                 first.append(seconds(stream.next))
-                count = max(1, 1024 // size)
                 # Take the batches that were read ahead, which would distort the rate.
                 seconds(stream.next, 8)
-                rates.append(size / seconds(stream.next, count))
+                rates.append(size / seconds(stream.next, max(1, 1024 // size)))
                 stream.close()
             kind = f"{workers} processes" if workers else "threads"
-            print(f"| {name}, {kind} | {spread(rates, 0)} | {spread(first, 1)} |")
-    rates = {"decode": [], "decode, middle": [], "decode, two crops": []}
-    for _ in range(rounds):
+            rows.append([f"{name}, {kind}", spread(rates, 0), spread(first, 1)])
+    print(markdown_table(["stream", "images/s", "first batch, s"], rows))
+
+    def decode(then: Callable[[Image.Image, np.random.Generator], object]) -> None:
         draw = np.random.default_rng(0)
-        for name in rates:
-            start = time.perf_counter()
-            for data in jpegs[:128]:
-                picture = decoding.open_picture(data, 3)
-                if name == "decode, middle":
-                    decoding.centre(picture, 224)
-                elif name == "decode, two crops":
-                    decoding.random_crops(picture, (crop, crop), draw)
-            rates[name].append(128 / (time.perf_counter() - start))
-    print("\n| JPEG of 256 x 256, one thread | images/s |\n| --- | --- |")
-    for name, values in rates.items():
-        print(f"| {name} | {spread(values, 0)} |")
+        for data in jpegs[:128]:
+            then(decoding.open_picture(data, 3), draw)
+
+    steps = {
+        "decode": lambda picture, draw: None,
+        "decode, middle": lambda picture, draw: decoding.centre(picture, 224),
+        "decode, two crops": lambda picture, draw: decoding.random_crops(picture, two, draw),
+    }
+    calls = {name: partial(seconds, partial(decode, then)) for name, then in steps.items()}
+    times = in_turns(calls, rounds)
+    rows = [[name, spread([128 / t for t in taken], 0)] for name, taken in times.items()]
+    print(markdown_table(["JPEG of 256 x 256, one thread", "images/s"], rows))
 
 
 def main() -> None:

@@ -11,17 +11,15 @@ import argparse
 import json
 import logging
 import os
-import sys
 import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from shared import resident
 
 from jaxssl.evaluation import pretrain
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training.config import load
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 
@@ -37,12 +35,6 @@ SETTINGS = {
     "eval.protocols": "()",
 }
 TENTHS = 10
-
-
-def resident() -> float:
-    """Return the resident memory of this process in MB."""
-    status = Path("/proc/self/status").read_text()
-    return float(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def watch(workdir: Path, samples: list[tuple[int, float, int]], done: threading.Event) -> None:
@@ -69,21 +61,21 @@ def main() -> None:
         watcher = threading.Thread(target=watch, args=(workdir, samples, done))
         logs.console.quiet = True
         watcher.start()
-        pretrain.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
+        pretrain.train(load("digits", list(values.items())), workdir)
         done.set()
         watcher.join()
         rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-    print("| step | MB | ms a step | files |\n| --- | --- | --- | --- |")
-    memory = {}
+    table, memory = [], {}
     for tenth in range(1, TENTHS):
         low, high = steps * tenth // TENTHS, steps * (tenth + 1) // TENTHS
         some = [x for x in samples if low < x[0] <= high]
         memory[tenth] = np.median([x[1] for x in some])
         speeds = [r["images_per_second"] for r in rows if low < r["step"] <= high]
         ms = 1000 * int(SETTINGS["batch_size"]) / np.median(speeds)
-        files = max(x[2] for x in some)
-        print(f"| {low} to {high} | {memory[tenth]:.0f} | {ms:.2f} | at most {files} |")
-    print(f"\nmemory of the last tenth / of the second: {memory[TENTHS - 1] / memory[1]:.3f}")
+        files = f"at most {max(x[2] for x in some)}"
+        table.append([f"{low} to {high}", f"{memory[tenth]:.0f}", f"{ms:.2f}", files])
+    print(markdown_table(["step", "MB", "ms a step", "files"], table))
+    print(f"memory of the last tenth / of the second: {memory[TENTHS - 1] / memory[1]:.3f}")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ to the largest entry. Losses are timed with their gradient. Some rows have no re
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from shared import machine, timed
 
 from jaxssl import losses, solvers
 
@@ -73,7 +74,7 @@ def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array
     return delta + 1 + BETA * jnp.eye(m - q)[None], free
 
 
-def spread(alpha: Array, free: Array, m: int) -> Array:
+def scatter(alpha: Array, free: Array, m: int) -> Array:
     """Scatter solutions [n, f], which lack the excluded candidates, to all m candidates."""
     n = alpha.shape[0]
     return jnp.zeros((n, m), alpha.dtype).at[jnp.arange(n)[:, None], free].set(alpha)
@@ -92,13 +93,13 @@ def dense_pgd(kernel: Array, positive: Array, excluded: Array) -> Array:
 
     zero = jnp.zeros(free.shape, kernel.dtype)
     alpha = lax.fori_loop(0, STEPS, advance, (zero, zero, jnp.ones((), kernel.dtype)))[0]
-    return spread(alpha, free, kernel.shape[0])
+    return scatter(alpha, free, kernel.shape[0])
 
 
 def dense_inv(kernel: Array, positive: Array, excluded: Array) -> Array:
     delta, free = dense(kernel, positive, excluded)
     alpha = jnp.linalg.solve(delta, jnp.full((*free.shape, 1), 2, kernel.dtype))[:, :, 0]
-    return spread(jnp.maximum(alpha, 0), free, kernel.shape[0])
+    return scatter(jnp.maximum(alpha, 0), free, kernel.shape[0])
 
 
 def duals() -> Iterator[Row]:
@@ -166,12 +167,12 @@ def compare(row: Row, rounds: int, seconds: float) -> list[str]:
     sides = [side for side in (row.ours, row.reference) if side is not None]
     compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
     memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
-    first, once = zip(*[call(run, row.args) for run in compiled], strict=True)
+    calls = [partial(run, *row.args) for run in compiled]
+    once, first = zip(*map(timed, calls), strict=True)
     # A function whose first call took more than half of ``seconds`` is called only once.
-    sides = zip(compiled, once, strict=True)
-    taken = [[t if t > seconds / 2 else clock(run, row.args) for run, t in sides]]
+    taken = [[t if t > seconds / 2 else clock(c) for c, t in zip(calls, once, strict=True)]]
     while len(taken) < rounds and time.perf_counter() - begin < seconds:
-        taken.append([clock(run, row.args) for run in compiled])
+        taken.append([clock(call) for call in calls])
     times = np.array(taken)
     cells = [row.name, f"{1e3 * np.median(times[:, 0]):.3g}", "", "", f"{memory[0]:.3g}", "", ""]
     if row.reference is not None:
@@ -184,19 +185,12 @@ def compare(row: Row, rounds: int, seconds: float) -> list[str]:
     return [*cells, row.target]
 
 
-def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
+def clock(call: Callable[[], Any]) -> float:
     """Call a function for half a second, and return the seconds of the fastest call."""
     taken: list[float] = []
     while sum(taken) < 0.5:
-        taken.append(call(run, args)[1])
+        taken.append(timed(call)[0])
     return min(taken)
-
-
-def call(run: Callable[..., Any], args: tuple[Array, ...]) -> tuple[Any, float]:
-    """Call a compiled function and return its result and its seconds."""
-    start = time.perf_counter()
-    out = jax.block_until_ready(run(*args))
-    return out, time.perf_counter() - start
 
 
 def line(cells: Sequence[str]) -> str:
@@ -212,10 +206,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of a row, after which it ends")
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
     options = parser.parse_args()
-    device = jax.devices()[0]
-    machine = f"{device.device_kind}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"{machine}, jax {jax.__version__}")
+    console.print(f"{machine()}, jax {jax.__version__}")
     console.print(line(("", *HEADS)))
     rows = [row for row in (*duals(), *all_losses()) if any(x in row.name for x in options.only)]
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")

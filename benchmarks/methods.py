@@ -9,16 +9,12 @@ scaled by the square root of the batch size over 64.
 
 import argparse
 import json
-import sys
-import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-import jax
 import numpy as np
+from shared import Training, timed
 
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
@@ -29,19 +25,21 @@ from jaxssl.evaluation.protocol import EvalContext
 from jaxssl.evaluation.protocols import fewshot, knn, linear
 from jaxssl.report.markdown import markdown_table
 from jaxssl.training import collapse
-from jaxssl.training.build import build, make_batches, make_init
 from jaxssl.training.config import load
 from jaxssl.training.programs import make_encoder
-from jaxssl.training.state import make_train_step
 
 PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
 EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"
 
 
+def two_networks(loss: str, preset: str, **more: str) -> dict[str, str]:
+    """Return overrides for the method that has a momentum network or two equal ones."""
+    return {"method.name": "momentum", "method.preset": preset, "loss.name": loss, **more}
+
+
 def momentum(loss: str, preset: str, **more: str) -> dict[str, str]:
     """Return overrides for the momentum method, with an EMA fast enough for runs of 200 steps."""
-    base = {"method.name": "momentum", "method.preset": preset, "loss.name": loss}
-    return base | {"method.momentum": EMA} | more
+    return two_networks(loss, preset, **{"method.momentum": EMA}, **more)
 
 
 METHODS: dict[str, dict[str, str]] = {
@@ -82,21 +80,12 @@ METHODS: dict[str, dict[str, str]] = {
         **{"loss.scale_by_temperature": "False", "method.queue_size": "512"},
     ),
     "byol": momentum("byol", "byol", **PREDICTOR),
-    "simsiam": {
-        "method.name": "momentum",
-        "method.preset": "simsiam",
-        "loss.name": "simsiam",
-        "predictor.name": "mlp",
-        "predictor.pred_hidden_dim": "32",
-        "head.proj_last_norm": "bn_fixed",
-    },
-    "nnclr": {
-        "method.name": "momentum",
-        "method.preset": "nnclr",
-        "loss.name": "nnclr",
-        "loss.support_size": "512",
-        **PREDICTOR,
-    },
+    "simsiam": two_networks(
+        "simsiam",
+        "simsiam",
+        **{**PREDICTOR, "predictor.pred_hidden_dim": "32", "head.proj_last_norm": "bn_fixed"},
+    ),
+    "nnclr": two_networks("nnclr", "nnclr", **{"loss.support_size": "512"}, **PREDICTOR),
     "ressl": momentum("ressl", "ressl", **{"method.queue_size": "512"}),
     "barlow_twins": {"loss.name": "barlow_twins"},
     "vicreg": {"loss.name": "vicreg"},
@@ -115,31 +104,23 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     rate = {} if "optim.lr" in overrides else {"optim.lr": str(3e-3 * (batch / 64) ** 0.5)}
     settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
     settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
-    config = load(ROOT / "configs" / "digits.py", list(settings.items()))
-    mesh = distributed.make_mesh()
+    config = load("digits", list(settings.items()))
     splits = source.load_splits(config.data)
-    data = load_arrays(splits, Inputs(config.augment.size, splits.train.shape[2]))
-    parts = build(config, len(splits.train))
-    batches = make_batches(config, splits.train, mesh)
-    state = make_init(parts, batches.example, len(splits.train), mesh)(config.seed)
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    state, metrics, z = step(state, batches.next())
-    jax.block_until_ready(metrics)
-    start = time.perf_counter()
-    for _ in range(parts.total_steps - 1):
-        state, metrics, z = step(state, batches.next())
-    jax.block_until_ready(metrics)
-    speed = batch * (parts.total_steps - 1) / (time.perf_counter() - start)
-    encode = make_encoder(parts.method, Inputs(config.augment.size, splits.train.shape[2]))
-    variables = state.params, state.carried
-    read = partial(extract, apply=encode, variables=variables, mesh=mesh)
+    inputs = Inputs(config.augment.size, splits.train.shape[2])
+    data = load_arrays(splits, inputs)
+    training = Training(config, splits.train, distributed.make_mesh())
+    timed(training.step)  # The first step compiles.
+    seconds, (metrics, z) = timed(training.step, training.parts.total_steps - 1)
+    encode = make_encoder(training.parts.method, inputs)
+    variables = training.state.params, training.state.carried
+    read = partial(extract, apply=encode, variables=variables, mesh=training.mesh)
     context = EvalContext(extract_features(read, data))
     rows = [*fewshot.run(context, seed=seed), *linear.run(context, seed=seed)]
     rows += knn.run(context, seed=seed, preset="cifar_simclr")
     accuracies = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
     spread = collapse.embedding_metrics(z)
     return accuracies | {
-        "images_per_second": speed,
+        "images_per_second": batch / seconds,
         "loss": float(metrics["loss"]),
         "feature_std": float(spread["feature_std"]),
         "effective_rank": float(spread["effective_rank"]),
@@ -153,15 +134,11 @@ def table(lines: list[dict]) -> str:
     """Return a table of means and deviations over seeds, with a row per batch size and method."""
     heads = ["batch", "method", "one-shot", "five-shot", "linear", "k-NN", "images/s", "seeds"]
     rows = []
-    for batch in sorted({line["batch"] for line in lines}):
-        for method in [m for m in METHODS if any(line["method"] == m for line in lines)]:
-            runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
-            if not runs:
-                continue
-            cells = []
-            for name in SHOWN:
-                values = [run[name] for run in runs]
-                cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f}")
+    for batch, method in product(sorted({line["batch"] for line in lines}), METHODS):
+        runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
+        if runs:
+            columns = [[run[name] for run in runs] for name in SHOWN]
+            cells = [f"{np.mean(values):.1f} ± {np.std(values):.1f}" for values in columns]
             speed = f"{np.median([run['images_per_second'] for run in runs]):.0f}"
             rows.append([str(batch), method, *cells, speed, str(len(runs))])
     return markdown_table(heads, rows)
@@ -182,18 +159,16 @@ def main() -> None:
         lines = [json.loads(line) for line in args.out.read_text().splitlines()]
     keys = ("method", "batch", "seed", "epochs")
     done = {tuple(line[key] for key in keys) for line in lines}
-    for seed in args.seeds:
-        for batch in args.batch:
-            for name in METHODS:
-                run = dict(zip(keys, (name, batch, seed, args.epochs), strict=True))
-                if tuple(run.values()) in done or not any(part in name for part in args.only):
-                    continue
-                run |= train(METHODS[name], seed, batch, args.epochs)
-                lines.append(run)
-                with args.out.open("a") as file:
-                    file.write(json.dumps(run) + "\n")
-                shown = ", ".join(f"{run[key]:.1f}" for key in (*SHOWN, "images_per_second"))
-                print(f"{name}, batch {batch}, seed {seed}: {shown}", flush=True)
+    for seed, batch, name in product(args.seeds, args.batch, METHODS):
+        run = dict(zip(keys, (name, batch, seed, args.epochs), strict=True))
+        if tuple(run.values()) in done or not any(part in name for part in args.only):
+            continue
+        run |= train(METHODS[name], seed, batch, args.epochs)
+        lines.append(run)
+        with args.out.open("a") as file:
+            file.write(json.dumps(run) + "\n")
+        shown = ", ".join(f"{run[key]:.1f}" for key in (*SHOWN, "images_per_second"))
+        print(f"{name}, batch {batch}, seed {seed}: {shown}", flush=True)
     print(table([line for line in lines if line["epochs"] == args.epochs]))
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -114,16 +115,15 @@ def main() -> None:
     if args.only:
         print(CONTENDERS[args.only]())
         return
-    sys.path.insert(0, str(ROOT))
-    from shared import spread  # imports JAX, which the Python with lightly may lack
+    from shared import in_turns, spread  # imports JAX, which the Python with lightly may lack
 
-    speeds = {name: [] for name in CONTENDERS}
-    for _ in range(args.rounds):
-        for name in CONTENDERS:
-            python = sys.executable if name == "jaxssl" else args.peer
-            command = [python, __file__, "--only", name]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            speeds[name].append(float(out.split()[-1]))
+    def measure(name: str) -> float:
+        python = sys.executable if name == "jaxssl" else args.peer
+        command = [python, __file__, "--only", name]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return float(out.split()[-1])
+
+    speeds = in_turns({name: partial(measure, name) for name in CONTENDERS}, args.rounds)
     for name, values in speeds.items():
         print(f"{name:<20} {spread(values, digits=0)}")
 

@@ -36,16 +36,14 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from shared import timed
 
 from jaxssl import distributed
 from jaxssl.report.markdown import markdown_table
@@ -308,7 +306,6 @@ def measure() -> None:
     processes.initialize()
     mesh = distributed.make_mesh()
     batch = int(os.environ["POD_MODEL_BATCH"])
-    print_ = distributed.is_first_process()
     config = load("digits", [("batch_size", str(batch))])
     rng = np.random.default_rng(0)
     shape = (batch // mesh.size, 8, 8, 1)
@@ -322,12 +319,13 @@ def measure() -> None:
     data = distributed.shard_rows(local, mesh)
     step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
     compiled = step.lower(state, data).compile()
-    result: dict[str, Any] = {"step": [], "sums": {}}
-    for _ in range(60):
-        start = time.perf_counter()
+
+    def advance() -> Any:
+        nonlocal state
         state = compiled(state, data)[0]
-        jax.block_until_ready(state)
-        result["step"].append(time.perf_counter() - start)
+        return state
+
+    result: dict[str, Any] = {"step": [timed(advance)[0] for _ in range(60)], "sums": {}}
     result["collectives"] = [
         (operation, sum(sizes), times)
         for (operation, sizes), times in collectives(compiled, mesh.size).items()
@@ -335,13 +333,8 @@ def measure() -> None:
     for size in (2**8, 2**14, 2**20) if mesh.size > 1 else ():
         x = distributed.shard_rows(np.ones((1, size // 4), np.float32), mesh)
         add = jax.jit(distributed.spmd(lambda x: jax.lax.psum(x, "data"), mesh, P("data"), P()))
-        times = []
-        for _ in range(60):
-            start = time.perf_counter()
-            jax.block_until_ready(add(x))
-            times.append(time.perf_counter() - start)
-        result["sums"][size] = times
-    if print_:
+        result["sums"][size] = [timed(partial(add, x))[0] for _ in range(60)]
+    if distributed.is_first_process():
         print(json.dumps(result), flush=True)
 
 
@@ -356,15 +349,11 @@ def in_processes(number: int, batch: int, port: int) -> dict[str, Any]:
     if port:
         environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
         environment |= {"JAX_NUM_PROCESSES": str(number)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--measure"],
-            env={**environment, **({"JAX_PROCESS_ID": str(i)} if port else {})},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(number)
-    ]
+    processes = []
+    for i in range(number):
+        identity = {"JAX_PROCESS_ID": str(i)} if port else {}
+        options = {"env": environment | identity, "stdout": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen([sys.executable, __file__, "--measure"], **options))
     outputs = [process.communicate()[0] for process in processes]
     return json.loads(outputs[0].splitlines()[-1])
 

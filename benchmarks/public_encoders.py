@@ -10,10 +10,11 @@ relative to the largest feature, and the time of loading.
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +57,6 @@ class Source(NamedTuple):
         size: side of the images in pixels.
         options: arguments of `jaxssl.load_encoder`.
         files: JSON files beside the weights, by name.
-        rename: maps an array's name in the module to its name in the file.
         extra: shapes of further arrays in the file.
         resize: maps the module to one for images of `size` pixels.
     """
@@ -66,7 +66,6 @@ class Source(NamedTuple):
     size: int
     options: dict[str, Any] = {}
     files: dict[str, Any] = {}
-    rename: Callable[[str], str] = str
     extra: dict[str, list[int]] = {}
     resize: Callable[[Any], Any] = lambda model: model
 
@@ -118,6 +117,38 @@ def resized(model: Any, size: int) -> Any:
     return model
 
 
+def case(
+    make: Callable[..., Any],
+    features: Features = head,
+    size: int = 16,
+    about: Mapping[str, Any] = {},
+    **settings: Any,
+) -> Callable[[], Source]:
+    """Return a function that makes an encoder; ``about`` has the other fields of `Source`."""
+    return lambda: Source(make(**settings), features, size, **about)
+
+
+def family(
+    kind: str,
+    features: Features = pooled,
+    size: int = 224,
+    about: Mapping[str, Any] = {},
+    **config: Any,
+) -> Callable[[], Source]:
+    """Return a function that makes a model of transformers from the settings of its config."""
+    config_name = re.sub("Model(WithProjection)?$", "Config", kind)
+
+    def make() -> Any:
+        return getattr(transformers, kind)(getattr(transformers, config_name)(**config))
+
+    return case(make, features, size, about)
+
+
+def another_size(size: int, resize: Callable = resized, **about: Any) -> dict[str, Any]:
+    """Return fields of a `Source` that is read for images of another size."""
+    return {"options": {"size": size}, "resize": partial(resize, size=size), **about}
+
+
 def eva(small: dict[str, Any], **options: Any) -> Any:
     return Eva(
         **small,
@@ -140,18 +171,26 @@ def both_tokens(model: Any, x: torch.Tensor) -> torch.Tensor:
     return model(x).last_hidden_state[:, :2].mean(1)
 
 
+def image_embeds(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model(x).image_embeds
+
+
+def encode_image(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model.encode_image(x)
+
+
 def mae(model: Any, x: torch.Tensor) -> torch.Tensor:
     model.config.mask_ratio = 0.0
     patches = (x.shape[-1] // model.config.patch_size) ** 2
     return hidden(model, x, noise=torch.arange(patches)[None].repeat(len(x), 1).float())
 
 
-def described(source: Source, size: int) -> Source:
-    """Add the JSON file in which transformers stores the preprocessing, for images of this size."""
+def described(size: int) -> dict[str, Any]:
+    """Return the JSON file in which transformers stores the preprocessing, as a `Source` field."""
     side = {"height": size, "width": size}
     config = {"size": {"shortest_edge": 16}, "crop_size": side, "do_center_crop": True}
     config |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "resample": 3}
-    return source._replace(files={"preprocessor_config.json": config})
+    return {"files": {"preprocessor_config.json": config}}
 
 
 def tiny() -> dict[str, Callable[[], Source]]:
@@ -159,217 +198,143 @@ def tiny() -> dict[str, Callable[[], Source]]:
     hf: dict[str, Any] = dict(
         hidden_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4
     )
-    wide = dict(hf, intermediate_size=192)
-    net = dict(
-        embed_dim=32, text_cfg=dict(context_length=4, vocab_size=9, width=64, heads=1, layers=1)
-    )
+    wide, dinov2 = dict(hf, intermediate_size=192), dict(hf, mlp_ratio=2)
+    text = dict(context_length=4, vocab_size=9, width=64, heads=1, layers=1)
     tower = dict(image_size=16, layers=2, width=128, head_width=64, patch_size=4)
     convolutions = dict(image_size=64, layers=(3, 4, 6, 3), width=8, head_width=64)
-    vit = partial(VisionTransformer, **small)
+    vit = partial(case, partial(VisionTransformer, **small))
+    dinov3 = partial(case, partial(eva, small), token)
     swiglu = dict(mlp_layer=partial(GluMlp, gate_last=False), act_layer=torch.nn.SiLU, mlp_ratio=3)
-    resnet = partial(ResNet, num_classes=3)
-    stages = [
-        CNBlockConfig(8, 16, 1),
-        CNBlockConfig(16, 24, 2),
-        CNBlockConfig(24, 32, 1),
-        CNBlockConfig(32, None, 1),
-    ]
-    t = transformers
-
-    def family(kind: str, features: Features = pooled, size: int = 16, **config: Any) -> Source:
-        model = getattr(t, kind)(getattr(t, kind.removesuffix("Model") + "Config")(**config))
-        return Source(model.eval(), features, size)
-
-    def clip(quick: bool, extra: dict[str, list[int]], vision: dict[str, Any] = tower) -> Source:
-        model = open_clip.model.CLIP(vision_cfg=vision, quick_gelu=quick, **net)
-        size = vision["image_size"]
-        return Source(model.eval(), lambda m, x: m.encode_image(x), size, extra=extra)
-
+    deep = dict(stem_type="deep", stem_width=32, avg_down=True)
+    convnext = dict(depths=(1, 2, 1, 1), dims=(8, 16, 24, 32))
+    hf_convnext = dict(hidden_sizes=[8, 16, 24, 32], depths=[1, 2, 1, 1])
+    hf_resnet = dict(embedding_size=8, hidden_sizes=[32, 64, 128, 256], depths=[2, 2, 2, 2])
+    blocks = ((8, 16, 1), (16, 24, 2), (24, 32, 1), (32, None, 1))
+    stages = [CNBlockConfig(*block) for block in blocks]
     openai = {name: [] for name in ("input_resolution", "context_length", "vocab_size")}
+
+    def resnet(block: type, size: int = 32, **settings: Any) -> Callable[[], Source]:
+        return case(partial(ResNet, block, (2, 2, 2, 2), num_classes=3), head, size, **settings)
+
+    def clip(quick: bool, vision: dict[str, Any] = tower, **about: Any) -> Callable[[], Source]:
+        model = partial(open_clip.model.CLIP, embed_dim=32, text_cfg=text, vision_cfg=vision)
+        return case(model, encode_image, vision["image_size"], about, quick_gelu=quick)
+
     return {
-        "timm_vit": lambda: Source(vit(num_classes=5), head, 16),
-        "timm_vit_mean": lambda: Source(
-            vit(num_classes=0, global_pool="avg", fc_norm=False), head, 16, {"pool": "mean"}
+        "timm_vit": vit(num_classes=5),
+        "timm_vit_mean": vit(
+            about={"options": {"pool": "mean"}}, num_classes=0, global_pool="avg", fc_norm=False
         ),
-        "timm_vit_larger": lambda: Source(
-            vit(num_classes=0), head, 24, {"size": 24}, resize=partial(resized, size=24)
+        "timm_vit_larger": vit(head, 24, another_size(24), num_classes=0),
+        "timm_vit_smaller": vit(head, 12, another_size(12), num_classes=0),
+        "timm_dinov2": vit(num_classes=0, init_values=1e-5),
+        "timm_dinov2_registers_swiglu": vit(
+            num_classes=0, init_values=1, reg_tokens=4, no_embed_class=True, **swiglu
         ),
-        "timm_vit_smaller": lambda: Source(
-            vit(num_classes=0), head, 12, {"size": 12}, resize=partial(resized, size=12)
+        "dinov2_larger": vit(
+            *(head, 24, another_size(24, dino_positions, extra={"mask_token": [1, 128]})),
+            num_classes=0,
+            init_values=1e-5,
         ),
-        "timm_dinov2": lambda: Source(vit(num_classes=0, init_values=1e-5), head, 16),
-        "timm_dinov2_registers_swiglu": lambda: Source(
-            vit(num_classes=0, init_values=1, reg_tokens=4, no_embed_class=True, **swiglu), head, 16
+        "timm_clip": vit(
+            pre_norm=True, norm_layer=partial(torch.nn.LayerNorm, eps=1e-5), num_classes=3
         ),
-        "dinov2_larger": lambda: Source(
-            vit(num_classes=0, init_values=1e-5),
-            head,
-            24,
-            {"size": 24},
-            extra={"mask_token": [1, 128]},
-            resize=partial(dino_positions, size=24),
+        "timm_siglip": vit(class_token=False, global_pool="map", num_classes=0),
+        "timm_dinov3": dinov3(),
+        "timm_dinov3_swiglu": dinov3(swiglu_mlp=True, swiglu_align_to=8),
+        "torchvision_vit": case(
+            partial(torchvision.models.VisionTransformer, 16, 4, 2, 2, 128, 256), without("heads")
         ),
-        "timm_clip": lambda: Source(
-            vit(pre_norm=True, norm_layer=partial(torch.nn.LayerNorm, eps=1e-5), num_classes=3),
-            head,
-            16,
+        "transformers_vit": family("ViTModel", hidden, 16, **wide),
+        "transformers_mae": family("ViTMAEModel", mae, 16, **wide),
+        "transformers_dinov2": family("Dinov2Model", hidden, 16, **dinov2),
+        "transformers_dinov2_smaller": family("Dinov2Model", hidden, 12, described(12), **dinov2),
+        "transformers_dinov2_registers_swiglu_smaller": family(
+            *("Dinov2WithRegistersModel", hidden, 12, described(12)), **dinov2, use_swiglu_ffn=True
         ),
-        "timm_siglip": lambda: Source(
-            vit(class_token=False, global_pool="map", num_classes=0), head, 16
+        "transformers_dinov3": family("DINOv3ViTModel", hidden, 16, **wide, num_register_tokens=2),
+        "transformers_dinov3_swiglu": family(
+            "DINOv3ViTModel", hidden, 16, **wide, use_gated_mlp=True, hidden_act="silu"
         ),
-        "timm_dinov3": lambda: Source(eva(small), token, 16),
-        "timm_dinov3_swiglu": lambda: Source(
-            eva(small, swiglu_mlp=True, swiglu_align_to=8), token, 16
+        "transformers_clip": family(
+            "CLIPVisionModelWithProjection", image_embeds, 16, **wide, projection_dim=32
         ),
-        "torchvision_vit": lambda: Source(
-            torchvision.models.VisionTransformer(16, 4, 2, 2, 128, 256), without("heads"), 16
+        "transformers_siglip": family("SiglipVisionModel", pooled, 16, **wide),
+        "openai_clip": clip(True, extra=openai),
+        "open_clip": clip(False),
+        "open_clip_resnet50": clip(True, convolutions),
+        "timm_deit_distilled": case(partial(VisionTransformerDistilled, **small), num_classes=3),
+        "transformers_deit": family("DeiTModel", both_tokens, 16, **wide),
+        "timm_resnet26": resnet(Bottleneck),
+        "timm_resnet26d": resnet(Bottleneck, 33, **deep),
+        "timm_resnet18d": resnet(BasicBlock, **deep),
+        "timm_resnext26": resnet(Bottleneck, cardinality=32, base_width=4),
+        "timm_wide_resnet26": resnet(Bottleneck, base_width=128),
+        "transformers_resnet": family("ResNetModel", pooled, 32, **hf_resnet),
+        "timm_convnext": case(ConvNeXt, head, 32, **convnext, num_classes=3),
+        "timm_convnextv2": case(
+            ConvNeXt, head, 32, **convnext, use_grn=True, ls_init_value=None, conv_mlp=True
         ),
-        "transformers_vit": lambda: family("ViTModel", hidden, **wide),
-        "transformers_mae": lambda: family("ViTMAEModel", mae, **wide),
-        "transformers_dinov2": lambda: family("Dinov2Model", hidden, **hf, mlp_ratio=2),
-        "transformers_dinov2_smaller": lambda: described(
-            family("Dinov2Model", hidden, 12, **hf, mlp_ratio=2), 12
-        ),
-        "transformers_dinov2_registers_swiglu_smaller": lambda: described(
-            family("Dinov2WithRegistersModel", hidden, 12, **hf, mlp_ratio=2, use_swiglu_ffn=True),
-            12,
-        ),
-        "transformers_dinov3": lambda: family(
-            "DINOv3ViTModel", hidden, **wide, num_register_tokens=2
-        ),
-        "transformers_dinov3_swiglu": lambda: family(
-            "DINOv3ViTModel", hidden, **wide, use_gated_mlp=True, hidden_act="silu"
-        ),
-        "transformers_clip": lambda: Source(
-            t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**wide, projection_dim=32)).eval(),
-            lambda model, x: model(x).image_embeds,
-            16,
-        ),
-        "transformers_siglip": lambda: family("SiglipVisionModel", **wide),
-        "openai_clip": lambda: clip(True, openai),
-        "open_clip": lambda: clip(False, {}),
-        "open_clip_resnet50": lambda: clip(True, {}, convolutions),
-        "timm_deit_distilled": lambda: Source(
-            VisionTransformerDistilled(**small, num_classes=3), head, 16
-        ),
-        "transformers_deit": lambda: family("DeiTModel", both_tokens, **wide),
-        "timm_resnet26": lambda: Source(resnet(Bottleneck, (2, 2, 2, 2)), head, 32),
-        "timm_resnet26d": lambda: Source(
-            resnet(Bottleneck, (2, 2, 2, 2), stem_type="deep", stem_width=32, avg_down=True),
-            head,
-            33,
-        ),
-        "timm_resnet18d": lambda: Source(
-            resnet(BasicBlock, (2, 2, 2, 2), stem_type="deep", stem_width=32, avg_down=True),
-            head,
-            32,
-        ),
-        "timm_resnext26": lambda: Source(
-            resnet(Bottleneck, (2, 2, 2, 2), cardinality=32, base_width=4), head, 32
-        ),
-        "timm_wide_resnet26": lambda: Source(
-            resnet(Bottleneck, (2, 2, 2, 2), base_width=128), head, 32
-        ),
-        "transformers_resnet": lambda: family(
-            "ResNetModel",
-            size=32,
-            embedding_size=8,
-            hidden_sizes=[32, 64, 128, 256],
-            depths=[2, 2, 2, 2],
-        ),
-        "timm_convnext": lambda: Source(
-            ConvNeXt(depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=3), head, 32
-        ),
-        "timm_convnextv2": lambda: Source(
-            ConvNeXt(
-                depths=(1, 2, 1, 1),
-                dims=(8, 16, 24, 32),
-                use_grn=True,
-                ls_init_value=None,
-                conv_mlp=True,
-            ),
-            head,
-            32,
-        ),
-        "transformers_convnextv2": lambda: family(
-            "ConvNextV2Model", size=32, hidden_sizes=[8, 16, 24, 32], depths=[1, 2, 1, 1]
-        ),
-        "torchvision_convnext": lambda: Source(
-            torchvision.models.ConvNeXt(stages), tv_convnext, 32
-        ),
-        "transformers_convnext": lambda: family(
-            "ConvNextModel", size=32, hidden_sizes=[8, 16, 24, 32], depths=[1, 2, 1, 1]
-        ),
+        "transformers_convnextv2": family("ConvNextV2Model", pooled, 32, **hf_convnext),
+        "torchvision_convnext": case(partial(torchvision.models.ConvNeXt, stages), tv_convnext, 32),
+        "transformers_convnext": family("ConvNextModel", pooled, 32, **hf_convnext),
     }
 
 
 def full() -> dict[str, Callable[[], Source]]:
-    t = transformers
+    def timm_source(
+        name: str, features: Features = head, about: Mapping[str, Any] = {}, **options: Any
+    ) -> Callable[[], Source]:
+        def make() -> Source:
+            model = timm.create_model(name, **options)
+            size = model.pretrained_cfg["input_size"][-1]
+            is_vit = "vit" in name or "deit" in name
+            return Source(model, features, size if is_vit else 224, **about)
 
-    def timm_source(name: str, features: Features = head, **options: Any) -> Source:
-        model = timm.create_model(name, **options)
-        size = model.pretrained_cfg["input_size"][-1]
-        return Source(model, features, size if "vit" in name or "deit" in name else 224)
+        return make
 
-    def tv(name: str, head: str) -> Source:
-        return Source(getattr(torchvision.models, name)(), without(head), 224)
+    def tv(name: str, features: Features) -> Callable[[], Source]:
+        return case(getattr(torchvision.models, name), features, 224)
 
-    def hf(kind: str, features: Features = pooled, **config: Any) -> Source:
-        base = getattr(t, kind)(getattr(t, kind.removesuffix("Model") + "Config")(**config))
-        return Source(base, features, 224)
+    def oc(name: str, size: int = 224, **about: Any) -> Callable[[], Source]:
+        return case(partial(open_clip.create_model, name), encode_image, size, about)
 
-    def clip() -> Source:
-        model = t.CLIPVisionModelWithProjection(t.CLIPVisionConfig())
-        return Source(model, lambda model, x: model(x).image_embeds, 224)
-
-    def oc(name: str, **extra: list[int]) -> Source:
-        model = open_clip.create_model(name)
-        return Source(model, lambda m, x: m.encode_image(x), 224, extra=extra)
-
+    small = dict(hidden_size=384, num_attention_heads=6)
     return {
-        "torchvision resnet50": lambda: tv("resnet50", "fc"),
-        "torchvision wide_resnet50_2": lambda: tv("wide_resnet50_2", "fc"),
-        "torchvision resnext50_32x4d": lambda: tv("resnext50_32x4d", "fc"),
-        "torchvision vit_b_16": lambda: tv("vit_b_16", "heads"),
-        "torchvision convnext_tiny": lambda: Source(
-            torchvision.models.convnext_tiny(), tv_convnext, 224
+        "torchvision resnet50": tv("resnet50", without("fc")),
+        "torchvision wide_resnet50_2": tv("wide_resnet50_2", without("fc")),
+        "torchvision resnext50_32x4d": tv("resnext50_32x4d", without("fc")),
+        "torchvision vit_b_16": tv("vit_b_16", without("heads")),
+        "torchvision convnext_tiny": tv("convnext_tiny", tv_convnext),
+        "timm resnet26": timm_source("resnet26"),
+        "timm resnet50d": timm_source("resnet50d"),
+        "timm convnext_tiny": timm_source("convnext_tiny"),
+        "timm deit_small (and DINO, MoCo-v3)": timm_source("deit_small_patch16_224"),
+        "timm vit_large, MAE": timm_source("vit_large_patch16_224.mae"),
+        "timm vit_small_dinov2": timm_source("vit_small_patch14_dinov2"),
+        "timm vit_small_reg4_dinov2": timm_source("vit_small_patch14_reg4_dinov2"),
+        "timm vit_giant_dinov2 (2 blocks)": timm_source(
+            "vit_giant_patch14_dinov2", about={"options": {"layers": 2}}, depth=2
         ),
-        "timm resnet26": lambda: timm_source("resnet26"),
-        "timm resnet50d": lambda: timm_source("resnet50d"),
-        "timm convnext_tiny": lambda: timm_source("convnext_tiny"),
-        "timm deit_small (and DINO, MoCo-v3)": lambda: timm_source("deit_small_patch16_224"),
-        "timm vit_large, MAE": lambda: timm_source("vit_large_patch16_224.mae"),
-        "timm vit_small_dinov2": lambda: timm_source("vit_small_patch14_dinov2"),
-        "timm vit_small_reg4_dinov2": lambda: timm_source("vit_small_patch14_reg4_dinov2"),
-        "timm vit_giant_dinov2 (2 blocks)": lambda: timm_source(
-            "vit_giant_patch14_dinov2", depth=2
-        )._replace(options={"layers": 2}),
-        "timm deit_small_distilled": lambda: timm_source("deit_small_distilled_patch16_224"),
-        "timm convnextv2_tiny": lambda: timm_source("convnextv2_tiny"),
-        "transformers ConvNeXt V2-T": lambda: hf("ConvNextV2Model"),
-        "open_clip RN50, as OpenAI's": lambda: oc("RN50"),
-        "open_clip RN50x4": lambda: oc("RN50x4")._replace(size=288),
-        "timm vit_small_dinov3": lambda: timm_source("vit_small_patch16_dinov3", token),
-        "timm vit_base_clip": lambda: timm_source("vit_base_patch16_clip_224"),
-        "timm vit_base_siglip": lambda: timm_source("vit_base_patch16_siglip_224"),
-        "open_clip ViT-B-32": lambda: oc("ViT-B-32"),
-        "open_clip ViT-B-32-quickgelu, as OpenAI's": lambda: oc(
-            "ViT-B-32-quickgelu", input_resolution=[]
+        "timm deit_small_distilled": timm_source("deit_small_distilled_patch16_224"),
+        "timm convnextv2_tiny": timm_source("convnextv2_tiny"),
+        "transformers ConvNeXt V2-T": family("ConvNextV2Model"),
+        "open_clip RN50, as OpenAI's": oc("RN50"),
+        "open_clip RN50x4": oc("RN50x4", 288),
+        "timm vit_small_dinov3": timm_source("vit_small_patch16_dinov3", token),
+        "timm vit_base_clip": timm_source("vit_base_patch16_clip_224"),
+        "timm vit_base_siglip": timm_source("vit_base_patch16_siglip_224"),
+        "open_clip ViT-B-32": oc("ViT-B-32"),
+        "open_clip ViT-B-32-quickgelu, as OpenAI's": oc(
+            "ViT-B-32-quickgelu", extra={"input_resolution": []}
         ),
-        "transformers ViT-B": lambda: hf("ViTModel", hidden),
-        "transformers DINOv2-S": lambda: hf(
-            "Dinov2Model", hidden, hidden_size=384, num_attention_heads=6, image_size=224
-        ),
-        "transformers CLIP ViT-B/32": clip,
-        "transformers SigLIP-B": lambda: hf("SiglipVisionModel"),
-        "transformers ResNet-50": lambda: hf("ResNetModel"),
-        "transformers DINOv3-S": lambda: hf(
-            "DINOv3ViTModel",
-            hidden,
-            hidden_size=384,
-            num_attention_heads=6,
-            intermediate_size=1536,
-            num_register_tokens=4,
+        "transformers ViT-B": family("ViTModel", hidden),
+        "transformers DINOv2-S": family("Dinov2Model", hidden, **small, image_size=224),
+        "transformers CLIP ViT-B/32": family("CLIPVisionModelWithProjection", image_embeds),
+        "transformers SigLIP-B": family("SiglipVisionModel"),
+        "transformers ResNet-50": family("ResNetModel"),
+        "transformers DINOv3-S": family(
+            "DINOv3ViTModel", hidden, **small, intermediate_size=1536, num_register_tokens=4
         ),
     }
 

@@ -102,10 +102,6 @@ class Job:
         """Return the seconds since the start of the job."""
         return time.monotonic() - self.start
 
-    def has_data(self) -> bool:
-        """Return True if the training run has prepared and opened its data."""
-        return (self.workdir / "config.json").exists()
-
 
 def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
     """Return the folder of a training run. Only the commit that started a run resumes it."""
@@ -162,7 +158,8 @@ def do_pieces(
                 finish(job, fresh, known, device)
                 write_record(out / "figures.json", fresh)
                 estimates = Estimates(plan, known, device.name)
-            prepared = prepared or any(job.has_data() for job in running)
+            # A run writes its config after it has prepared and opened its data.
+            prepared = prepared or any((job.workdir / "config.json").exists() for job in running)
             left = (end - time.monotonic()) / 60
             for piece in list(pending):
                 if piece.kind == "run" and not any(job.piece.kind == "run" for job in running):
@@ -230,9 +227,8 @@ def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: 
     if piece.alone or any(other.alone for other in pieces):
         return False
     together = [*pieces, piece]
-    if sum(other.cores for other in together) > device.cores:
-        return False
-    if device.memory and sum(other.memory for other in together) > HELD * device.memory:
+    memory = sum(other.memory for other in together) if device.memory else 0.0
+    if sum(other.cores for other in together) > device.cores or memory > HELD * device.memory:
         return False
     number = sum(other.kind == "run" for other in pieces)
     # The first run prepares the data for all others.
@@ -276,13 +272,11 @@ def progress(workdir: Path) -> float:
     """Return the share of a training run that its last checkpoint has reached."""
     try:
         settings = json.loads((workdir / "config.json").read_text())
-        steps = [int(x.name) for x in (workdir / "checkpoints").iterdir() if x.name.isdecimal()]
-        lines = [
-            x
-            for x in metrics_writer.read_metrics(workdir / "metrics.jsonl")
-            if x["step"] <= max(steps)
-        ]
-        return round(min(1.0, lines[-1]["epoch"] / settings["epochs"]), 3)
+        names = [path.name for path in (workdir / "checkpoints").iterdir()]
+        last = max(int(name) for name in names if name.isdecimal())
+        lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+        epochs = [line["epoch"] for line in lines if line["step"] <= last]
+        return round(min(1.0, epochs[-1] / settings["epochs"]), 3)
     except (OSError, ValueError, LookupError):
         return 0.0  # The run does not exist yet.
 

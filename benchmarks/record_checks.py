@@ -5,20 +5,17 @@ Every check returns its cases, their largest deviation and the bound that it mus
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
-from shared import source_of
+from shared import ROOT, Training, source_of
 
 from jaxssl import distributed, solvers
 from jaxssl.training import config as configs
-from jaxssl.training.build import build, make_batches, make_init
-from jaxssl.training.state import TrainState, make_train_step, shardings
+from jaxssl.training.state import TrainState, shardings
 
-ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))  # test cases of the losses, and their oracles
 
 ORACLE = 3e-5  # largest relative error of a float32 loss against its float64 oracle
@@ -165,16 +162,14 @@ def take_step(
     images = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 32, 32, 3), np.uint8)
     mesh = distributed.make_mesh([device])
     with jax.default_device(device), jax.default_matmul_precision("highest"):
-        batches = make_batches(config, source_of(list(images), (32, 32, 3)), mesh)
-        parts = build(config, len(images), crops=batches.crops)
-        if start is None:
-            start = make_init(parts, batches.example, len(images), mesh)(config.seed)
+        training = Training(config, source_of(list(images), (32, 32, 3)), mesh)
+        start = training.state if start is None else start
         # The state is copied, because the step donates it.
         state = jax.tree.map(jnp.copy, start)
-        state = jax.device_put(state, shardings(parts.method, state, mesh, "none"))
-        step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-        moved, _, _ = step(state, batches.next())
-    both = (jax.tree.leaves(jax.device_get(tree.params)) for tree in (moved, start))
+        layout = shardings(training.parts.method, state, mesh, "none")
+        training.state = jax.device_put(state, layout)
+        training.step()
+    both = (jax.tree.leaves(jax.device_get(tree.params)) for tree in (training.state, start))
     update = [np.ravel(a - b) for a, b in zip(*both, strict=True)]
     return np.concatenate(update), start
 

@@ -17,12 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
 import jax
+import shared
 from jax import numpy as jnp
 
+from jaxssl import distributed
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.training.output import compile_cache, file_io, logs, metrics_writer
@@ -55,23 +54,17 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     import record_trace
 
     _train_step(settings["network"])
-    state, batches, step = _step(**settings)
-    program = step.lower(state, batches.next()).compile()
-
-    def run(steps: int) -> None:
-        nonlocal state
-        for _ in range(steps):
-            state, metrics, _ = program(state, batches.next())
-        jax.block_until_ready(metrics)
-
-    run(3)
+    training = _begin(**settings)
+    lowered = training.program.lower(training.state, training.batches.next())
+    training.program = lowered.compile()
+    shared.timed(training.step, 3)
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # A Python trace would slow the host and cause gaps.
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            run(TRACED)
+            shared.timed(training.step, TRACED)
         events = record_trace.read_events(Path(folder))
-    return record_trace.summarise(events, program.as_text(), TRACED)
+    return record_trace.summarise(events, training.program.as_text(), TRACED)
 
 
 def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -101,7 +94,7 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     layers = {}
     for form, function in forms.items():
         try:
-            layers[form] = train_step.Timed(_layer(function, q, k, v, g), jax.block_until_ready)
+            layers[form] = train_step.Timed(_layer(function, q, k, v, g))
         except Exception as error:
             refuse(form, error)
     for _ in range(5):
@@ -111,7 +104,7 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     for form in layers if settings["row"] else ():
         vit.attend = forms[form]
         try:
-            timed = train_step.Timed(_step_call(*settings["row"]), jax.block_until_ready)
+            timed = train_step.Timed(_begin(*settings["row"]).step)
             for _ in range(3):
                 timed.turn(0.5)
             out["step"][form] = timed.rounds
@@ -184,7 +177,6 @@ def about() -> dict[str, Any]:
 
 def _train_step(network: str | None) -> Any:
     """Import the module `train_step` and add the network "tiny", which is not timed in PyTorch."""
-    import shared
     import train_step
 
     small = {"net.name": "convnet", "augment.size": "16", "head.proj_hidden_dim": "64"}
@@ -194,29 +186,9 @@ def _train_step(network: str | None) -> Any:
     return train_step
 
 
-def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
-    """Return state, batches and the jitted training step of a row of `train_step.py`."""
-    from shared import begin
-
-    from jaxssl import distributed
-    from jaxssl.training.state import make_train_step
-
-    mesh = distributed.make_mesh(jax.devices()[:1])
-    _, parts, state, batches = begin(network, batch, precision, mesh)
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    return state, batches, step
-
-
-def _step_call(network: str, batch: int, precision: str) -> Any:
-    """Return a function that takes a training step and keeps its state."""
-    state, batches, step = _step(network, batch, precision)
-
-    def call() -> Any:
-        nonlocal state
-        state, metrics, _ = step(state, batches.next())
-        return metrics
-
-    return call
+def _begin(network: str, batch: int, precision: str) -> shared.Training:
+    """Set up the training step of a row of `train_step.py` on one device."""
+    return shared.begin(network, batch, precision, distributed.make_mesh(jax.devices()[:1]))
 
 
 def _jax_attention(implementation: str) -> Any:

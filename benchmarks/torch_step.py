@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,116 +102,101 @@ def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit:
     return ((p - a) ** 2 + 2 * alpha * (1 - p) - alpha**2 + weight * negative).mean()
 
 
-def descend(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
-    """Take an optimiser step and return the loss."""
-    loss.backward()
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
-    return loss
-
-
-class SmallStep:
-    """PyTorch training step of a small network of strided convolutions, without augmentation.
+def make_step(
+    model: nn.Module,
+    loss_fn: Callable[[Tensor], Tensor],
+    views: Callable[[], Tensor],
+    optimiser: torch.optim.Optimizer,
+    *,
+    half: bool,
+    compiled: bool = True,
+) -> Callable[[], Tensor]:
+    """Return a function that takes a training step and returns the loss.
 
     Args:
-        views: [2 b, h, w, c] float32: all first views, then all second views.
-        widths: channels of each convolution.
-        strides: stride of each convolution.
-        hidden: width of the projector's hidden layer.
-        loss: "nt_xent" or "auc_cl".
-        hyper: arguments of the loss.
-        optim: "lr" and "weight_decay" of AdamW, which decays only matrices.
-        compiled: True to use `torch.compile`.
+        model: maps views to embeddings.
+        loss_fn: maps embeddings to the loss.
+        views: returns the input of a step.
+        optimiser: updates the parameters.
         half: True to compute in bf16.
+        compiled: True to use `torch.compile`.
     """
 
-    def __init__(
-        self,
-        views: np.ndarray,
-        *,
-        widths: Sequence[int],
-        strides: Sequence[int],
-        hidden: int,
-        loss: str,
-        hyper: Mapping[str, Any],
-        optim: Mapping[str, float],
-        compiled: bool,
-        half: bool,
-    ) -> None:
-        if DEVICE == "cpu":
-            torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many threads as XLA uses
-        layers, channels = [], views.shape[3]
-        for width, stride in zip(widths, strides, strict=True):
-            layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
-            layers += [nn.BatchNorm2d(width), nn.ReLU()]
-            channels = width
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden, bias=False)]
-        layers += [nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 128)]
-        self.model = nn.Sequential(*layers).to(DEVICE, memory_format=torch.channels_last)
-        self.b = nn.Parameter(torch.zeros((), device=DEVICE))
-        self.half, self.hyper = half, dict(hyper)
-        self.loss_fn = {"nt_xent": nt_xent, "auc_cl": self._auc_cl}[loss]
-        params = [*self.model.parameters(), *([self.b] if loss == "auc_cl" else [])]
-        groups = [
-            {"params": [p for p in params if p.ndim > 1], "weight_decay": optim["weight_decay"]},
-            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(groups, lr=optim["lr"], fused=True)
-        x = torch.from_numpy(np.array(views)).permute(0, 3, 1, 2).to(DEVICE)
-        self.x = x.contiguous(memory_format=torch.channels_last)
-        self.loss = torch.compile(self._loss) if compiled else self._loss
+    def loss_of(x: Tensor) -> Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
+            return loss_fn(model(x))
 
-    def _auc_cl(self, z: Tensor, **hyper: Any) -> Tensor:
-        return auc_cl(z, self.b, **hyper)
+    if compiled:
+        loss_of = torch.compile(loss_of)
 
-    def _loss(self, x: Tensor) -> Tensor:
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=self.half):
-            return self.loss_fn(self.model(x), **self.hyper)
+    def step() -> Tensor:
+        loss = loss_of(views())
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return loss
 
-    def step(self) -> Tensor:
-        """Take a training step and return the loss."""
-        loss = self.loss(self.x)
-        return descend(loss, self.optimiser)
-
-    def wait(self, loss: Tensor) -> float:
-        """Wait until the device has finished, and return the loss."""
-        return loss.item()
+    return step
 
 
-class TrainStep:
-    """PyTorch training step on images in the device's memory."""
+def small_step(config: Any, views: np.ndarray, half: bool, compiled: bool) -> Callable[[], Tensor]:
+    """Return the step of a small network of strided convolutions, without augmentation.
 
-    def __init__(self, name: str, batch: int, precision: str) -> None:
-        torch.set_float32_matmul_precision("high")  # This allows TF32, which is JAX's default.
-        torch.backends.cudnn.benchmark = True
-        self.size = 32 if name == "resnet18" else 224
-        self.batch, self.half = batch, precision == "bf16"
-        net, features = network(name)
-        norm = nn.BatchNorm1d(512)
-        head = nn.Sequential(nn.Linear(features, 512), norm, nn.ReLU(), nn.Linear(512, 128))
-        self.model = nn.Sequential(net, head).to(DEVICE, memory_format=torch.channels_last)
-        fused = {"fused": True} if DEVICE == "cuda" else {}
-        self.optimiser = torch.optim.Adam(
-            self.model.parameters(), lr=1e-3, weight_decay=1e-6, **fused
-        )
-        shape = (2 * batch, 3, self.size, self.size)
-        self.images = torch.randint(0, 256, shape, dtype=torch.uint8, device=DEVICE)
-        self.views = torch.compile(views_of)
-        self.loss = torch.compile(self._loss)
+    Args:
+        config: of our run, whose loss is "nt_xent" or "auc_cl". AdamW decays only matrices.
+        views: [2 b, h, w, c] float32: all first views, then all second views.
+        half: True to compute in bf16.
+        compiled: True to use `torch.compile`.
+    """
+    if DEVICE == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many threads as XLA uses
+    layers, channels, hidden = [], views.shape[3], config.head.proj_hidden_dim
+    for width, stride in zip(config.net.widths, config.net.strides, strict=True):
+        layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
+        layers += [nn.BatchNorm2d(width), nn.ReLU()]
+        channels = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden, bias=False)]
+    layers += [nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 128)]
+    model = nn.Sequential(*layers).to(DEVICE, memory_format=torch.channels_last)
+    params, loss = [*model.parameters()], config.loss
+    if loss.name == "auc_cl":
+        b = nn.Parameter(torch.zeros((), device=DEVICE))
+        params.append(b)
+        mean = loss.get("negative_reduction") == "mean"
+        weight = loss.negative_weight / (len(views) - 2 if mean else 1)
+        unit = loss.similarity == "unit"
+        loss_fn = partial(auc_cl, b=b, a=loss.a, alpha=loss.alpha, weight=weight, unit=unit)
+    else:
+        loss_fn = partial(nt_xent, temperature=loss.temperature)
+    groups = [
+        {"params": [p for p in params if p.ndim > 1], "weight_decay": config.optim.weight_decay},
+        {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=config.optim.lr, fused=True)
+    x = torch.from_numpy(np.array(views)).permute(0, 3, 1, 2).to(DEVICE)
+    x = x.contiguous(memory_format=torch.channels_last)
+    return make_step(model, loss_fn, lambda: x, optimiser, half=half, compiled=compiled)
 
-    def _loss(self, x: Tensor) -> Tensor:
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=self.half):
-            return nt_xent(self.model(x))
 
-    def step(self) -> Tensor:
-        """Take a training step and return the loss."""
-        chosen = torch.randperm(len(self.images), device=DEVICE)[: self.batch]
-        images = self.images[chosen].float() / 255
+def large_step(name: str, batch: int, half: bool) -> Callable[[], Tensor]:
+    """Return the step of a network of `network` on images in the device's memory."""
+    torch.set_float32_matmul_precision("high")  # This allows TF32, which is JAX's default.
+    torch.backends.cudnn.benchmark = True
+    size = 32 if name == "resnet18" else 224
+    net, features = network(name)
+    norm = nn.BatchNorm1d(512)
+    head = nn.Sequential(nn.Linear(features, 512), norm, nn.ReLU(), nn.Linear(512, 128))
+    model = nn.Sequential(net, head).to(DEVICE, memory_format=torch.channels_last)
+    fused = {"fused": True} if DEVICE == "cuda" else {}
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6, **fused)
+    shape = (2 * batch, 3, size, size)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=DEVICE)
+    augment = torch.compile(views_of)
+
+    def views() -> Tensor:
+        chosen = images[torch.randperm(len(images), device=DEVICE)[:batch]].float() / 255
         with torch.no_grad():
-            x = self.views(torch.cat([images, images]), self.size)
-        loss = self.loss(x.contiguous(memory_format=torch.channels_last))
-        return descend(loss, self.optimiser)
+            x = augment(torch.cat([chosen, chosen]), size)
+        return x.contiguous(memory_format=torch.channels_last)
 
-    def wait(self, loss: Tensor) -> float:
-        """Wait until the device has finished, and return the loss."""
-        return loss.item()
+    return make_step(model, nt_xent, views, optimiser, half=half)

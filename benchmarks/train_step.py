@@ -29,15 +29,13 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 # JAX does not preallocate memory here, so that PyTorch has some.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -46,7 +44,7 @@ import numpy as np
 import optax
 from jax import lax
 from jax import numpy as jnp
-from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread
+from shared import NETWORKS, SMALL, SMALL_BATCH, begin, machine, ratios, spread, timed
 
 from jaxssl import distributed, losses
 from jaxssl.models import convnet
@@ -72,9 +70,9 @@ class Timed:
     """A timed computation: ``call()`` starts it ``number`` times, ``wait(out)`` waits for it."""
 
     def __init__(
-        self, call: Callable[[], Any], wait: Callable[[Any], Any], number: int = 1
+        self, call: Callable[[], Any], number: int = 1, wait: Callable = jax.block_until_ready
     ) -> None:
-        self.call, self.wait, self.number = call, wait, number
+        self.call, self.number, self.wait = call, number, wait
         self.rounds: list[float] = []  # seconds of a call, for each round
         self.host: list[float] = []  # seconds in which the host was busy, by round
         for _ in range(2):  # The first call compiles.
@@ -94,6 +92,18 @@ class Timed:
         self.rounds.append((time.perf_counter() - start) / times)
 
 
+def chained(program: Callable[..., tuple], state: Any) -> Callable[..., tuple]:
+    """Return a function that calls a program on the state that its last call returned first."""
+
+    def call(*args: Any) -> tuple:
+        nonlocal state
+        out = program(state, *args)
+        state = out[0]
+        return out
+
+    return call
+
+
 def side() -> int:
     """Return the number of rows of the large matrix that measures peak speed."""
     return 2048 if jax.default_backend() == "cpu" else 8192
@@ -101,27 +111,28 @@ def side() -> int:
 
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float, Any]:
     """Return our timed step and its parts, a step's operations, and an argument of `peers`."""
-    mesh = distributed.make_mesh(jax.devices()[:1])
-    config, parts, state, batches = begin(network, batch, precision, mesh)
-    encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
-    augment = jax.jit(parts.augment)
-    views = augment(key, given["input"], given["index"])["views"]
+    training = begin(network, batch, precision, distributed.make_mesh(jax.devices()[:1]))
+    config, parts, batches = training.config, training.parts, training.batches
+    state, mesh, encoder = training.state, training.mesh, make_networks(config)
+    key, augment, given = jax.random.key(1), jax.jit(parts.augment), batches.next()
+    make = partial(augment, key, given["input"], given["index"])
+    views = make()["views"]
     ready = network in SMALL
     if ready:  # The views replace the images of the batch, with one row for each example.
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # XLA is slow at convolutions in loops on CPUs.
     step = make_train_step(*stages)
-    steps = make_train_steps(lambda _: step, mesh, resident=True, loop=loop)
-    alone = make_train_steps(lambda _: step, mesh, resident=True, loop=False)
+    steps, alone = (
+        make_train_steps(lambda _: step, mesh, resident=True, loop=each) for each in (loop, False)
+    )
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
-    state_of_xla = jax.tree.map(jnp.copy, state)
-
     # Each part of the step has its own arrays, because the step donates the state.
-    params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
-    stats = jax.tree.map(jnp.copy, state.carried.batch_stats)
-    moved = jax.tree.map(jnp.copy, (state.params, state.opt_state))
-    grads = jax.tree.map(jnp.copy, state.params)
+    nets = {name: state.params[name] for name in ("net", "projector")}
+    params, stats, moved, grads, state_of_xla = jax.tree.map(
+        jnp.copy,
+        (nets, state.carried.batch_stats, (state.params, state.opt_state), state.params, state),
+    )
 
     def embed(params: Any, views: jax.Array) -> jax.Array:
         index = given["index"]
@@ -135,63 +146,43 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     of_loss.pop("learn", None)
     loss_fn = getattr(losses, config.loss.name)
     loss = jax.jit(jax.value_and_grad(lambda z: loss_fn(z[0], z[1], **of_loss)))
+    product = jax.jit(lambda x: x @ x)
+    square = jax.random.normal(key, (side(), side()), DTYPES[precision])
 
-    @jax.jit
-    def matrix_product(x: jax.Array) -> jax.Array:
-        return x @ x
-
-    def update(params: Any, opt_state: Any) -> Any:
+    @partial(jax.jit, donate_argnums=0)
+    def update(moved: tuple[Any, Any]) -> tuple[tuple[Any, Any]]:
+        params, opt_state = moved
         updates, opt_state = parts.optimiser.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
+        return ((optax.apply_updates(params, updates), opt_state),)
 
-    update = jax.jit(update, donate_argnums=(0, 1))
-    n = side()
-    square = jax.random.normal(key, (n, n), DTYPES[precision])
+    advance = chained(steps, state)
 
-    def whole() -> Any:
-        nonlocal state
+    def whole(number: int) -> tuple:
         data = (given, places) if ready else batches.take(number, MOST_STEPS)
-        state, metrics, *_ = steps(state, *data, number)
-        return metrics
+        return advance(*data, number)
 
-    def with_xla() -> Any:
-        nonlocal state_of_xla
-        state_of_xla, metrics, *_ = alone(state_of_xla, given, places, 1)
-        return metrics
-
-    number = 1
-    jax.block_until_ready(whole())
-    start = time.perf_counter()
-    jax.block_until_ready(whole())
-    took = time.perf_counter() - start
+    timed(lambda: whole(1))  # The first call compiles.
+    took, _ = timed(lambda: whole(1))
     number = max(1, min(MOST_STEPS, int(CALL_SECONDS / took))) if loop else 1
-
-    def move() -> Any:
-        nonlocal moved
-        moved = update(*moved)
-        return moved
-
     calls = {
-        "step": whole,
         "input": batches.next,
-        "augment": lambda: augment(key, given["input"], given["index"]),
+        "augment": make,
         "forward": lambda: forward(params, views),
         "forward and backward": lambda: both(params, views),
         "loss": lambda: loss(z),
-        "optimiser": move,
-        "matrix product": lambda: matrix_product(square),
+        "optimiser": chained(update, moved),
+        "matrix product": lambda: product(square),
     }
     for name in ("input", "augment") if ready else ():
         del calls[name]
-    timed = {
-        name: Timed(call, jax.block_until_ready, number if name == "step" else 1)
-        for name, call in calls.items()
-    }
+    contenders = {"step": Timed(lambda: whole(number), number)}
+    contenders |= {name: Timed(call) for name, call in calls.items()}
     if ready:
         with mock.patch.object(convnet, "strided_conv", lax.conv_general_dilated):
-            timed[XLA] = Timed(with_xla, jax.block_until_ready)
+            with_xla = chained(alone, state_of_xla)
+            contenders[XLA] = Timed(lambda: with_xla(given, places, 1))
     operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
-    return timed, operations, (config, np.asarray(views))
+    return contenders, operations, (config, np.asarray(views))
 
 
 def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
@@ -202,55 +193,35 @@ def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str
 
 def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
     """Return the training step that `ours` times, but in PyTorch."""
+    half = precision == "bf16"
     if network not in SMALL:
-        peer = torch_step.TrainStep(network, batch, precision)
-        return {"PyTorch": Timed(peer.step, peer.wait)}
-    config, views = made_of
-    loss, of_loss = config.loss.name, {}
-    if loss == "auc_cl":
-        of_loss = {name: config.loss[name] for name in ("a", "alpha")}
-        mean = config.loss.get("negative_reduction") == "mean"
-        of_loss["weight"] = config.loss.negative_weight / (2 * batch - 2 if mean else 1)
-        of_loss["unit"] = config.loss.similarity == "unit"
+        steps = {"PyTorch": torch_step.large_step(network, batch, half)}
     else:
-        of_loss["temperature"] = config.loss.temperature
-    settings = {
-        "widths": config.net.widths,
-        "strides": config.net.strides,
-        "hidden": config.head.proj_hidden_dim,
-        "loss": loss,
-        "hyper": of_loss,
-        "optim": {name: config.optim[name] for name in ("lr", "weight_decay")},
-        "half": precision == "bf16",
-    }
-    steps = {}
-    for name, is_compiled in (("PyTorch", True), ("PyTorch eager", False)):
-        peer = torch_step.SmallStep(np.concatenate(views), **settings, compiled=is_compiled)
-        steps[name] = Timed(peer.step, peer.wait)
-    return steps
+        config, views = made_of
+        small = partial(torch_step.small_step, config, np.concatenate(views), half)
+        steps = {"PyTorch": small(compiled=True), "PyTorch eager": small(compiled=False)}
+    return {name: Timed(step, wait=lambda loss: loss.item()) for name, step in steps.items()}
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
     """Measure all numbers of one row of the tables."""
-    timed, operations, made_of = ours(network, batch, precision)
+    contenders, operations, made_of = ours(network, batch, precision)
     if torch_step:
-        timed |= peers(network, batch, precision, made_of)
+        contenders |= peers(network, batch, precision, made_of)
     for _ in range(rounds):
-        for contender in timed.values():
+        for contender in contenders.values():
             contender.turn(seconds)
-    times = {name: contender.rounds for name, contender in timed.items()}
+    times = {name: contender.rounds for name, contender in contenders.items()}
     peak = [2 * side() ** 3 / t for t in times["matrix product"]]
     rates = [operations / t for t in times["step"]]
     row = {"network": network, "batch": batch, "precision": precision, "operations": operations}
-    row |= {"seconds": times, "host": timed["step"].host}
+    row |= {"seconds": times, "host": contenders["step"].host}
     row["images_per_second"] = [batch / t for t in times["step"]]
     row["teraflops"] = [rate / 1e12 for rate in rates]
-    row["share_of_peak"] = [rate / top for rate, top in zip(rates, peak, strict=True)]
-    for name, key in RATIOS.items():
-        if name in times:
-            pairs = zip(times[name], times["step"], strict=True)
-            row[key] = [theirs / own for theirs, own in pairs]
-    return row
+    row["share_of_peak"] = ratios(rates, peak)
+    return row | {
+        key: ratios(times[name], times["step"]) for name, key in RATIOS.items() if name in times
+    }
 
 
 def show(rows: list[dict]) -> None:
@@ -299,7 +270,7 @@ def main() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
     device = jax.devices()[0].device_kind
     versions = f"jax {jax.__version__}, " + (torch_step.VERSION if torch_step else NO_TORCH)
-    print(f"{device}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {versions}\n")
+    print(f"{machine()}, {versions}\n")
     rows = []
     for network in args.networks:
         small = network in SMALL
