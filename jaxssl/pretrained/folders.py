@@ -75,13 +75,16 @@ def read_settings(folder: Path) -> tuple[Settings, Settings]:
         config.get("architecture")
     ):
         net["activation"] = "quick_gelu"
-    inputs = (
-        {"size": vision.get("image_size")},
-        _timm_inputs(config.get("pretrained_cfg", {})),
-        _open_clip_inputs(clip),
-        _processor_inputs(processor),
-    )
-    return _merge(net), _merge(*inputs)
+    timm, open_clip = config.get("pretrained_cfg", {}), clip.get("preprocess_cfg", {})
+    inputs = _statistics(timm), _statistics(open_clip)
+    if "input_size" in timm:
+        inputs[0]["size"] = timm["input_size"][-1]
+    inputs[0]["crop"] = 0.0 if timm.get("crop_mode") == "squash" else timm.get("crop_pct")
+    inputs[1]["size"] = clip.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
+    if "resize_mode" in open_clip:
+        inputs[1]["crop"] = 0.0 if open_clip["resize_mode"] == "squash" else 1.0
+    size = {"size": vision.get("image_size")}
+    return _merge(net), _merge(size, *inputs, _processor_inputs(processor))
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
@@ -89,21 +92,8 @@ def _merge(*groups: Mapping[str, object]) -> Settings:
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
-def _timm_inputs(settings: Settings) -> Settings:
-    """Translate timm's `pretrained_cfg` to our input settings."""
-    inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
-    inputs["size"] = settings["input_size"][-1] if "input_size" in settings else None
-    inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
-    return inputs
-
-
-def _open_clip_inputs(config: Settings) -> Settings:
-    settings = config.get("preprocess_cfg", {})
-    inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
-    if "resize_mode" in settings:
-        inputs["crop"] = 0.0 if settings["resize_mode"] == "squash" else 1.0
-    inputs["size"] = config.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
-    return inputs
+def _statistics(settings: Settings) -> Settings:
+    return {name: settings.get(name) for name in ("mean", "std", "interpolation")}
 
 
 def _processor_inputs(settings: Settings) -> Settings:

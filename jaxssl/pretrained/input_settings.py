@@ -97,16 +97,12 @@ def check_limits(net: nn.Module, size: int) -> None:
         )
 
 
-def _numbers(value: object) -> tuple[float, ...]:
+def _numbers(value: Any) -> tuple[float, ...]:
     """Return one or several numbers as a tuple, or () if one of them is not a finite number."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(x, str | bytes | bool) for x in values):
+        return ()
     try:
-        return tuple(_number(x) for x in values)
+        return tuple(map(float, values)) if all(map(math.isfinite, values)) else ()
     except (TypeError, ValueError, OverflowError):
         return ()
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str | bytes | bool) or not math.isfinite(value):
-        raise ValueError
-    return float(value)

@@ -15,18 +15,12 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
-from jaxssl.methods.base import Batch, Method, init_variables
+from jaxssl.methods.base import init_variables
 from jaxssl.models.transfer import merge_adapters
 from jaxssl.pretrained import folders, hub, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, make_apply, require_valid
-from jaxssl.training.config import (
-    complete_stored,
-    conflicts,
-    custom,
-    join_differences,
-    label,
-    read_config,
-)
+from jaxssl.training import config as configs
+from jaxssl.training.config import custom
 from jaxssl.training.config.method import make_method, make_networks, run_length
 from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.config.values import require as require_type
@@ -154,7 +148,12 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
             input_settings.validate(inputs._asdict())
         length = run_length(config, max(num_examples, config.batch_size))
         method = make_method(config, length)
-        init = _make_init(config, method, ours.view_shapes(config, inputs))
+        views = ours.view_shapes(config, inputs)
+
+        def init(key: Array) -> Variables:
+            params, carried = init_variables(method, views, 1, key)
+            return _variables(config, params, carried._asdict())
+
         _require_shapes(variables, jax.eval_shape(init, jax.random.key(0)))
     except Exception as error:  # Networks raise many exception types for wrong arrays.
         path = workdir / "checkpoints" / str(restored.step)
@@ -165,7 +164,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         "source": workdir.resolve().name,
         "step": restored.step,
         "checkpoint": "best" if best else "last" if last else "by step",
-        "loss": label("loss", config.loss),
+        "loss": configs.label("loss", config.loss),
         "net": config.net.to_dict(),
         "config": config.to_dict(),
     }
@@ -185,33 +184,25 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
     Files of components are imported only if they are trusted.
     """
     path = workdir / "checkpoints" / str(restored.step)
-    config = read_config(workdir)
-    if changed := conflicts(config, restored.facts.config):
+    config = configs.read_config(workdir)
+    if changed := configs.conflicts(config, restored.facts.config):
         raise UserError(
             f"{path} was written under another config than {workdir / 'config.json'} "
-            f"({join_differences(changed)}); move the checkpoint away"
+            f"({configs.join_differences(changed)}); move the checkpoint away"
         )
     require_trust(custom.names(config.to_dict()).values(), workdir, trust)
     try:
-        return complete_stored(config)
+        return configs.complete_stored(config)
     except UserError as error:
         raise UserError(f"{workdir / 'config.json'} is not valid: {error}") from error
 
 
-def _make_init(config: ConfigDict, method: Method, views: Batch) -> Callable[[Array], Variables]:
-    """Return the function ``key -> variables`` that initialises an untrained encoder."""
-
-    def init(key: Array) -> Variables:
-        params, carried = init_variables(method, views, 1, key)
-        return _variables(config, params, carried._asdict())
-
-    return init
-
-
 def _require_shapes(variables: Variables, expected: Variables) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
-    trees = map(by_name, (variables, expected))
-    ours, theirs = ({name: array.shape for name, array in tree.items()} for tree in trees)
+    ours, theirs = (
+        {name: array.shape for name, array in by_name(tree).items()}
+        for tree in (variables, expected)
+    )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ValueError(
@@ -223,9 +214,8 @@ def _require_shapes(variables: Variables, expected: Variables) -> None:
 def _variables(config: ConfigDict, params: Collection, carried: Collection) -> Variables:
     """Return the variables to evaluate: the momentum network's if the config says so."""
     stats = carried["batch_stats"]
-    towers = {}
-    if "text" in params:
-        towers["text"] = _by_network(params["text"], stats.get("text", {}))
+    text = params.get("text")
+    towers = {} if text is None else {"text": _by_network(text, stats.get("text", {}))}
     if config.method.get("evaluate") == "target":
         params, stats = carried["target"]["params"], carried["target"]["batch_stats"]
     if config.optim.get("lora", 0):

@@ -182,11 +182,10 @@ def _vit(net: vit.ViT) -> dict[str, str]:
 
 
 def _convnet(net: convnet.ConvNet) -> dict[str, str]:
-    modules = {"Conv": "conv", "BatchNorm": "norm"}
     return {
         f"{ours}_{i}": f"stages.{i}.{public}"
         for i in range(len(net.widths))
-        for ours, public in modules.items()
+        for ours, public in (("Conv", "conv"), ("BatchNorm", "norm"))
     }
 
 

@@ -77,12 +77,12 @@ def start(
         if array is None:
             faults.append(f"{name} {shape} is missing")
         elif [*array.shape] != shape:
-            before = [*array.shape]
+            stored = [*array.shape]
             array = _adapt(array, old, new, name) if old and new else array
             if name == POSITIONS and isinstance(net, ViT):
                 array = position_tables.resize(array, net.tokens, len(leaf) - net.tokens)
             fits = [*array.shape] == shape
-            (reshaped if fits else faults).append(f"{name} {before} -> {shape}")
+            (reshaped if fits else faults).append(f"{name} {stored} -> {shape}")
         fitted[name] = array
     if faults:
         faults.sort(key=lambda text: "/params/" not in text)
@@ -91,7 +91,12 @@ def start(
             f"init: the arrays of {config.init} do not fit the networks of this run: "
             f"{abbreviate(faults)}; the backbone of the weights is {flags}"
         )
-    differences = _differences((source.encoder.net, source.inputs), (net, inputs))
+    before, now = _settings(source.encoder.net, source.inputs), _settings(net, inputs)
+    differences = [
+        f"{name} {before[name]} -> {now[name]}"
+        for name in before.keys() & now.keys()
+        if before[name] != now[name]
+    ]
     if differences:
         log.warning("init: the settings differ from the weights': %s", "; ".join(differences))
     missing = [name for name in params if jax.tree.leaves(params[name])]
@@ -157,21 +162,11 @@ def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jnp.copy(jax.device_put(np.array(array, like.dtype), like.sharding))
 
 
-def _differences(theirs: tuple[object, object], ours: tuple[object, object]) -> list[str]:
-    """List the settings of backbone and inputs that differ between weights and config."""
-    before, now = _settings(*theirs), _settings(*ours)
-    return [
-        f"{name} {before[name]} -> {now[name]}"
-        for name in before.keys() & now.keys()
-        if before[name] != now[name]
-    ]
-
-
 def _settings(net: object, inputs: object) -> dict[str, object]:
     settings: dict[str, object] = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
     if isinstance(net, nn.Module):
-        fields = [field.name for field in dataclasses.fields(net)]
-        settings |= {name: getattr(net, name) for name in fields if name not in ("parent", "name")}
+        fields = {field.name for field in dataclasses.fields(net)} - {"parent", "name"}
+        settings |= {name: getattr(net, name) for name in fields}
     return settings
 
 

@@ -43,7 +43,6 @@ from jaxssl.pretrained import (
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
 from jaxssl.pretrained.names import Stored
-from jaxssl.pretrained.parameter_names import Entry
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 # Options of `load`: settings of the network, and fields of `jaxssl.augment.views.Inputs`.
@@ -100,13 +99,14 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         raise UserError(
             f"{path} is part {int(match[1])} of {int(match[2])} of a checkpoint; give the folder"
         )
+    known = (*NET_OPTIONS, *INPUT_OPTIONS)
     for name in options:
-        if name not in (*NET_OPTIONS, *INPUT_OPTIONS):
-            hint = suggest(name, (*NET_OPTIONS, *INPUT_OPTIONS))
-            raise UserError(f"{name!r} is no option of a weights file{hint}")
-    given = {name: value for name, value in options.items() if value is not None}
-    net = {name: given[name] for name in NET_OPTIONS if name in given}
-    inputs = {name: given[name] for name in INPUT_OPTIONS if name in given}
+        if name not in known:
+            raise UserError(f"{name!r} is no option of a weights file{suggest(name, known)}")
+    net, inputs = (
+        {name: options[name] for name in group if options.get(name) is not None}
+        for group in (NET_OPTIONS, INPUT_OPTIONS)
+    )
     try:
         files = folders.weights_files(path) if folder else [path]
         # Settings are read from the JSON files beside a weights file with a standard name.
@@ -123,10 +123,8 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
             return _load(path, stored, contents[0][1], net, inputs, described)
     except UserError:
         raise
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {one_line(error, 600)}") from error
-    except OSError as error:
-        reason = error.strerror or one_line(error, 600)
+    except (ValueError, OSError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error, 600)
         raise UserError(f"{path} cannot be read: {reason}") from error
     except Exception as error:  # A damaged file may raise anything.
         reason = f"{type(error).__name__}: {one_line(error, 600)}"
@@ -287,7 +285,13 @@ def _read_variables(
     shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), _image(inputs))
     table = {entry.name: entry for entry in parameter_names.entries(net, shapes)}
     fixed = parameter_names.fixed_positions(net, inputs.size)
-    stored = _zero_biases(table, arrays.arrays)
+    # Optional biases that the file leaves out in all blocks are zero.
+    kinds = {re.sub(r"\d+", "", name) for name in arrays.arrays}
+    stored = {
+        name: Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
+        for name, entry in table.items()
+        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds
+    }
     stored |= {name: array for name, array in arrays.arrays.items() if name not in fixed}
     mismatches = {
         "missing": [name for name in table if name not in stored],
@@ -310,16 +314,6 @@ def _read_variables(
     variables = {"params": {}, "batch_stats": {}} | traverse_util.unflatten_dict(read)
     require_valid(variables, path)
     return variables
-
-
-def _zero_biases(table: Mapping[str, Entry], arrays: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the optional biases of a network that a file leaves out in all blocks."""
-    kinds = {re.sub(r"\d+", "", name) for name in arrays}
-    return {
-        name: Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
-        for name, entry in table.items()
-        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds
-    }
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
