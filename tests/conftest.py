@@ -79,6 +79,19 @@ def no_processes_in_the_fast_lane(request, monkeypatch):
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
+@pytest.fixture
+def run_command(capsys):
+    """Return a function that runs a command line: the exit status, output and errors."""
+    from jaxssl import cli
+
+    def run(command: str, *arguments: object) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.run(command, [str(argument) for argument in arguments])
+        return stop.value.code, *capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def standard_promotion():
     """Let Optax' Adam raise a float to its integer step count, which strict promotion refuses."""

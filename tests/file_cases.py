@@ -33,7 +33,7 @@ def refused(*parts):
         assert part in message, message
 
 
-def pack(path, content):
+def pack(path, content, **options):
     """An archive of bytes by name, of the kind that the path's suffix says."""
     if path.name.lower().endswith(".zip"):
         with zipfile.ZipFile(path, "w") as archive:
@@ -41,7 +41,7 @@ def pack(path, content):
                 archive.writestr(name, data)
     else:
         mode = TARS["." + path.name.partition(".")[2].lower()]
-        with tarfile.open(path, mode) as archive:
+        with tarfile.open(path, mode, **options) as archive:
             for name, data in content.items():
                 entry = tarfile.TarInfo(name)
                 entry.size = len(data)
@@ -93,11 +93,17 @@ def pixels_of(name, shape=(HEIGHT, WIDTH, 3)):
     return np.random.default_rng(list(name.encode())).integers(0, 256, shape, np.uint8)
 
 
+def encoded(image, format="png", **options):
+    """The bytes of a file of pixels, or of a picture of Pillow."""
+    out = io.BytesIO()
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    image.save(out, format, **options)
+    return out.getvalue()
+
+
 def picture(name, shape=(HEIGHT, WIDTH, 3), format="png", **options):
     """The bytes of a picture file."""
-    out = io.BytesIO()
-    Image.fromarray(pixels_of(name, shape)).save(out, format, **options)
-    return out.getvalue()
+    return encoded(pixels_of(name, shape), format, **options)
 
 
 def pictures(*names):

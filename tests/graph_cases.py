@@ -64,15 +64,30 @@ def assert_same(found, graphs, num_tags=NUM_TAGS):
         np.testing.assert_array_equal(np.reshape(edges, (-1, 2)), expected.edge)
 
 
+def neighbours_of(one):
+    """Node -> the set of its neighbours."""
+    near = {node: set() for node in range(len(one.tag))}
+    for a, b in one.edge.tolist():
+        near[a].add(b)
+        near[b].add(a)
+    return near
+
+
+def reached(near, start, inside):
+    """Return the nodes that can be reached from ``start`` by paths inside of ``inside``."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        more = (near[waiting.pop()] & inside) - seen
+        seen |= more
+        waiting += more
+    return seen
+
+
 def text(graphs, labels, first_tag=0):
     """The one file of a set, in the form of the code of GIN."""
     lines = [str(len(graphs))]
     for one, label in zip(graphs, labels, strict=True):
-        near = [[] for _ in one.tag]
-        for a, b in one.edge.tolist():
-            near[a].append(b)
-            near[b].append(a)
         lines.append(f"{len(one.tag)} {label}")
-        for tag, others in zip(one.tag, near, strict=True):
+        for tag, others in zip(one.tag, neighbours_of(one).values(), strict=True):
             lines.append(" ".join(map(str, [tag + first_tag, len(others), *others])))
     return "\n".join([*lines, ""]).encode()

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from data_cases import data_config
+from file_cases import refused
 from jax.sharding import PartitionSpec as P
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -78,19 +79,10 @@ def photographs():
 def make(some):
     """Makes batches on the first devices."""
 
-    def batches(
-        cache="device",
-        *,
-        source=some,
-        batch_size=BATCH,
-        seed=0,
-        devices=1,
-        crops=NO_CROPS,
-        **kwargs,
-    ):
+    def batches(cache="device", *, source=some, batch_size=BATCH, devices=1, **settings):
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        settings = {"seed": seed, "cache": cache, "mesh": mesh, "crops": crops}
-        return make_batches(source, batch_size, **settings, **kwargs)
+        settings = {"seed": 0, "crops": NO_CROPS} | settings
+        return make_batches(source, batch_size, cache=cache, mesh=mesh, **settings)
 
     return batches
 
@@ -144,9 +136,7 @@ def test_prepared_digits_are_not_prepared_again(data_dir, monkeypatch):
     digits_in(data_dir, "train").images(8)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
     assert before
-    monkeypatch.setattr(
-        digits.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
-    )
+    monkeypatch.setattr(digits.Builder, "download_and_prepare", None)
     assert len(digits_in(data_dir, "train").images(8)) == 1297
     assert {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")} == before
 
@@ -160,11 +150,6 @@ def test_rows_of_a_batch_are_the_examples_with_the_indices_of_the_batch(make, so
         assert dtypes == {"input": np.uint8, "label": np.int32, "index": np.int32}
         np.testing.assert_array_equal(batch["input"], images[batch["index"]])
         np.testing.assert_array_equal(batch["label"], some.labels[batch["index"]])
-
-
-def test_device_cache_and_streaming_give_the_same_batches_in_the_same_order(make):
-    count = 2 * PER_EPOCH + 3
-    assert_same(take(make("device"), count), take(make("none"), count))
 
 
 def test_epoch_has_no_example_twice_and_the_next_epoch_is_shuffled_differently(make):
@@ -186,9 +171,7 @@ def test_example_order_depends_on_the_seed(make, cache):
 
 @pytest.mark.parametrize("resumed", CACHES)
 @pytest.mark.parametrize("saved", CACHES)
-def test_batches_continue_from_a_position_saved_with_the_same_or_another_cache_setting(
-    make, saved, resumed
-):
+def test_batches_continue_from_a_position_saved_with_any_cache_setting(make, saved, resumed):
     batches = make(saved)
     take(batches, PER_EPOCH + 4)  # stop in the middle of the second epoch
     state = json.loads(json.dumps(batches.get_state()))
@@ -227,9 +210,8 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
             return {"bytes_limit": 2**40}
 
     monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
-    assert make_plan(some, NO_CROPS).why.startswith(
-        f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
-    )
+    why = f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
+    assert make_plan(some, NO_CROPS).why.startswith(why)
 
 
 def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):
@@ -250,11 +232,10 @@ def test_images_of_different_sizes_get_a_host_crop_per_view(make, photographs, c
     views = batch["input"]["views"].astype(int)
     # The two views are different crops.
     assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()
-    step = 5
-    batches.set_state({"next_index": step})
+    batches.set_state({"next_index": 5})
     later = jax.device_get(batches.next())
     for i, place in enumerate(later["index"]):
-        rng = np.random.default_rng((0, step, int(place)))
+        rng = np.random.default_rng((0, 5, int(place)))
         picture = photographs.read(np.array([place]))[0].input
         cut = decoding.random_crops(picture, crops.views, rng)
         np.testing.assert_array_equal(later["input"]["views"][i], cut)
@@ -282,12 +263,10 @@ def test_host_crops_streamed_images_only_if_both_sides_are_larger_than_a_view(so
 
 
 def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs):
-    one, eight = (
-        make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)
-    )
+    settings = {"source": photographs, "crops": MULTI_CROP}
+    one, eight, again = (make("auto", devices=n, **settings) for n in (1, 8, 1))
     expected = take(one, PER_EPOCH + 2)
     assert_same(take(eight, PER_EPOCH + 2), expected)
-    again = make("auto", source=photographs, crops=MULTI_CROP)
     again.set_state({"next_index": PER_EPOCH})
     assert_same(take(again, 2), expected[PER_EPOCH:])
 
@@ -326,8 +305,7 @@ def abandon():
     source = of_records([{"image": np.zeros((8, 8, 1), np.uint8), "label": 0}] * BATCH)
     mesh = distributed.make_mesh(jax.devices()[:1])
     settings = {"seed": 0, "crops": NO_CROPS, "mesh": mesh, "cache": "none", "workers": 1}
-    stream = make_batches(source, BATCH, **settings)
-    stream.next()
+    make_batches(source, BATCH, **settings).next()
     time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -343,8 +321,7 @@ def test_worker_processes_exit_when_the_run_is_killed():
 
 
 def test_resuming_logs_a_warning_if_images_are_no_longer_cropped_on_the_host(make, some, caplog):
-    streamed = make("none", crops=TWO_VIEWS)
-    cached = make("device", crops=TWO_VIEWS)
+    streamed, cached = (make(cache, crops=TWO_VIEWS) for cache in ("none", "device"))
     logger = batches_lib.log
     logger.addHandler(caplog.handler)
     try:
@@ -365,8 +342,7 @@ def test_resuming_with_another_number_of_training_images_is_rejected(make, some)
 
 
 def test_undecodable_image_raises_an_error_with_its_index(make):
-    records = [{"image": b"no picture", "label": 0}] * BATCH
-    broken = of_records(records)
+    broken = of_records([{"image": b"no picture", "label": 0}] * BATCH)
     with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is not an image"):
         make("none", source=broken)
 
@@ -376,20 +352,15 @@ def test_undecodable_image_raises_an_error_with_its_index(make):
     [
         ({"batch_size": 52}, ["between 1 and the 51", "got 52"]),
         ({"batch_size": 0}, ["between 1 and the 51", "got 0"]),
-        (
-            {"batch_size": 46, "devices": 8},
-            ["batch_size=46", "divisible by the 8 devices", "try 40"],
-        ),
-        ({"batch_size": 3, "devices": 8}, ["batch_size=3", "divisible by the 8 devices", "try 8"]),
+        ({"batch_size": 46, "devices": 8}, ["size=46", "divisible by the 8 devices", "try 40"]),
+        ({"batch_size": 3, "devices": 8}, ["size=3", "divisible by the 8 devices", "try 8"]),
         ({"workers": -2}, ["data.workers must be -1 (automatic) or between 0", "got -2"]),
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
 )
 def test_error_about_impossible_batch_settings_states_given_and_valid_values(make, settings, parts):
-    with pytest.raises(UserError) as error:
+    with refused(*parts):
         make(**settings)
-    for part in parts:
-        assert part in str(error.value)
 
 
 def test_images_of_different_sizes_are_not_cached_on_the_device(make, photographs):

@@ -178,9 +178,7 @@ def test_captioned_set_is_prepared_again_only_after_a_change(opened_as, tmp_path
     assert files_of(opened_as(tmp_path)) == ["b/9.png"] and len(first) == 3
 
 
-def test_unreadable_picture_with_captions_stops_or_is_skipped(
-    opened_as, prepared, tmp_path, caplog
-):
+def test_unreadable_captioned_picture_stops_or_is_skipped(opened_as, prepared, tmp_path, caplog):
     texts = {**TEXTS, "a/11.png": ["torn"]}
     unpack(tmp_path, {**CONTENT, "a/11.png": b"no picture", "captions.csv": table_of(texts)})
     before = finished(prepared)
@@ -230,9 +228,7 @@ def test_ambiguous_picture_name_in_captions_is_rejected(opened_as, tmp_path):
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(whole))
 
 
-def test_captions_under_the_path_and_under_the_file_name_of_an_image_are_merged(
-    opened_as, tmp_path
-):
+def test_captions_under_the_path_and_under_the_name_of_an_image_are_merged(opened_as, tmp_path):
     names = {"a/1.png": ["by its path"], "1.png": ["by its name"]}
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
@@ -276,20 +272,16 @@ def like_coco(prepared):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            box = {
-                "bbox": tfds.features.BBoxFeature(),
-                "label": tfds.features.ClassLabel(names="ab"),
-            }
+            of = tfds.features
+            box = {"bbox": of.BBoxFeature(), "label": of.ClassLabel(names="ab")}
             features = {
-                "captions": tfds.features.Sequence({"id": np.int64, "text": tfds.features.Text()}),
-                "image": tfds.features.Image(encoding_format="jpeg"),
-                "image/filename": tfds.features.Text(),
+                "captions": of.Sequence({"id": np.int64, "text": of.Text()}),
+                "image": of.Image(encoding_format="jpeg"),
+                "image/filename": of.Text(),
                 "image/id": np.int64,
-                "objects": tfds.features.Sequence(box),
+                "objects": of.Sequence(box),
             }
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features)
-            )
+            return tfds.core.DatasetInfo(builder=self, features=of.FeaturesDict(features))
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples(4), "val": self._generate_examples(2)}
@@ -297,16 +289,9 @@ def like_coco(prepared):
         def _generate_examples(self, number):
             for i in range(number):
                 texts = [{"id": 10 * i + j, "text": caption(i, j)} for j in range(5 + i % 2)]
-                yield (
-                    i,
-                    {
-                        "captions": texts,
-                        "image": picture(str(i), (6, 8 + i, 3), "jpeg"),
-                        "image/filename": f"{i}.jpg",
-                        "image/id": i,
-                        "objects": [],
-                    },
-                )
+                example = {"image": picture(str(i), (6, 8 + i, 3), "jpeg"), "captions": texts}
+                example |= {"image/filename": f"{i}.jpg", "image/id": i, "objects": []}
+                yield i, example
 
     tfds.builder("like_coco", data_dir=prepared).download_and_prepare(file_format="array_record")
 
@@ -376,8 +361,6 @@ def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
     names = [name.removeprefix("images/") for name in files_of(opened)]
     assert names == sorted({name for name, _ in rows})
     [(part, indices)] = opened.parts
-    actual = [
-        [x.decode() for x in record["captions"]] for record in part.read_records(indices[::50])
-    ]
+    actual = [[*map(bytes.decode, r["captions"])] for r in part.read_records(indices[::50])]
     assert actual == [[t.strip() for n, t in rows if n == name] for name in names[::50]]
     assert opened.texts.shape == (1000, MOST, CONTEXT)

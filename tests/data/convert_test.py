@@ -21,7 +21,6 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from data_cases import data_config
 from etils import epath
 
-from jaxssl import cli
 from jaxssl.data.opening import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
@@ -124,24 +123,15 @@ def final(folder):
     return sorted(path.name for path in folder.rglob("*array_record*"))
 
 
-def command(capsys, *arguments):
-    """Exit status, output and errors of the command."""
-    with pytest.raises(SystemExit) as stop:
-        cli.run("data convert", [str(argument) for argument in arguments])
-    return stop.value.code, *capsys.readouterr()
-
-
 def assert_converted(folder, prepared):
+    ours, theirs = map(tfds.builder_from_directory, (folder, prepared[0]))
     for split, lengths in SHARDS.items():
-        builder = tfds.builder_from_directory(folder)
-        actual = builder.as_data_source(split, file_format="array_record")
-        theirs = tfds.builder_from_directory(prepared[0])
+        actual = ours.as_data_source(split, file_format="array_record")
         expected = theirs.as_data_source(split, file_format="array_record")
         assert len(actual) == sum(lengths)
         for i in range(len(actual)):
-            assert actual[i]["id"] == expected[i]["id"]
-            assert actual[i]["label"] == expected[i]["label"]
-            np.testing.assert_array_equal(actual[i]["image"], expected[i]["image"])
+            for key in ("id", "label", "image"):
+                np.testing.assert_array_equal(actual[i][key], expected[i][key], key)
 
 
 def test_masked_crc32c_equals_the_published_value():
@@ -150,11 +140,12 @@ def test_masked_crc32c_equals_the_published_value():
 
 TEMPLATES = [USUAL, None, "{SPLIT}/data_{FILEFORMAT}-{SHARD_INDEX}-of-{NUM_SHARDS}"]
 TEMPLATES += ["{DATASET}-{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"]
+METADATA = [*((template, {}) for template in TEMPLATES), (None, {"fileFormat": None})]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template):
-    folder = old(template)
+@pytest.mark.parametrize(("template", "changes"), METADATA)
+def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template, changes):
+    folder = old(template, **changes)
     before = everything(folder)
     assert convert.convert(folder) == 26
     assert_converted(folder, prepared)
@@ -164,14 +155,6 @@ def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template):
     changed = {path.name for path in before if after[path] != before[path]}
     assert changed == {"dataset_info.json"}
     assert "tensorflow" not in sys.modules
-
-
-def test_data_set_without_file_format_and_file_name_template_in_its_metadata_is_converted(
-    old, prepared
-):
-    folder = old(None, fileFormat=None)
-    assert convert.convert(folder) == 26
-    assert_converted(folder, prepared)
 
 
 def test_conversion_keeps_citation_and_alternative_formats_in_dataset_info(old):
@@ -200,41 +183,12 @@ def test_error_for_a_tfrecord_set_names_the_convert_command(old, prepared):
     np.testing.assert_array_equal(train.labels, original.labels[:20])
 
 
-def test_second_conversion_changes_nothing(old, monkeypatch, capsys):
+def test_second_conversion_changes_nothing(old, run_command):
     folder = old()
-    assert command(capsys, folder)[0] == 0
+    assert run_command("data convert", folder)[0] == 0
     before = everything(folder)
-    status, out, err = command(capsys, folder)
+    status, out, err = run_command("data convert", folder)
     assert (status, out, err) == (0, f"{folder}: already converted\n", "")
-    assert everything(folder) == before
-
-
-def change(at, to):
-    return lambda data: data[:at] + to + data[at + len(to) :]
-
-
-DAMAGE = {
-    "cut in the last checksum": (lambda d: d[:-1], "is damaged or cut short"),
-    "cut in a record": (lambda d: d[:-40], "is damaged or cut short"),
-    "cut in a length": (lambda d: d + b"\1\0\0", "is damaged or cut short"),
-    "a record too few": (lambda d: d[: 16 + struct.unpack("<Q", d[:8])[0]], "has 1 records, "),
-    "a record too many": (lambda d: d + tfrecord([b"more"]), "has 8 records, "),
-    "empty": (lambda d: b"", "has 0 records, "),
-    "a huge length": (change(7, b"\xff"), "is damaged or cut short"),
-    "a length too large": (change(1, b"\xff"), "is damaged or cut short"),
-    "a length too small": (change(0, b"\1"), "is damaged or cut short"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_conversion_of_a_damaged_file_fails_and_changes_no_file(old, monkeypatch, capsys, kind):
-    folder, (damage, reason) = old(), DAMAGE[kind]
-    path = folder / FIRST
-    path.write_bytes(damage(path.read_bytes()))
-    before = everything(folder)
-    status, out, err = command(capsys, folder)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: ") and str(path) in err and reason in err
     assert everything(folder) == before
 
 
@@ -243,9 +197,7 @@ INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLen
 
 
 @pytest.mark.parametrize("kind", [*INFOS, "no folder", "an empty folder", "the set's folder"])
-def test_conversion_of_a_folder_without_a_prepared_set_is_rejected(
-    tmp_path, monkeypatch, capsys, kind
-):
+def test_conversion_of_a_folder_without_a_prepared_set_is_rejected(tmp_path, run_command, kind):
     folder = tmp_path / "none"
     if kind != "no folder":
         folder.mkdir()
@@ -254,49 +206,55 @@ def test_conversion_of_a_folder_without_a_prepared_set_is_rejected(
     if kind in INFOS:
         text = INFOS[kind].encode(errors="surrogateescape")
         (folder / "dataset_info.json").write_bytes(text)
-    status, out, err = command(capsys, folder)
+    status, out, err = run_command("data convert", folder)
     assert (status, out) == (2, "")
     assert err.startswith(f"error: {folder} does not hold a prepared set (cannot read ")
     assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
 
 
-def without_first(folder):
-    (folder / FIRST).unlink()
+def change(at, to):
+    return lambda data: data[:at] + to + data[at + len(to) :]
 
 
-def with_template(template):
-    """Return a change of the template in the metadata, after the files are written."""
-
-    def change(folder):
-        info = folder / "dataset_info.json"
-        info.write_text(info.read_text().replace(USUAL, template))
-
-    return change
+def replace(old, new):
+    return lambda data: data.replace(old.encode(), new.encode())
 
 
+INFO = "dataset_info.json"
+CUT = f"{FIRST} is damaged or cut short"
+ABOVE, ABSOLUTE = "../{SPLIT}.{FILEFORMAT}", "/{SPLIT}.{FILEFORMAT}"
+NO_WORD = "such as train-00000.data, do not contain the word tfrecord"
+# A file, how its bytes change, or None if it is missing, and a part of the error.
 REFUSED = {
-    "a missing file": ({}, without_first, f"{FIRST}: "),
-    "another format": ({"fileFormat": "parquet"}, None, "as parquet; only tfrecord can be"),
-    "no format": (
-        {"template": "{SPLIT}-{SHARD_INDEX}.data"},
-        None,
-        "such as train-00000.data, do not contain the word tfrecord",
-    ),
-    "above": ({}, with_template("../{SPLIT}.{FILEFORMAT}"), "the file name '../train.tfrecord'"),
-    "absolute": ({}, with_template("/{SPLIT}.{FILEFORMAT}"), "the file name '/train.tfrecord'"),
-    "an unknown placeholder": ({}, with_template(USUAL.replace("SPLIT", "PART")), "PART"),
+    "cut in the last checksum": (FIRST, lambda d: d[:-1], CUT),
+    "cut in a record": (FIRST, lambda d: d[:-40], CUT),
+    "cut in a length": (FIRST, lambda d: d + b"\1\0\0", CUT),
+    "a record too few": (FIRST, lambda d: d[: 16 + struct.unpack("<Q", d[:8])[0]], "has 1 records"),
+    "a record too many": (FIRST, lambda d: d + tfrecord([b"more"]), f"{FIRST} has 8 records, "),
+    "empty": (FIRST, lambda d: b"", f"{FIRST} has 0 records, "),
+    "a huge length": (FIRST, change(7, b"\xff"), CUT),
+    "a length too large": (FIRST, change(1, b"\xff"), CUT),
+    "a length too small": (FIRST, change(0, b"\1"), CUT),
+    "a missing file": (FIRST, None, f"{FIRST}: "),
+    "another format": (INFO, replace('"tfrecord"', '"parquet"'), "as parquet; only tfrecord can"),
+    "no format": (INFO, replace(USUAL, "{SPLIT}-{SHARD_INDEX}.data"), NO_WORD),
+    "above": (INFO, replace(USUAL, ABOVE), "the file name '../train.tfrecord'"),
+    "absolute": (INFO, replace(USUAL, ABSOLUTE), "the file name '/train.tfrecord'"),
+    "an unknown placeholder": (INFO, replace("SPLIT", "PART"), "PART"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_conversion_states_the_reason_and_changes_nothing(old, capsys, case):
-    settings, change, words = REFUSED[case]
-    folder = old(**settings)
-    if change is not None:
-        change(folder)
+def test_refused_conversion_states_the_reason_and_changes_nothing(old, run_command, case):
+    (name, change, words), folder = REFUSED[case], old()
+    if change is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
     before = everything(folder)
-    status, out, err = command(capsys, folder)
-    assert (status, out, err.count("\n")) == (2, "", 1) and words in err and str(folder) in err
+    status, out, err = run_command("data convert", folder)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ") and str(folder) in err and words in err
     assert everything(folder) == before
 
 
@@ -329,14 +287,14 @@ def full(path, text):
 
 
 @pytest.mark.parametrize("name", [FIRST.replace("tfrecord", "array_record"), "dataset_info.json"])
-def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, capsys, name):
+def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, run_command, name):
     folder = old()
     if name == "dataset_info.json":
         monkeypatch.setattr(type(epath.Path()), "write_text", full)
     else:
         (folder / name).mkdir()
     before = (folder / "dataset_info.json").read_bytes()
-    status, _, err = command(capsys, folder)
+    status, _, err = run_command("data convert", folder)
     assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
     assert not list(folder.glob("incomplete*"))
     assert (folder / "dataset_info.json").read_bytes() == before
@@ -350,6 +308,6 @@ def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, 
         (("a", "b"), 2, "argument 'b' is not understood"),
     ],
 )
-def test_convert_command_shows_its_usage(capsys, arguments, status, words):
-    actual, out, err = command(capsys, *arguments)
+def test_convert_command_shows_its_usage(run_command, arguments, status, words):
+    actual, out, err = run_command("data convert", *arguments)
     assert actual == status and words in out + err

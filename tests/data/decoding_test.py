@@ -7,6 +7,7 @@ import zlib
 import jax
 import numpy as np
 import pytest
+from file_cases import encoded
 from PIL import Image
 
 from jaxssl.augment import image as device
@@ -34,14 +35,6 @@ ORIENTATIONS = {  # EXIF orientation (tag 274) -> function that turns stored pix
 CROPS = (Crop(8, (0.08, 1.0), (3 / 4, 4 / 3)), Crop(4, (0.05, 0.3), (0.5, 2.0)))
 
 
-def file_of(values, format="png", mode=None, **options):
-    """The bytes of a picture of pixels, or of a picture of Pillow."""
-    picture = values if isinstance(values, Image.Image) else Image.fromarray(values)
-    out = io.BytesIO()
-    (picture.convert(mode) if mode else picture).save(out, format, **options)
-    return out.getvalue()
-
-
 def opened(data, channels=3, **options):
     picture = open_picture(data, channels, **options)
     assert picture.mode == {1: "L", 3: "RGB"}[channels]
@@ -66,21 +59,21 @@ def smooth(width, height):
     [("png", {}), ("bmp", {}), ("ppm", {}), ("tiff", {}), ("webp", {"lossless": True})],
 )
 def test_lossless_files_decode_exactly(format, options):
-    np.testing.assert_array_equal(opened(file_of(COLOURS, format, **options)), COLOURS)
-    grey = file_of(GREY, format, **options)
+    np.testing.assert_array_equal(opened(encoded(COLOURS, format, **options)), COLOURS)
+    grey = encoded(GREY, format, **options)
     np.testing.assert_array_equal(opened(grey), as_rgb(GREY))
     np.testing.assert_array_equal(opened(grey, 1), GREY)
 
 
 def test_colour_images_become_grey_by_luma():
     luma = COLOURS @ np.array([0.299, 0.587, 0.114])
-    np.testing.assert_allclose(opened(file_of(COLOURS), 1), luma, atol=0.51)
+    np.testing.assert_allclose(opened(encoded(COLOURS), 1), luma, atol=0.51)
 
 
 @pytest.mark.parametrize("format", ["jpeg", "webp"])
 def test_lossy_files_are_decoded_as_pillow_decodes_them(format):
     picture = smooth(40, 30)
-    data = file_of(picture, format, quality=95)
+    data = encoded(picture, format, quality=95)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     np.testing.assert_array_equal(opened(data), expected)
     assert np.abs(expected - np.asarray(picture, np.float32)).mean() < 4
@@ -103,29 +96,29 @@ def test_palette_images_become_rgb(format, options):
     picture = Image.fromarray(indices, "L")
     picture.putpalette(palette.tobytes())
     assert picture.mode == "P"
-    np.testing.assert_array_equal(opened(file_of(picture, format, **options)), palette[indices])
+    np.testing.assert_array_equal(opened(encoded(picture, format, **options)), palette[indices])
 
 
 def test_alpha_channel_is_dropped():
     alpha = RNG.integers(0, 256, (H, W, 1), np.uint8)
     alpha[0] = 0
-    np.testing.assert_array_equal(opened(file_of(np.concatenate([COLOURS, alpha], 2))), COLOURS)
+    np.testing.assert_array_equal(opened(encoded(np.concatenate([COLOURS, alpha], 2))), COLOURS)
     both = np.concatenate([GREY[:, :, None], alpha], 2)
-    np.testing.assert_array_equal(opened(file_of(both)), as_rgb(GREY))
-    np.testing.assert_array_equal(opened(file_of(both), 1), GREY)
+    np.testing.assert_array_equal(opened(encoded(both)), as_rgb(GREY))
+    np.testing.assert_array_equal(opened(encoded(both), 1), GREY)
 
 
 def test_cmyk_images_become_rgb():
     values = RNG.integers(0, 256, (H, W, 4), np.uint8)
     light = 1 - values / 255
     expected = 255 * light[:, :, :3] * light[:, :, 3:]
-    actual = opened(file_of(Image.fromarray(values, "CMYK"), "tiff"))
+    actual = opened(encoded(Image.fromarray(values, "CMYK"), "tiff"))
     np.testing.assert_allclose(actual, expected, atol=1)
 
 
 @pytest.mark.parametrize("format", ["png", "tiff", "bmp"])
 def test_one_bit_images_become_black_and_white(format):
-    data = file_of(GREY > 127, format)
+    data = encoded(GREY > 127, format)
     np.testing.assert_array_equal(opened(data, 1), np.where(GREY > 127, 255, 0))
     np.testing.assert_array_equal(opened(data)[:, :, 2], np.where(GREY > 127, 255, 0))
 
@@ -133,7 +126,7 @@ def test_one_bit_images_become_black_and_white(format):
 @pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
 def test_sixteen_bit_images_are_rounded_to_eight_bits(format):
     expected = np.floor(DEEP / 257 + 0.5)
-    data = file_of(DEEP, format)
+    data = encoded(DEEP, format)
     np.testing.assert_array_equal(opened(data, 1), expected)
     np.testing.assert_array_equal(opened(data), as_rgb(expected))
 
@@ -141,7 +134,7 @@ def test_sixteen_bit_images_are_rounded_to_eight_bits(format):
 def test_big_endian_and_int32_images_are_rounded_to_eight_bits():
     swapped = Image.frombytes("I;16B", (W, H), DEEP.astype(">u2").tobytes())
     for picture in (swapped, DEEP.astype(np.int32)):
-        data = file_of(picture, "tiff")
+        data = encoded(picture, "tiff")
         np.testing.assert_array_equal(opened(data, 1), np.floor(DEEP / 257 + 0.5))
 
 
@@ -151,7 +144,7 @@ def test_exif_orientation_is_applied(format, orientation):
     exif = Image.Exif()
     exif[274] = orientation
     options = {"webp": {"lossless": True}}.get(format, {})
-    data = file_of(smooth(24, 16), format, exif=exif, **options)
+    data = encoded(smooth(24, 16), format, exif=exif, **options)
     stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     if format == "tiff":  # Pillow itself applies the orientation of TIFF files.
         stored = np.asarray(smooth(24, 16))
@@ -167,14 +160,14 @@ def test_exif_data_after_the_pixels_of_a_png_are_read():
     content = exif.tobytes().removeprefix(b"Exif\0\0")
     chunk = b"eXIf" + content
     chunk = struct.pack(">I", len(content)) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    whole, end = file_of(COLOURS), 12  # the last 12 bytes are the chunk IEND
+    whole, end = encoded(COLOURS), 12  # the last 12 bytes are the chunk IEND
     data = whole[:-end] + chunk + whole[-end:]
     np.testing.assert_array_equal(opened(data, upright=True), np.rot90(COLOURS, -1))
 
 
 @pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0nonsense", b"II*\0"])
 def test_empty_or_invalid_exif_data_are_ignored(exif):
-    data = file_of(COLOURS, "png", exif=exif)
+    data = encoded(COLOURS, "png", exif=exif)
     np.testing.assert_array_equal(opened(data, upright=True), COLOURS)
 
 
@@ -188,19 +181,19 @@ def test_empty_or_invalid_exif_data_are_ignored(exif):
 )
 def test_pixel_values_of_unknown_range_are_rejected(values, reason):
     with pytest.raises(OSError, match=reason):
-        open_picture(file_of(values, "tiff"), 3)
+        open_picture(encoded(values, "tiff"), 3)
 
 
 @pytest.mark.parametrize("format", ["png", "jpeg", "webp", "bmp"])
 def test_truncated_image_is_rejected(format):
-    whole = file_of(RNG.integers(0, 256, (32, 32, 3), np.uint8), format)
+    whole = encoded(RNG.integers(0, 256, (32, 32, 3), np.uint8), format)
     for data in (b"", b"a text", whole[:20], whole[: len(whole) // 2]):
         with pytest.raises(OSError):
             open_picture(data, 3)
 
 
 def test_png_with_a_changed_byte_is_rejected():
-    whole = file_of(np.concatenate([COLOURS[:, :, :1], COLOURS[:, :, 1:2]], 2))  # grey and alpha
+    whole = encoded(np.concatenate([COLOURS[:, :, :1], COLOURS[:, :, 1:2]], 2))  # grey and alpha
     for place in range(8, len(whole)):
         data = bytearray(whole)
         data[place] ^= 1
@@ -218,7 +211,7 @@ def test_image_formats_outside_the_supported_ones_are_not_opened(monkeypatch):
 
 
 def test_small_file_that_decodes_to_a_huge_image_is_rejected():
-    whole = bytearray(file_of(GREY, "bmp"))
+    whole = bytearray(encoded(GREY, "bmp"))
     whole[18:26] = (9000).to_bytes(4, "little") * 2
     with pytest.raises(
         OSError, match=f"9000 x 9000 pixels, more than the limit of {decoding.MAX_PIXELS}"

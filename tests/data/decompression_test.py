@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from file_cases import refused
+from file_cases import pack, refused
 
 from jaxssl.data.decoders import decompression, files
 
@@ -65,9 +64,7 @@ def header(kind: bytes, size: int) -> bytes:
         (tarfile.GNUTYPE_SPARSE, "an entry that is a sparse file; pack it again without --sparse"),
     ],
 )
-def test_archive_with_a_tar_header_of_a_gigabyte_is_refused_before_it_is_read(
-    tmp_path, kind, entry, message
-):
+def test_archive_with_a_header_of_a_gigabyte_is_refused_unread(tmp_path, kind, entry, message):
     path = write(tmp_path / f"bomb{kind}", header(entry, BIG), len(ZEROS))
     with refused(str(path), message):
         list(files.read_files(path))
@@ -113,11 +110,7 @@ def test_archive_that_expands_less_than_the_ratio_limit_is_read(tmp_path, monkey
     monkeypatch.setattr(decompression, "FREE", 0)
     rng = np.random.default_rng(0)
     content = rng.bytes(9000) + rng.bytes(100) * 9000
-    path = tmp_path / "pack.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        entry = tarfile.TarInfo("a.bin")
-        entry.size = len(content)
-        archive.addfile(entry, io.BytesIO(content))
+    path = pack(tmp_path / "pack.tar.gz", {"a.bin": content})
     assert len(content) > 50 * path.stat().st_size
     assert [read() for _, read in files.read_files(path)] == [content]
 
@@ -125,16 +118,11 @@ def test_archive_that_expands_less_than_the_ratio_limit_is_read(tmp_path, monkey
 @pytest.mark.parametrize("kind", sorted(COMPRESSED))
 def test_archive_of_several_compressed_streams_is_read_to_the_end(tmp_path, kind):
     """Parallel compressors write one stream for each block."""
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w") as archive:
-        entry = tarfile.TarInfo("a.bin")
-        entry.size = 5000
-        archive.addfile(entry, io.BytesIO(bytes(range(250)) * 20))
-    text = plain.getvalue()
+    content, compress = bytes(range(250)) * 20, COMPRESSED[kind].compress
+    text = pack(tmp_path / "plain.tar", {"a.bin": content}).read_bytes()
     path = tmp_path / f"pack{kind}"
-    compress = COMPRESSED[kind].compress
     path.write_bytes(compress(text[:1000]) + compress(text[1000:]) + bytes(8))
-    assert [read() for _, read in files.read_files(path)] == [bytes(range(250)) * 20]
+    assert [read() for _, read in files.read_files(path)] == [content]
 
 
 def test_xz_with_a_huge_dictionary_is_refused(tmp_path):

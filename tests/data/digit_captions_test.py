@@ -13,7 +13,6 @@ from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders import tokens
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
-from jaxssl.data.toy import digit_captions
 from jaxssl.kinds.image import ReadImages
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
@@ -77,9 +76,7 @@ def slope(image):
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_caption_words_for_stroke_and_slant_divide_the_digits_into_measured_thirds(
-    all_digits, what
-):
+def test_caption_words_for_stroke_and_slant_divide_the_digits_into_thirds(all_digits, what):
     opened, texts, _ = all_digits
     images = opened.images(8)[..., 0].astype(np.float64)
     values = images.mean(axis=(1, 2)) if what == "stroke" else np.array([*map(slope, images)])
@@ -93,28 +90,6 @@ def test_caption_words_for_stroke_and_slant_divide_the_digits_into_measured_thir
     sizes = [len(group) for group in groups]
     # The thirds may differ in size, because some images have equal measurements.
     assert max(sizes) - min(sizes) <= 0.01 * len(values)
-
-
-def bar(lean=0.0, width=1):
-    """A bar in the middle that moves to the right by ``lean`` columns for each row up."""
-    image = np.zeros((16, 16), np.uint8)
-    for row in range(16):
-        middle = round(8 + lean * (7.5 - row))
-        image[row, middle : middle + width] = 255
-    return image
-
-
-def test_measured_ink_grows_with_stroke_thickness():
-    actual = digit_captions.ink(np.stack([bar(width=w) for w in (1, 2, 4)]))
-    np.testing.assert_allclose(actual, [255 * w / 16 for w in (1, 2, 4)])
-
-
-def test_measured_slant_of_a_bar_is_positive_if_its_top_leans_right():
-    bars = [bar(-0.5), bar(0.0, width=2), bar(0.5)]
-    actual = digit_captions.lean(np.stack(bars))
-    assert actual[0] < -0.4 and abs(actual[1]) < 1e-9 and actual[2] > 0.4
-    np.testing.assert_allclose(actual, [*map(slope, bars)], atol=1e-9)
-    assert np.isfinite(digit_captions.lean(np.zeros((1, 16, 16), np.uint8))).all()
 
 
 # Batches of captioned digits.

@@ -60,18 +60,14 @@ def test_files_of_a_folder_are_sorted_and_exclude_hidden_files(tmp_path):
 
 
 @each_kind
-def test_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
-    root, inside = files.locate(str(archive(kind)))
-    assert (root, inside) == (archive(kind), "")
-    assert found(root) == CONTENT
-
-
-@each_kind
-def test_archive_entries_are_read_without_unpacking_to_disk(archive, kind, tmp_path, monkeypatch):
+def test_archive_has_the_files_of_its_folder_and_is_not_unpacked(
+    archive, kind, tmp_path, monkeypatch
+):
     path = archive(kind)
     before = sorted(path.parent.iterdir())
     monkeypatch.chdir(tmp_path)
-    found(path)
+    assert files.locate(str(path)) == (path, "")
+    assert found(path) == CONTENT
     assert sorted(path.parent.iterdir()) == before and not list(tmp_path.iterdir())
 
 
@@ -274,10 +270,8 @@ def test_device_files_and_pipes_are_not_read(tmp_path):
 
 
 def test_tar_entry_of_impossible_size_is_rejected(tmp_path):
-    entry = tarfile.TarInfo("a.png")
-    entry.size = 2**62
     path = tmp_path / "pack.tar"
-    path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+    path.write_bytes(entry(tarfile.TarInfo, size=2**62).tobuf(tarfile.GNU_FORMAT) + bytes(2048))
     with refused(str(path), "is damaged", "an impossible entry of"):
         names(path)
 

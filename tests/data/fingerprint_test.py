@@ -1,11 +1,10 @@
 """The fingerprint of a split changes with its examples, their order and their classes."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from file_cases import refused
+from file_cases import encoded, refused
 from graph_cases import random_graphs
 from PIL import ExifTags, Image
 
@@ -17,27 +16,20 @@ from jaxssl.data.splits import Source
 PICTURES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), np.uint8)
 
 
-def png(image, **options):
-    out = io.BytesIO()
-    Image.fromarray(image).save(out, "png", **options)
-    return out.getvalue()
-
-
 def turned(orientation):
     """Photographs whose EXIF data say how to turn them."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
-    return [png(image, exif=exif) for image in PICTURES]
+    return [encoded(image, exif=exif) for image in PICTURES]
 
 
 def quantized(palette):
     """Palette pictures, which have equal indices and the given colours."""
     out = []
     for index in range(10):
-        picture, file = Image.new("P", (4, 4), index), io.BytesIO()
+        picture = Image.new("P", (4, 4), index)
         picture.putpalette(palette.tobytes())
-        picture.save(file, "png")
-        out.append(file.getvalue())
+        out.append(encoded(picture))
     return out
 
 
@@ -52,7 +44,7 @@ def source(images=PICTURES, labels=None, indices=None, classes=("a", "b"), **set
 def test_splits_with_equal_decoded_pixels_have_equal_fingerprints():
     assert fingerprint(source()) == fingerprint(source(PICTURES.copy()))
     for level in (1, 9):  # PNG files are compared by their pixels
-        packed = source([png(x, compress_level=level) for x in PICTURES])
+        packed = source([encoded(x, compress_level=level) for x in PICTURES])
         assert fingerprint(packed) == fingerprint(source())
 
 
@@ -86,7 +78,7 @@ def test_fingerprint_changes_with_pixels_labels_indices_or_class_names():
 
 def test_fingerprint_of_a_split_with_a_damaged_picture_is_refused():
     with refused("cannot be decoded", "chunk b'IDAT'", "copy the set again"):
-        fingerprint(source([png(x)[:-20] + bytes(20) for x in PICTURES]))
+        fingerprint(source([encoded(x)[:-20] + bytes(20) for x in PICTURES]))
 
 
 def test_graph_data_sets_have_a_fingerprint():

@@ -1,6 +1,5 @@
 """Folders of pictures as data sets: layouts, labels, kinds of pictures, changes."""
 
-import io
 import os
 
 import numpy as np
@@ -10,6 +9,7 @@ from file_cases import (
     HEIGHT,
     LABELLED,
     WIDTH,
+    encoded,
     files_of,
     nothing_is_prepared,
     pack,
@@ -83,10 +83,8 @@ def test_class_folders_may_be_nested():
 
 def test_images_outside_class_folders_have_no_labels():
     actual = arrange([f"{i}.png" for i in range(10)])
-    assert actual.classes == () and {s: len(of) for s, of in actual.splits.items()} == {
-        "train": 8,
-        "test": 2,
-    }
+    sizes = {split: len(of) for split, of in actual.splits.items()}
+    assert actual.classes == () and sizes == {"train": 8, "test": 2}
     actual = arrange(["Train/1.png", "TEST/2.png"])
     assert actual.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
@@ -178,9 +176,8 @@ def test_unusual_class_names_keep_the_labels_of_their_images(load, tmp_path):
     files = {f"{c}/{i}.png": picture(f"{c}{i}") for c in classes for i in range(2)}
     opened = load(unpack(tmp_path / "odd", files), test_fraction=0.0)
     assert opened.class_names == tuple(classes)
-    assert [classes[label] for label in opened.labels] == [
-        name.partition("/")[0] for name in files_of(opened)
-    ]
+    expected = [name.partition("/")[0] for name in files_of(opened)]
+    assert [classes[label] for label in opened.labels] == expected
 
 
 def test_label_table_that_does_not_match_the_image_files_is_rejected():
@@ -201,9 +198,7 @@ def train_and_test(load, labelled):
     return load(labelled), load(labelled, "test")
 
 
-def test_set_prepared_from_a_folder_has_the_images_and_labels_of_the_folder(
-    train_and_test, labelled
-):
+def test_prepared_set_has_the_images_and_labels_of_its_folder(train_and_test, labelled):
     assert [len(opened) for opened in train_and_test] == [24, 6]
     actual = contents(train_and_test[0]) | contents(train_and_test[1])
     assert sorted(actual) == sorted(LABELLED)
@@ -217,17 +212,11 @@ def test_set_prepared_from_a_folder_has_the_images_and_labels_of_the_folder(
     for split, opened in zip(("train", "test"), train_and_test, strict=True):
         assert sorted(files_of(opened)) == sorted(splits[split])
     assert train_and_test[1].describe() == f"{labelled.name}, test: 6 images of 6x8x3, 3 classes"
-
-
-def test_set_prepared_from_a_folder_is_not_ordered_by_class(train_and_test):
-    labels = train_and_test[0].labels
-    assert (np.diff(labels) < 0).sum() > 3
+    assert (np.diff(train_and_test[0].labels) < 0).sum() > 3  # not ordered by class
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.xz", ".tar.gz"])
-def test_archive_gives_the_same_examples_in_the_same_order_as_its_folder(
-    load, train_and_test, tmp_path, suffix
-):
+def test_archive_gives_the_examples_of_its_folder_in_order(load, train_and_test, tmp_path, suffix):
     mixed = dict(sorted(LABELLED.items(), key=lambda item: item[0][::-1]))
     path = pack(tmp_path / f"pack{suffix}", mixed)
     for opened, split in zip(train_and_test, ("train", "test"), strict=True):
@@ -304,11 +293,9 @@ def test_images_of_all_formats_are_decoded_upright_in_rgb(load, tmp_path):
     exif = Image.Exif()
     exif[274] = 6
     deep = pixels_of("deep", (HEIGHT, WIDTH)).astype(np.uint16) * 257
-    out = io.BytesIO()
-    Image.fromarray(deep).save(out, "png")
     content = {
         "turned.png": picture("turned", (WIDTH, HEIGHT, 3), exif=exif),
-        "deep.png": out.getvalue(),
+        "deep.png": encoded(deep),
         "lossless.webp": picture("lossless", format="webp", lossless=True),
         "grey.BMP": picture("grey", (HEIGHT, WIDTH), "bmp"),
         "alpha.png": picture("alpha", (HEIGHT, WIDTH, 4)),
@@ -355,11 +342,12 @@ def test_changed_folder_is_prepared_again(load, tmp_path):
 
 def test_folders_of_equal_name_size_and_time_at_two_paths_are_prepared_separately(load, tmp_path):
     first, second = tmp_path / "x" / "set", tmp_path / "y" / "set"
-    for root, names in ((first, "one"), (second, "two")):
+    named = ((first, "one"), (second, "two"))
+    for root, name in named:
         for file in ("a/1.png", "b/2.png"):
-            unpack(root, {file: picture(names).ljust(400, b"\0")})  # all files have 400 bytes
+            unpack(root, {file: picture(name).ljust(400, b"\0")})  # all files have 400 bytes
             os.utime(root / file, ns=(0, 10**18))
-    for root, name in ((first, "one"), (second, "two")):
+    for root, name in named:
         for _, image in contents(load(root, test_fraction=0.0)).values():
             np.testing.assert_array_equal(image, pixels_of(name))
 
@@ -367,9 +355,8 @@ def test_folders_of_equal_name_size_and_time_at_two_paths_are_prepared_separatel
 def test_files_whose_names_or_classes_contain_line_breaks_keep_their_labels(load, tmp_path):
     names = ("1\n.png", "2\r.png", "3\u2028.png")
     root, table, listed = unpack(tmp_path / "p", pictures(*names)), tmp_path / "t", tmp_path / "c"
-    table.write_bytes(
-        "".join(["file,label", *(f'\n"{x}","a\u2028{x[0]}"' for x in names)]).encode()
-    )
+    rows = [f'\n"{name}","a\u2028{name[0]}"' for name in names]
+    table.write_bytes("".join(["file,label", *rows]).encode())
     expected = {name: f"a\u2028{name[0]}" for name in names}
     assert classes_of(load(root, labels=str(table), test_fraction=0.0)) == expected
     listed.write_text("a\u20283\na\u20281\n")

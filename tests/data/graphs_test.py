@@ -178,9 +178,7 @@ def opened(tmp_path_factory, prepared):
 
 
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
-def test_graph_batches_contain_the_graphs_in_the_shuffled_order_of_the_epoch(
-    opened, devices, parts
-):
+def test_graph_batches_have_the_shuffled_order_of_the_epoch(opened, devices, parts):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     graphs = graph_kind.array(opened).graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
@@ -201,9 +199,7 @@ def test_graph_batches_contain_the_graphs_in_the_shuffled_order_of_the_epoch(
 
 def test_graphs_cannot_be_cached_on_the_device(opened):
     settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": distributed.make_mesh()}
-    with refused(
-        "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
-    ):
+    with refused("data.cache='device' cannot hold graphs, which are packed on the host; set"):
         make_batches(opened, BATCH, cache="device", **settings)
 
 

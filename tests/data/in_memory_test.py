@@ -1,13 +1,13 @@
 """Data sets given as Python objects: which split, which labels and which class names they get."""
 
 import csv
-import io
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pytest
-from file_cases import refused
+from file_cases import encoded, refused
 from PIL import ExifTags, Image
 from pyarrow import parquet
 
@@ -94,13 +94,11 @@ def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
 
     def chosen_for_test(**settings):
         splits, _ = load_splits((images, labels), **settings)
-        train, test = (
-            split.images(0)[:, 0, 0, 0].tolist() for split in (splits.train, splits.test)
-        )
+        train, test = (x.images(0)[:, 0, 0, 0].tolist() for x in (splits.train, splits.test))
         assert sorted(train + test) == list(range(20))  # Each example is in exactly one split.
         assert train == sorted(train) and test == sorted(test)
-        for split in (splits.train, splits.test):
-            np.testing.assert_array_equal(split.labels, split.images(0)[:, 0, 0, 0] % 2)
+        labels_of = [*splits.train.labels, *splits.test.labels]
+        np.testing.assert_array_equal(labels_of, np.array(train + test) % 2)
         return test
 
     assert chosen_for_test(seed=3) == chosen_for_test(seed=3)
@@ -286,9 +284,7 @@ FORMS = {
     **{f"all.{x}": lambda folder, *_, x=x: f"{folder}/all.{x}" for x in ("csv", "parquet")},
     "paths": lambda _, paths, labels: [str(path) for path in paths],
     "paths and labels": lambda _, paths, labels: (paths, labels),
-    "bytes": lambda _, paths, labels: [
-        (x.read_bytes(), y) for x, y in zip(paths, labels, strict=True)
-    ],
+    "bytes": lambda _, paths, labels: [*zip(map(Path.read_bytes, paths), labels, strict=True)],
     "a data frame": lambda _, paths, labels: Frame(image_path=paths, y=np.array(labels)),
 }
 
@@ -337,10 +333,8 @@ def test_unreadable_or_unsupported_data_files_are_refused(name, content, message
 
 def saved(picture):
     """Return the bytes of a TIFF or PNG file."""
-    out = io.BytesIO()
     format = "tiff" if picture.mode in ("F", "I", "CMYK") else "png"
-    picture.save(out, format, **picture.info)
-    return out.getvalue()
+    return encoded(picture, format, **picture.info)
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "L", "LA", "1", "I;16", "I", "CMYK", "turned"])
@@ -388,6 +382,5 @@ def test_load_images_takes_one_image(files):
         source, names = load_images(one)
         np.testing.assert_array_equal(source.images(0), images[:1])
         assert names == ([str(paths[0])] if isinstance(one, str) else None)
-    np.testing.assert_array_equal(
-        load_images(images[0, :, :, 0])[0].images(0)[..., 0], images[:1, ..., 0]
-    )
+    grey = load_images(images[0, :, :, 0])[0].images(0)[..., 0]
+    np.testing.assert_array_equal(grey, images[:1, ..., 0])

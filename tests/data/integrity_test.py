@@ -1,8 +1,6 @@
 """What stands beside the records of a prepared set is checked before it is believed."""
 
 import json
-import os
-import shutil
 import sys
 
 import numpy as np
@@ -33,46 +31,36 @@ def rewrite(path, change):
     path.write_text(json.dumps(tree))
 
 
-def test_tampered_metadata_cannot_import_feature_classes_outside_of_tfds(
+def test_tampered_metadata_cannot_import_classes_outside_of_tfds(
     labelled_set, tmp_path, monkeypatch
 ):
     load, root = labelled_set
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
-
-    def change(tree):
-        tree["featuresDict"]["features"]["file"]["pythonClassName"] = "hostile.Text"
-
-    rewrite(root / "features.json", change)
+    hostile = {"pythonClassName": "hostile.Text"}
+    rewrite(root / "features.json", lambda x: x["featuresDict"]["features"]["file"].update(hostile))
     with refused(str(root), "'hostile.Text' is not a feature of TFDS"):
         load()
     assert "hostile" not in sys.modules and not (tmp_path / "mark").exists()
 
 
+INFO, FEATURES = "dataset_info.json", "features.json"
+
+
+def label(tree):
+    return tree["featuresDict"]["features"]["label"]["classLabel"]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("dataset_info.json", lambda x: x.pop("splits"), "KeyError: 'splits'"),
-        ("dataset_info.json", lambda x: x["splits"].append(x["splits"][0]), "a split twice"),
-        (
-            "dataset_info.json",
-            lambda x: x["splits"][0].update(shardLengths=["9"]),
-            "records, not 9",
-        ),
-        ("dataset_info.json", lambda x: x["splits"][0].update(shardLengths=["-1"]), "impossible"),
-        (
-            "features.json",
-            lambda x: x["featuresDict"]["features"]["label"]["classLabel"].update(numClasses="2"),
-            "label.labels.txt has 3 class names",
-        ),
+        (INFO, lambda x: x.pop("splits"), "KeyError: 'splits'"),
+        (INFO, lambda x: x["splits"].append(x["splits"][0]), "a split twice"),
+        (INFO, lambda x: x["splits"][0].update(shardLengths=["9"]), "records, not 9"),
+        (INFO, lambda x: x["splits"][0].update(shardLengths=["-1"]), "impossible"),
+        (FEATURES, lambda x: label(x).update(numClasses="2"), "labels.txt has 3 class names"),
+        (FEATURES, lambda x: label(x).update(numClasses=str(10**9)), "more than 1000000 classes"),
         ("metadata.json", lambda x: x.update(shape=[8, 0, 3]), "images have shape [8, 0, 3]"),
-        (
-            "features.json",
-            lambda x: x["featuresDict"]["features"]["label"]["classLabel"].update(
-                numClasses=str(10**9)
-            ),
-            "more than 1000000 classes",
-        ),
     ],
 )
 def test_damaged_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change, message):
@@ -85,9 +73,8 @@ def test_damaged_metadata_of_a_prepared_set_is_rejected(labelled_set, file, chan
 def test_more_shards_than_the_limit_are_rejected(labelled_set, monkeypatch):
     load, root = labelled_set
     monkeypatch.setattr(integrity, "MAX_SHARDS", 1)
-    number = len(load())  # number of records, all in one shard
-    lengths = [str(number), "0"]
-    rewrite(root / "dataset_info.json", lambda x: x["splits"][0].update(shardLengths=lengths))
+    lengths = [str(len(load())), "0"]  # all records are in one shard
+    rewrite(root / INFO, lambda x: x["splits"][0].update(shardLengths=lengths))
     with refused(str(root), "is damaged", "impossible shard lengths"):
         load()
 
@@ -124,21 +111,3 @@ def test_label_that_is_missing_or_out_of_range_is_rejected(record):
     part = source.PreparedSplit([record], num_classes=3)
     with refused(f"has the label {record.get('label')}, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
-
-
-def test_decoded_images_are_renewed_if_other_records_of_equal_size_replace_the_old_ones(
-    labelled_set, tmp_path
-):
-    load, root = labelled_set
-    before = load().images(8)
-    turned = dict(zip(LABELLED, reversed(LABELLED.values()), strict=True))
-    path = unpack(tmp_path / "others", turned)
-    settings = data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared"))
-    other = source.load(settings, "train")
-    for file in root.glob("folder-train.array_record*"):
-        status = file.stat()
-        shutil.copy(other.parts[0][0].path.with_name(file.name), file)
-        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert file.stat().st_size == status.st_size  # Old and new file differ only in content.
-    assert (load().images(8) != before).any()
-    np.testing.assert_array_equal(load().images(8), other.images(8))

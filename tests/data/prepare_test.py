@@ -43,8 +43,7 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
     """A folder with three unreadable files, in both of its splits."""
-    content = {f"train/{name}": data for name, data in LABELLED.items()}
-    content |= {f"test/{name}": data for name, data in LABELLED.items()}
+    content = {f"{s}/{name}": x for name, x in LABELLED.items() for s in ("train", "test")}
     for name, (data, _) in BROKEN.items():
         content[f"{'train' if name.startswith('ant') else 'test'}/{name}"] = data
     return unpack(tmp_path_factory.mktemp("broken"), content)
@@ -113,7 +112,7 @@ def test_split_with_only_unreadable_files_is_rejected(load, tmp_path, on_error):
 # Refused settings, and interrupted preparations.
 
 
-def test_preparation_rejects_invalid_settings(load, labelled, tmp_path):
+def test_preparation_rejects_invalid_settings(load, labelled):
     with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
         load(labelled, on_error="skp")
     for fraction in (-0.1, 1.0, 2.0):
@@ -121,16 +120,8 @@ def test_preparation_rejects_invalid_settings(load, labelled, tmp_path):
             load(labelled, test_fraction=fraction)
     with refused("data.name='folder' needs data.path: a folder or an archive"):
         load("")
-    with refused(f"data.path={tmp_path}/gone does not exist"):
-        load(tmp_path / "gone")
-    with refused(f"data.path={tmp_path} holds no pictures (0 other files)"):
-        load(tmp_path)
     with refused("data.name='digits' does not read data.path", "captions, folder, tu"):
         load(labelled, name="digits")
-    with refused("data.labels is only for data.name='folder'"):
-        load("", name="digits", labels="labels.csv")
-    with refused("no split 'tset'; did you mean 'test'? valid: test, train"):
-        load(labelled, "tset")
 
 
 @pytest.mark.parametrize("below", ["", "below"])
@@ -162,24 +153,18 @@ def interrupted(error):
         PermissionError(13, "Permission denied"),
     ],
 )
-def test_full_disk_during_preparation_is_reported_and_leaves_no_prepared_set(
-    load, labelled, tmp_path, monkeypatch, error
-):
+def test_full_disk_leaves_no_prepared_set(load, labelled, tmp_path, monkeypatch, error):
     with monkeypatch.context() as patch:
         patch.setattr(user_files, "read_checked", interrupted(error))
         for _ in range(2):
-            with refused(
-                f"under {tmp_path}", error.args[-1], "enough space with --config.data.dir"
-            ):
+            with refused(f"under {tmp_path}", error.args[-1], "space with --config.data.dir"):
                 load(labelled, dir=str(tmp_path))
             assert not finished(tmp_path)
     assert len(load(labelled, dir=str(tmp_path))) == 24
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_partial_files_of_an_interrupted_preparation_are_ignored(
-    load, labelled, tmp_path, monkeypatch, error
-):
+def test_partial_files_of_a_preparation_are_ignored(load, labelled, tmp_path, monkeypatch, error):
     with monkeypatch.context() as patch:
         patch.setattr(user_files, "read_checked", interrupted(error))
         with pytest.raises(error):
@@ -222,9 +207,7 @@ def test_unknown_data_set_name_gives_a_short_error(load, tmp_path, offline, name
 
 
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
-def test_missing_tensorflow_error_explains_how_to_install_it(
-    load, tmp_path, offline, monkeypatch, name
-):
+def test_missing_tensorflow_error_says_what_to_install(load, tmp_path, offline, monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with refused("Preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
         load("", name=name, dir=str(tmp_path))

@@ -63,11 +63,9 @@ def lines(names):
 
 def cifar10():
     train, test = (split_of(n, (32, 32, 3), n, label=10) for n in (10, 3))
-    files = {
-        f"data_batch_{i + 1}.bin": rows(train, "label", first=2 * i, last=2 * i + 2)
-        for i in range(5)
-    }
-    files |= {"test_batch.bin": rows(test, "label"), "readme.html": b"<html>"}
+    files = {"test_batch.bin": rows(test, "label"), "readme.html": b"<html>"}
+    for i in range(5):
+        files[f"data_batch_{i + 1}.bin"] = rows(train, "label", first=2 * i, last=2 * i + 2)
     files["batches.meta.txt"] = lines(CIFAR10) + b"\n"
     return Set({"train": train, "test": test}, files, CIFAR10, "cifar-10-batches-bin")
 
@@ -87,15 +85,12 @@ def idx(values):
 
 
 def mnist(name):
-    seed = MNIST.index(name)
-    splits = {
-        s: split_of(n, (28, 28, 1), n + seed, label=10) for s, n in (("train", 6), ("test", 3))
-    }
-    files = {}
-    for part, split in (("train", splits["train"]), ("t10k", splits["test"])):
+    index, files = MNIST.index(name), {}
+    train, test = (split_of(n, (28, 28, 1), n + index, label=10) for n in (6, 3))
+    for part, split in (("train", train), ("t10k", test)):
         files[f"{part}-images-idx3-ubyte"] = idx(split["image"][..., 0])
         files[f"{part}-labels-idx1-ubyte"] = idx(split["label"])
-    return Set(splits, files, None, "raw")
+    return Set({"train": train, "test": test}, files, None, "raw")
 
 
 def columns(images):
@@ -185,9 +180,8 @@ def test_set_prepared_from_published_files_equals_the_tfds_set(tmp_path, name):
     for fact in ("full_name", "description", "citation", "supervised_keys", "homepage"):
         assert getattr(theirs.info, fact) == getattr(fresh.info, fact), fact
     assert repr(theirs.info.features) == repr(fresh.info.features)
-    assert {s: i.num_examples for s, i in theirs.info.splits.items()} == {
-        split: len(examples["image"]) for split, examples in one.splits.items()
-    }
+    sizes = {split: len(examples["image"]) for split, examples in one.splits.items()}
+    assert {s: i.num_examples for s, i in theirs.info.splits.items()} == sizes
     records = theirs.as_data_source("train", file_format="array_record")
     train = one.splits["train"]
     ids = [int(np.flatnonzero((train["image"] == r["image"]).all((1, 2, 3)))[0]) for r in records]
@@ -214,9 +208,8 @@ def test_prepared_set_does_not_need_the_original_files(tmp_path):
     path = bring("mnist", "archive", tmp_path)
     before = load(group("mnist", tmp_path / "data", path), "train").images(0)
     path.unlink()
-    np.testing.assert_array_equal(
-        load(group("mnist", tmp_path / "data"), "train").images(0), before
-    )
+    again = load(group("mnist", tmp_path / "data"), "train").images(0)
+    np.testing.assert_array_equal(again, before)
 
 
 def change(at, to):
@@ -249,9 +242,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("name", "file", "damage", "reason"), DAMAGE)
-def test_damaged_published_file_raises_a_one_line_error_naming_it(
-    tmp_path, name, file, damage, reason
-):
+def test_damaged_published_file_is_named_in_one_line(tmp_path, name, file, damage, reason):
     files = SETS[name].files
     path = unpack(tmp_path / "mine", files | {file: damage(files[file])})
     with refused(f"{file} of {name} is damaged: ", reason, "; download it again"):
@@ -336,18 +327,17 @@ def test_download_error_without_a_network_suggests_data_path(tmp_path, monkeypat
     serve(monkeypatch, requests.ConnectionError("no route to host"))
     # Fail if TFDS requests the file again after the first error.
     monkeypatch.setattr(requests.Session, "get", lambda *_, **__: pytest.fail("asked again"))
-    message = "cannot download 'cifar10': no route.*/cifar-10-binary.tar.gz, and name .* data.path"
-    with pytest.raises(UserError, match=message) as error:
+    parts = "cannot download 'cifar10': no route", "/cifar-10-binary.tar.gz, and name ", "data.path"
+    with refused(*parts):
         load(group("cifar10", tmp_path / "data"), "train")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"), [(404, "Failed to get url http.*HTTP code: 404"), (200, "wrong checksum")]
+    ("status", "parts"),
+    [(404, ["Failed to get url http", "HTTP code: 404"]), (200, ["wrong checksum"])],
 )
-def test_failed_download_is_reported_in_one_line(tmp_path, monkeypatch, status, reason):
+def test_failed_download_is_reported_in_one_line(tmp_path, monkeypatch, status, parts):
     serve(monkeypatch, dict.fromkeys(published.Cifar10.url_infos, b"<html>"), status)
-    with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; without") as error:
+    with refused("cannot download 'cifar10': ", *parts, "; without", "data.path"):
         load(group("cifar10", tmp_path / "data"), "train")
-    assert "\n" not in str(error.value) and "data.path" in str(error.value)
     assert not list((tmp_path / "data" / "cifar10").iterdir())

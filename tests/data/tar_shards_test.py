@@ -1,49 +1,36 @@
 """Pictures in tar shards, read by index."""
 
 import gzip
-import io
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
-from file_cases import refused
-from PIL import Image
+from data_cases import data_config
+from file_cases import encoded, pack, refused
 
 from jaxssl.data.opening import tar_shards
 from jaxssl.data.opening.prepare import prepare
 from jaxssl.data.source import load_splits
-from jaxssl.training import config
 
 pytestmark = pytest.mark.fast
 PICTURES = 12  # number of pictures in a shard
 
 
-def picture(value, size=8):
-    file = io.BytesIO()
-    Image.fromarray(np.full((size, size, 3), value, np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
 def write_shard(path, first, label=lambda index: str(index % 3), **options):
     """Write a shard as WebDataset does: the files of an example follow each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", **options) as archive:
-        for index in range(first, first + PICTURES):
-            files = {"png": picture(index), "cls": label(index).encode(), "json": b"{}"}
-            for suffix, content in files.items():
-                entry = tarfile.TarInfo(f"./{index:06d}.{suffix}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
+    content = {}
+    for index in range(first, first + PICTURES):
+        image = encoded(np.full((8, 8, 3), index, np.uint8))
+        files = {"png": image, "cls": label(index).encode(), "json": b"{}"}
+        content |= {f"./{index:06d}.{suffix}": data for suffix, data in files.items()}
+    pack(path, content, **options)
 
 
 def settings(folder, **keys):
-    pairs = [("data.name", "tar_shards"), ("data.path", str(folder))]
-    pairs += [
-        ("data.dir", str(folder.parent / "sets")),
-        *((f"data.{k}", v) for k, v in keys.items()),
-    ]
-    return config.load("base", pairs).data
+    paths = {"path": str(folder), "dir": str(folder.parent / "sets")}
+    return data_config(name="tar_shards", **paths, **keys)
 
 
 def values(split):
@@ -67,12 +54,10 @@ def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, name
 
 
 @pytest.mark.parametrize("names", [("cat", "dog"), ("3000000000", "4000000000")])
-@pytest.mark.parametrize(
-    "options", [{"format": tarfile.USTAR_FORMAT}, {"format": tarfile.PAX_FORMAT}]
-)
-def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, options, names):
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, format, names):
     shard = tmp_path / "shards" / "0.tar"
-    write_shard(shard, 0, lambda index: [*names, ""][index % 3], **options)
+    write_shard(shard, 0, lambda index: [*names, ""][index % 3], format=format)
     splits = load_splits(settings(tmp_path / "shards", cache="none"))
     assert splits.train.class_names == names
     assert set(splits.train.labels.tolist()) == {0, 1, -1}

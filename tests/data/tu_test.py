@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import finished, pack, refused, unpack
+from graph_cases import neighbours_of, reached
 
 from jaxssl.data import source
 from jaxssl.data.formats import tu
@@ -88,49 +89,31 @@ def test_files_beside_the_tu_graph_files_are_ignored(tmp_path, files, suffix):
 
 
 WITHOUT = {name: {**MANY, name: None} for name in MANY}
-WHOLE, PARTS = ONE["{0}.txt"], MANY["{0}_A.txt"]
+WHOLE, MIXED = ONE["{0}.txt"], b"1\n2\n1\n1\n2\n3\n3\n3\n"
 DAMAGE = {
     "no companion": (WITHOUT["{0}_graph_labels.txt"], "graph_labels.txt is missing"),
-    "no graph of nodes": (
-        WITHOUT["{0}_graph_indicator.txt"],
-        "the file *_graph_indicator.txt is missing",
-    ),
+    "no graph of nodes": (WITHOUT["{0}_graph_indicator.txt"], "*_graph_indicator.txt is missing"),
     "half an edge": ({**MANY, "{0}_A.txt": b"1, 2\n2"}, "cannot reshape array of size 3"),
     "node 9 of 8": ({**MANY, "{0}_A.txt": b"1, 9\n"}, "an edge has node 9, but nodes are 1 to 8"),
     "node 0": ({**MANY, "{0}_A.txt": b"1, 2\n0, 2\n"}, "an edge has node 0, but nodes are 1 to 8"),
     "two graphs": ({**MANY, "{0}_A.txt": b"1, 2\n4, 5\n"}, "an edge joins two graphs"),
     "edges in letters": ({**MANY, "{0}_A.txt": b"1, two\n"}, "invalid literal"),
     "a huge node": ({**MANY, "{0}_A.txt": b"1, 99999999999999999999\n"}, "too large"),
-    "tags cut": (
-        {**MANY, "{0}_node_labels.txt": b"3\n7\n"},
-        "nodes have a label, but 8 belong to a graph",
-    ),
+    "tags cut": ({**MANY, "{0}_node_labels.txt": b"3\n7\n"}, "a label, but 8 belong to a graph"),
     "tags in letters": ({**MANY, "{0}_node_labels.txt": b"C\n" * 8}, "invalid literal"),
-    "labels cut": (
-        {**MANY, "{0}_graph_labels.txt": b"0\n"},
-        "nodes belong to graph 3, but",
-    ),
+    "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes belong to graph 3, but"),
     "too many labels": ({**MANY, "{0}_graph_labels.txt": b"0\n" * 4}, "a graph without nodes"),
     "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes of"),
     "graph 0": (
         {**MANY, "{0}_graph_indicator.txt": b"0\n1\n1\n1\n2\n3\n3\n3\n"},
         "nodes belong to graph 0, but graphs are 1 to 3",
     ),
-    "mixed": (
-        {**MANY, "{0}_graph_indicator.txt": b"1\n2\n1\n1\n2\n3\n3\n3\n"},
-        "are not consecutive",
-    ),
+    "mixed": ({**MANY, "{0}_graph_indicator.txt": MIXED}, "are not consecutive"),
     "empty": ({"{0}.txt": b""}, "cut short"),
     "cut at a line": ({"{0}.txt": WHOLE[: WHOLE.index(b"7 2 0 1")]}, "cut short"),
     "cut in a line": ({"{0}.txt": WHOLE[:-3]}, "node 2 lists 1 neighbours, but claims 2"),
-    "neighbour 4 of 4": (
-        {"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 4")},
-        "node 4, but nodes are 0 to",
-    ),
-    "neighbour -1": (
-        {"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 -1")},
-        "node -1, but nodes are 0",
-    ),
+    "neighbour 4 of 4": ({"{0}.txt": WHOLE.replace(b"1 3", b"1 4")}, "node 4, but nodes are 0 to"),
+    "neighbour -1": ({"{0}.txt": WHOLE.replace(b"1 3", b"1 -1")}, "node -1, but nodes are 0"),
     "letters": ({"{0}.txt": WHOLE.replace(b"7 0", b"x 0")}, "invalid literal"),
     "no text": ({"{0}.txt": b"\xff\xfe"}, "can't decode"),
     "no graph": ({"{0}.txt": b"0\n"}, "no graph"),
@@ -211,9 +194,7 @@ def test_graph_set_is_prepared_again_only_when_a_file_changes(tmp_path, monkeypa
     assert len(finished(directory)) == 2
 
 
-def test_graphs_are_refused_for_image_recipes_and_images_for_graph_recipes(
-    tmp_path, prepared, data_dir
-):
+def test_graphs_and_images_are_refused_for_recipes_of_the_other(tmp_path, prepared, data_dir):
     path = unpack(tmp_path, named(ONE))
     with refused("data.name='tu' holds graphs, but augment.name makes views of images; change"):
         of_tu(path, prepared, kind="image")
@@ -242,14 +223,9 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
 @pytest.mark.skipif(not TU.exists(), reason="needs the sets of the TU collection")
 @pytest.mark.parametrize(
     ("name", "labels", "nodes", "edges", "tags"),
-    [
-        ("MUTAG", {0: 63, 2: 125}, 17.93, 19.79, 7),
-        ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37),
-    ],
+    [("MUTAG", {0: 63, 2: 125}, 17.93, 19.79, 7), ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37)],
 )
-def test_published_graph_sets_have_the_published_numbers_of_graphs_nodes_and_edges(
-    name, labels, nodes, edges, tags
-):
+def test_published_graph_sets_have_the_published_sizes(name, labels, nodes, edges, tags):
     actual = tu.read_tu_graphs(TU, name)
     assert Counter(actual.labels) == labels and actual.num_tags == tags
     means = [np.mean([len(graph[part]) for graph in actual.graphs]) for part in ("tag", "edge")]
@@ -263,14 +239,6 @@ class SameRing:
         rng = np.random.default_rng(seed)
         self.integers, self.choice, self.permutation = rng.integers, rng.choice, rng.permutation
         self.multinomial = np.random.default_rng(seed + 1000).multinomial
-
-
-def neighbours_of(graph):
-    actual = {node: set() for node in range(len(graph.tag))}
-    for a, b in graph.edge.tolist():
-        actual[a].add(b)
-        actual[b].add(a)
-    return actual
 
 
 def ring_of(graph):
@@ -315,12 +283,8 @@ def test_graphs_of_all_necklace_classes_have_the_same_degree_histogram(seed):
 def test_necklaces_are_connected_graphs():
     for seed, groups in enumerate(list(necklaces.CLASSES.values()) * 5):
         graph = graph_kind.Graph(**necklaces.necklace(np.random.default_rng(seed), groups))
-        near, seen, waiting = neighbours_of(graph), {0}, [0]
-        while waiting:
-            more = near[waiting.pop()] - seen
-            seen |= more
-            waiting += more
-        assert len(seen) == len(graph.tag)
+        nodes = set(range(len(graph.tag)))
+        assert reached(neighbours_of(graph), 0, nodes) == nodes
 
 
 def test_necklaces_has_four_classes(prepared):
@@ -330,21 +294,15 @@ def test_necklaces_has_four_classes(prepared):
     ]
     for split, actual in zip(("train", "test"), opened, strict=True):
         size = necklaces.SIZES[split]
-        assert (
-            actual.describe()
-            == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
-        )
+        described = f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
+        assert actual.describe() == described
         assert np.bincount(actual.labels).tolist() == [size // 4] * 4
-    drawn = [
-        {graph.edge.tobytes() for graph in graph_kind.array(actual).graphs} for actual in opened
-    ]
-    assert not drawn[0] & drawn[1]  # No test graph is a training graph.
+    train, test = ({g.edge.tobytes() for g in graph_kind.array(x).graphs} for x in opened)
+    assert not train & test  # No test graph is a training graph.
     for example in opened[1].read(np.arange(8)):
         ring = ring_of(example.input)
         degree = np.bincount(example.input.edge.ravel())
-        marked = [degree[node] == 3 for node in ring]
-        runs = sum(
-            now and not before for now, before in zip(marked, np.roll(marked, 1), strict=True)
-        )
+        marked = degree[ring] == 3
+        runs = (marked & ~np.roll(marked, 1)).sum()
         groups = necklaces.CLASSES[opened[1].class_names[example.label]]
         assert runs == len(groups)

@@ -12,7 +12,6 @@ from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, seve
 
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.formats import video
-from jaxssl.data.formats import video as frames
 from jaxssl.kinds import video as clips
 from jaxssl.kinds.video import ReadClips
 
@@ -58,14 +57,7 @@ def test_video_folders_of_splits_and_classes_are_read(file):
 
 
 def test_frames_are_sorted_by_number_in_the_file_name():
-    names = [
-        "a/c/10.jpg",
-        "a/c/9.jpg",
-        "a/c/0011.png",
-        "a/d/x2b1.jpg",
-        "a/d/x1b10.jpg",
-        "b/c/1.jpg",
-    ]
+    names = "a/c/10.jpg a/c/9.jpg a/c/0011.png a/d/x2b1.jpg a/d/x1b10.jpg b/c/1.jpg".split()
     actual = video.arrange(names, "PATH", test_fraction=0)
     assert actual.files["a/c"] == ("a/c/9.jpg", "a/c/10.jpg", "a/c/0011.png")
     assert actual.files["a/d"] == ("a/d/x1b10.jpg", "a/d/x2b1.jpg") and actual.channels == 3
@@ -203,19 +195,17 @@ def test_unpaired_optical_flow_frame_is_rejected(load, tmp_path):
 
 
 def test_clips_above_the_byte_limit_are_rejected(load, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "MAX_CLIP", 2**20)
+    monkeypatch.setattr(video, "MAX_CLIP", 2**20)
     shape = (512, 512, 3)  # one frame has three quarters of MAX_CLIP bytes
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
     unpack(tmp_path, several("a/1", "b/1") | white)
-    message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or reduce data.frame_size"
-    with refused(message):
+    with refused("a/2: 1.png: has more than 1 MiB of frames; cut it, or reduce data.frame_size"):
         load(tmp_path, test_fraction=0.0, frame_size=512)
-    small = load(tmp_path, test_fraction=0.0)
-    assert set(classes_of(small)) == {"a/1", "a/2", "b/1"}
+    assert set(classes_of(load(tmp_path, test_fraction=0.0))) == {"a/1", "a/2", "b/1"}
 
 
 def test_interleaved_archive_frames_of_too_many_clips_are_rejected(load, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "MAX_INCOMPLETE", 8 * 8 * 3 * 3)
+    monkeypatch.setattr(video, "MAX_INCOMPLETE", 8 * 8 * 3 * 3)
     assert len(examples(load(unpack(tmp_path / "set", FOUR), test_fraction=0.0))) == 4
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
     with refused("the frames of 4 clips, such as", "are mixed in the archive; unpack it"):
