@@ -36,11 +36,6 @@ def test_components_are_built_with_their_defaults(group):
     assert built
 
 
-def test_unknown_component_name_raises_an_error_with_the_closest_name():
-    with pytest.raises(UserError, match="nt_xent"):
-        components.factory("loss", "nt_xnet")
-
-
 def test_new_file_is_a_component_unless_its_name_begins_with_an_underscore(tmp_path, monkeypatch):
     import jaxssl.losses
 

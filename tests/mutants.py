@@ -47,31 +47,15 @@ OPERATORS = re.compile(
 )
 # Folders of the package, with the test folders and files that also test them.
 TESTS = {
-    "losses": ("losses", "settings_test.py"),
-    "models": ("models", "pretrained"),
-    "methods": ("methods", "training/whole_step_test.py", "settings_test.py"),
-    "evaluation": (
-        "evaluation",
-        "augment/corruptions_test.py",
-        "training/online_metrics_test.py",
-        "settings_test.py",
-    ),
-    "training": (
-        "training",
-        "methods",
-        "api_test.py",
-        "cli_test.py",
-        "cluster_test.py",
-        "collectives_test.py",
-        "plugins_test.py",
-        "processes_test.py",
-        "settings_test.py",
-        "evaluation/diagnostics_test.py",
-        "evaluation/gallery_test.py",
-        "evaluation/protocols_test.py",
-        "pretrained/foreign_runs_test.py",
-        "report/foreign_files_test.py",
-    ),
+    "losses": "losses settings_test.py",
+    "models": "models pretrained",
+    "methods": "methods training/whole_step_test.py settings_test.py",
+    "evaluation": "evaluation augment/corruptions_test.py training/online_metrics_test.py "
+    "settings_test.py",
+    "training": "training methods api_test.py cli_test.py cluster_test.py collectives_test.py "
+    "plugins_test.py processes_test.py settings_test.py evaluation/diagnostics_test.py "
+    "evaluation/gallery_test.py evaluation/protocols_test.py pretrained/foreign_runs_test.py "
+    "report/foreign_files_test.py",
 }
 # Modules that are imported once, not for each defect, after conftest.py has configured JAX.
 IMPORTS = ("jax", "flax.linen", "optax", "orbax.checkpoint", "tensorflow_datasets", "sklearn.svm")
@@ -172,7 +156,7 @@ def sample(folder: str, size: int, seed: int) -> int:
     data = Path(".cache", "mutants", folder)
     if not data.with_suffix(".json").exists():
         data.parent.mkdir(parents=True, exist_ok=True)
-        tests = [f"tests/{name}" for name in TESTS.get(folder, (folder,))]
+        tests = [f"tests/{name}" for name in TESTS.get(folder, folder).split()]
         if not run_tests(tests, Recorder(folder, data)):
             sys.exit("the tests fail without a defect")
     print(f"The tests of each line are in {data}; delete it with {data}.json to record them again.")

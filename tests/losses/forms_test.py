@@ -3,6 +3,9 @@
 import copy
 import inspect
 import pickle
+import re
+import subprocess
+import sys
 from importlib import import_module
 
 import jax
@@ -28,6 +31,23 @@ def on_arrays(case, z1, z2):
     return getattr(losses, case.name)(z1, z2, **extra)
 
 
+def test_losses_work_without_the_packages_for_training():
+    """The losses work with jax alone, as after `pip install --no-deps jaxssl`."""
+    code = """
+import sys
+packages = ("absl", "array_record", "chex", "filelock", "flax", "grain", "jinja2", "matplotlib",
+    "ml_collections", "optax", "orbax", "PIL", "rich", "sklearn", "tensorboardX", "tensorflow",
+    "tensorflow_datasets")
+for name in packages:
+    sys.modules[name] = None
+import jaxssl, jax
+z1, z2 = jax.random.normal(jax.random.key(0), (2, 8, 4))
+print(float(jaxssl.losses.auc_cl(z1, z2)), jaxssl.solvers.__name__)
+"""
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out.endswith("jaxssl.solvers\n")
+
+
 @each_name
 def test_losses_of_two_arrays_and_of_pairs_can_be_pickled_and_copied(name):
     for function in (getattr(losses, name), getattr(losses, f"{name}_loss")):
@@ -41,36 +61,26 @@ def test_type_stub_of_the_losses_equals_their_signatures():
 
 
 Z = np.ones((4, 3), np.float32)
+PAIRS = pair_views([Z, Z])
+UNKNOWN = "got an unexpected keyword argument 'temprature'; did you mean 'temperature'?"
+GAMA = "got an unexpected keyword argument 'gama'; did you mean 'gamma'?"
+TAKES = "takes Pairs, got {}; take pair_views([z1, z2])"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: losses.nt_xent(Z, Z, temprature=1.0),
-            r"^nt_xent\(\) got an unexpected .* 'temprature'; did you mean 'temperature'\?",
-        ),
-        (
-            lambda: losses.info_nce_loss(pair_views([Z, Z]), temprature=1.0),
-            r"^info_nce_loss\(\) got an unexpected .* 'temprature'; did you mean 'temperature'\?",
-        ),
-        (
-            lambda: losses.objective("sogclr", gama=0.5),
-            r'^objective\("sogclr"\) got an unexpected .* \'gama\'; did you mean \'gamma\'\?',
-        ),
-        (lambda: losses.nt_xent(Z), r"^nt_xent\(\): missing a required argument: 'z2'"),
-        (
-            lambda: losses.byol_loss(jnp.asarray(Z)),
-            r"^byol_loss\(\) takes Pairs, got ArrayImpl; take pair_views\(\[z1, z2\]\)",
-        ),
-        (
-            lambda: losses.swav_loss(Z),  # the type is reported before the missing prototypes
-            r"^swav_loss\(\) takes Pairs, got ndarray; take pair_views\(\[z1, z2\]\)",
-        ),
+        (lambda: losses.nt_xent(Z, Z, temprature=1.0), f"nt_xent() {UNKNOWN}"),
+        (lambda: losses.info_nce_loss(PAIRS, temprature=1.0), f"info_nce_loss() {UNKNOWN}"),
+        (lambda: losses.objective("sogclr", gama=0.5), f'objective("sogclr") {GAMA}'),
+        (lambda: losses.nt_xent(Z), "nt_xent(): missing a required argument: 'z2'"),
+        (lambda: losses.byol_loss(jnp.asarray(Z)), f"byol_loss() {TAKES.format('ArrayImpl')}"),
+        # The type is reported before the missing prototypes.
+        (lambda: losses.swav_loss(Z), f"swav_loss() {TAKES.format('ndarray')}"),
     ],
 )
 def test_wrong_argument_raises_type_error_with_the_function_that_was_called(call, message):
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
         call()
 
 
@@ -157,9 +167,7 @@ def test_positives_are_counted_at_a_symbolic_batch_size(kind):
         ),
     ],
 )
-def test_losses_that_need_a_constant_batch_size_cannot_be_exported_with_a_symbolic_one(
-    loss, message
-):
+def test_losses_that_need_a_constant_batch_size_refuse_a_symbolic_one(loss, message):
     with pytest.raises(ValueError, match=message):
         export.export(jax.jit(loss))(symbolic())
 
