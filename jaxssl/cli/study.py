@@ -25,13 +25,8 @@ from jaxssl.training.output.console import show
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
-SCALE = flags.DEFINE_enum(
-    "scale",
-    "tiny",
-    ["tiny", "small", "medium", "paper", "paper_simclr"],
-    "A variant of configs/studies.py.",
-    flag_values=FLAGS,
-)
+SCALES = ["tiny", "small", "medium", "paper", "paper_simclr"]
+SCALE = flags.DEFINE_enum("scale", "tiny", SCALES, "A variant of configs/studies.py.", FLAGS)
 DATASET = flags.DEFINE_string(
     "dataset", None, "data.name of all runs; default: the data set of the scale.", FLAGS
 )
@@ -121,9 +116,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     findings = findings._replace(tables=[*findings.tables, *published_tables(name)])
     title = components.summary(components.file("study", name)).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
-    path = documents.write_study(
-        _stem(name, setting), title, setting, study.CLAIMS, findings, about
-    )
+    stem = _stem(name, setting)
+    path = documents.write_study(stem, title, setting, study.CLAIMS, findings, about)
     if page:
         documents.write_markdown(page, path.with_suffix(".json"))
     documents.print_findings(study.CLAIMS, findings)

@@ -37,9 +37,8 @@ def run(setting: Setting) -> Findings:
     at_default = {(arm, default): results[arm, default] for arm in arms}
     of_sweep = {(arm, size): results[arm, size] for arm in sweep for size in sizes}
     base = grid.baselines(results[arms[0], default][0])
-    tables, pictures = [], []
-    for metric in (KNN, LINEAR):
-        tables.append(grid.accuracy_table(at_default, "batch size", metric, base))
+    pictures = []
+    tables = [grid.accuracy_table(at_default, "batch size", m, base) for m in (KNN, LINEAR)]
     for metric in (KNN, LINEAR) if sweep and len(sizes) > 1 else ():
         table = grid.accuracy_table(of_sweep, "batch size", metric, base)
         title = f"{table.title}, {' and '.join(sweep)} by batch size"
@@ -84,16 +83,12 @@ def _logs(results: Results) -> dict[str, list[list[object]]]:
 
 def _verdicts(results: Results, sizes: Sequence[int], default: int) -> dict[str, Verdict]:
     comparisons = {
-        "auc_cl_smallest": ("auc_cl", "simclr", sizes[:1], KNN),
-        "auc_cl_smallest_tuned": ("auc_cl", "simclr_tuned", sizes[:1], KNN),
-        "released_above_simclr": ("auc_cl_released", "simclr", [default], KNN),
-        "printed_above_simclr": ("auc_cl_sum", "simclr", sizes, KNN),
-        "auc_cl_above_moco": ("auc_cl", "moco_v3", [default], LINEAR),
-        "mmcl_inv_above_simclr": ("mmcl_inv", "simclr", [default], LINEAR),
-    }
-    verdicts = {
-        key: grid.above(above, below, of, metric, "B={}")
-        for key, (above, below, of, metric) in comparisons.items()
+        "auc_cl_smallest": grid.above("auc_cl", "simclr", sizes[:1], KNN, "B={}"),
+        "auc_cl_smallest_tuned": grid.above("auc_cl", "simclr_tuned", sizes[:1], KNN, "B={}"),
+        "released_above_simclr": grid.above("auc_cl_released", "simclr", [default], KNN, "B={}"),
+        "printed_above_simclr": grid.above("auc_cl_sum", "simclr", sizes, KNN, "B={}"),
+        "auc_cl_above_moco": grid.above("auc_cl", "moco_v3", [default], LINEAR, "B={}"),
+        "mmcl_inv_above_simclr": grid.above("mmcl_inv", "simclr", [default], LINEAR, "B={}"),
     }
     changes = judge_changes(results, sizes, CHANGES, CLAIMS)
-    return grid.judge_claims(CLAIMS, {**verdicts, **changes}, results)
+    return grid.judge_claims(CLAIMS, {**comparisons, **changes}, results)

@@ -38,19 +38,11 @@ from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.images import DASHES, MARKERS
-from jaxssl.studies import study
+from jaxssl.studies import study, verdicts
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
 from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import make_axes
-from jaxssl.studies.verdicts import (
-    bonferroni_level,
-    combine_verdicts,
-    judge,
-    judge_all,
-    mean,
-    spread,
-)
 from jaxssl.training.config import arguments, factory, read_config
 from jaxssl.training.output.console import show
 
@@ -112,7 +104,7 @@ def run(setting: study.Setting) -> study.Findings:
                 visits=visits,
                 draws=draws // 4 if name in WITH_MEMORY else draws,
                 chunk=chunk,
-                level=bonferroni_level(len(sizes) * len(points)),
+                level=verdicts.bonferroni_level(len(sizes) * len(points)),
                 seed=seed,
             )
             for seed, point in enumerate(points)
@@ -127,13 +119,8 @@ def run(setting: study.Setting) -> study.Findings:
         }
         for name, by_size in estimates.items()
     }
-    return study.Findings(
-        _tables(estimates, sizes, where),
-        _pictures(estimates, sizes),
-        _verdicts(estimates),
-        data,
-        where,
-    )
+    tables, pictures = _tables(estimates, sizes, where), _pictures(estimates, sizes)
+    return study.Findings(tables, pictures, _verdicts(estimates), data, where)
 
 
 def _losses(
@@ -214,7 +201,7 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[st
             line = [by_size[size][visits] for size in sizes]
             bias.append((label, *map(_format, line)))
             if visits in (VISITS[0], VISITS[-1]):
-                deviations = (mean(e.deviation for e in seeds) for seeds in line)
+                deviations = (verdicts.mean(e.deviation for e in seeds) for seeds in line)
                 noise.append((label, *(f"{deviation:.2f}" for deviation in deviations)))
     bias_note = (
         "Mean of |E g - g*| / |g*| over seeds, with the ends of all intervals, which hold together "
@@ -229,7 +216,7 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[st
 
 def _pool(estimates: Sequence[BiasEstimate]) -> BiasEstimate:
     """Return the mean bias estimate of the seeds, with an interval that spans all of theirs."""
-    middle = BiasEstimate(*map(mean, zip(*estimates, strict=True)))
+    middle = BiasEstimate(*map(verdicts.mean, zip(*estimates, strict=True)))
     return middle._replace(low=min(e.low for e in estimates), high=max(e.high for e in estimates))
 
 
@@ -274,44 +261,41 @@ def _plot_bias(
 ) -> None:
     marker, dashes = MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)]
     errorbar = partial(axes.errorbar, marker=marker, color=f"C{i}", markersize=5)
-    biased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low > 0]
-    unbiased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low == 0]
     axes.plot([], [], linestyle=dashes, label=name, marker=marker, color=f"C{i}", markersize=5)
-    if biased:
-        x, middle = zip(*((x, e.bias) for x, e in biased), strict=True)
-        bars = np.array([(e.bias - e.low, e.high - e.bias) for _, e in biased]).T
-        errorbar(x, middle, bars, linestyle=dashes, capsize=3)
-    if unbiased:
-        x, high = zip(*((x, e.high) for x, e in unbiased), strict=True)
-        bars = 0.3 * np.array(high)
-        errorbar(x, high, bars, uplims=True, linestyle="none", markerfacecolor="white")
+    x = np.array(xs)
+    bias, low, high = np.array([(e.bias, e.low, e.high) for e in estimates]).T
+    biased = low > 0
+    if biased.any():
+        bars = [(bias - low)[biased], (high - bias)[biased]]
+        errorbar(x[biased], bias[biased], bars, linestyle=dashes, capsize=3)
+    if not biased.all():
+        x, high = x[~biased], high[~biased]
+        errorbar(x, high, 0.3 * high, uplims=True, linestyle="none", markerfacecolor="white")
 
 
 def _verdicts(estimates: Estimates) -> dict[str, study.Verdict]:
-    verdicts = {}
+    judged = {}
     for name in ("auc_cl", "auc_cl_sum"):
         if name in estimates:
             parts = {f"B={size}": _judge_unbiased(by[0]) for size, by in estimates[name].items()}
-            verdicts[f"{name}_unbiased"] = combine_verdicts(parts)
+            judged[f"{name}_unbiased"] = verdicts.combine_verdicts(parts)
     values = {size: _biases(by[0]) for size, by in sorted(estimates.get("simclr", {}).items())}
     if len(values) > 1:
         falls = {f"B={a} less B={b}": (values[a], values[b]) for a, b in pairwise(values)}
-        verdicts["simclr_biased"] = judge_all(CLAIMS["simclr_biased"], falls, digits=3)
-    slopes = _slopes(values)
-    if slopes:
-        root = judge(CLAIMS["simclr_root"], slopes, [-0.5] * len(slopes))
-        root = root.after(f"exponent {spread(slopes)}, less -0.5")
-        verdicts["simclr_root"] = root._replace(failure=study.REFUTED)
+        judged["simclr_biased"] = verdicts.judge_all(CLAIMS["simclr_biased"], falls, digits=3)
+    if slopes := _slopes(values):
+        root = verdicts.judge(CLAIMS["simclr_root"], slopes, [-0.5] * len(slopes))
+        root = root.after(f"exponent {verdicts.spread(slopes)}, less -0.5")
+        judged["simclr_root"] = root._replace(failure=study.REFUTED)
     for name in ("decl", "sogclr"):
         if name in estimates:
             size = min(estimates[name])
             first, *_, last = map(_biases, estimates[name][size].values())
-            text = (
-                f"B={size}: {mean(first):.3f} at first, {mean(last):.3f} after {VISITS[-1]} epochs"
-            )
+            start, end = verdicts.mean(first), verdicts.mean(last)
+            text = f"B={size}: {start:.3f} at first, {end:.3f} after {VISITS[-1]} epochs"
             claim = CLAIMS[f"{name}_shrinks"]
-            verdicts[f"{name}_shrinks"] = judge(claim, first, last, digits=3).after(text)
-    return verdicts
+            judged[f"{name}_shrinks"] = verdicts.judge(claim, first, last, digits=3).after(text)
+    return judged
 
 
 def _biases(estimates: Sequence[BiasEstimate]) -> list[float]:

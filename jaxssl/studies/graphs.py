@@ -32,10 +32,8 @@ def run(setting: Setting) -> Findings:
         on_set = setting._replace(dataset="", overrides=values)
         for arm in methods:
             out = setting.out / "graphs" / name / arm
-            runs = grid.run_grid(
-                on_set._replace(config=f"graphs/tu:{arm}", out=out), {(arm, name): {}}, PROTOCOLS
-            )
-            results |= runs
+            of_arm = on_set._replace(config=f"graphs/tu:{arm}", out=out)
+            results |= grid.run_grid(of_arm, {(arm, name): {}}, PROTOCOLS)
         first = results[methods[0], name][0]
         for kind, metrics in grid.baselines(first, PROTOCOLS).items():
             baselines[kind, name] = [first._replace(metrics=metrics)]

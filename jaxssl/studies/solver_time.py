@@ -61,9 +61,8 @@ def run(setting: study.Setting) -> study.Findings:
         series = {name: (sizes, [[1e3 * times[b][name]] for b in sizes]) for name in LOSSES}
         figure = plot_lines(series, "batch size", f"{kind}, ms", log="xy")
         alt = f"time of a {kind} against batch size; the table has the numbers"
-        pictures.append(
-            study.Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic.")
-        )
+        caption = f"Time of a {kind}; both axes logarithmic."
+        pictures.append(study.Picture(kind, figure, alt, caption))
     net = cell_config(setting, {}).net
     is_small = net.name != "resnet" or net.depth < 50
     verdicts = {}

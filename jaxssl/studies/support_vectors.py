@@ -59,12 +59,6 @@ class Analysis(NamedTuple):
     labels: np.ndarray | None
     class_names: Sequence[str]
 
-    def class_name(self, index: int) -> str:
-        """Return the class name of an image, or "" for an image without a label."""
-        if self.labels is None or self.labels[index] < 0:
-            return ""
-        return str(self.class_names[self.labels[index]])
-
 
 def run(setting: Setting) -> Findings:
     """Analyse the support vectors of --workdir, or of an MMCL run of every seed."""
@@ -75,16 +69,14 @@ def run(setting: Setting) -> Findings:
         workdirs = [result.workdir for result in results["mmcl"]]
         where = grid.describe_runs(results)
     runs = [_analyse(workdir) for workdir in workdirs]
+    labels = {"at_run_C": f"C = {runs[0].C:g} (the run's)", "binding": f"C = {BINDING_C:g}"}
     data = {
         name: {f: [getattr(getattr(run, name), f) for run in runs] for f in COLUMNS.values()}
-        for name in ("at_run_C", "binding")
+        for name in labels
     }
     rows = [
         (label, *(spread(_points(shares)) for shares in data[name].values()))
-        for name, label in (
-            ("at_run_C", f"C = {runs[0].C:g} (the run's)"),
-            ("binding", f"C = {BINDING_C:g}"),
-        )
+        for name, label in labels.items()
     ]
     comparisons = {
         "same_class": (data["at_run_C"]["same_class_support"], data["at_run_C"]["same_class_all"]),
@@ -171,9 +163,11 @@ def _show(axes: Axes, run: Analysis, query: int, index: int, title: str) -> None
     image = image[:, :, 0] if image.shape[2] == 1 else image
     axes.axis("on")
     axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.set_title(f"{title}\n{run.class_name(index)}", fontsize=8, parse_math=False)
+    labels = np.full(len(run.images), -1) if run.labels is None else run.labels
+    name = run.class_names[labels[index]] if labels[index] >= 0 else ""
+    axes.set_title(f"{title}\n{name}", fontsize=8, parse_math=False)
     axes.set(xticks=[], yticks=[])
-    other = run.labels is not None and run.labels[index] != run.labels[query]
+    other = labels[index] != labels[query]
     for spine in axes.spines.values():
         spine.set(visible=True, linewidth=3)
         spine.set(color="#b00020" if other else "#1a73c7", linestyle="--" if other else "-")

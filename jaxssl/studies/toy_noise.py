@@ -51,24 +51,17 @@ def run(setting: Setting) -> Findings:
         for variance, weight in zip(VARIANCES, (0.0, REGULARISER), strict=True)
         for name in ARMS
     }
-    ends = {cell: _measure(path) for cell, path in paths.items()}
+    ends = {
+        cell: Ends(path[:, -100:].mean(axis=1), np.abs(np.diff(path, axis=1)).max(axis=(1, 2)))
+        for cell, path in paths.items()
+    }
     data = {
         f"{name} {variance:g}": {key: value.tolist() for key, value in end._asdict().items()}
         for (name, variance), end in ends.items()
     }
-    return Findings(
-        [_table(ends, optimum)],
-        [_picture(paths, optimum)],
-        _verdicts(ends, optimum),
-        {"optimum": optimum.tolist(), **data},
-        f"{RUNS} runs",
-    )
-
-
-def _measure(path: np.ndarray) -> Ends:
-    """Measure the end point and the largest step of each run's path, of [runs, steps, 2]."""
-    steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
-    return Ends(path[:, -100:].mean(axis=1), steps)
+    data = {"optimum": optimum.tolist(), **data}
+    tables, pictures = [_table(ends, optimum)], [_picture(paths, optimum)]
+    return Findings(tables, pictures, _verdicts(ends, optimum), data, f"{RUNS} runs")
 
 
 def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table:
