@@ -26,7 +26,7 @@ from multiprocessing import get_context
 import jax
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
-from shared import Training, in_turns, ratios, source_of, spread, timed
+from shared import Training, in_turns, parse_overrides, ratios, source_of, spread, timed
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
@@ -164,7 +164,7 @@ def augmentation(rounds: int) -> None:
 
 
 def beside_a_step(rounds: int, steps: int) -> None:
-    overrides = [("batch_size", str(BATCH)), ("data.cache", "device")]
+    overrides = parse_overrides(f"batch_size={BATCH} data.cache=device")
     config = load("cifar10_baselines:simclr", overrides)
     records = list(np.random.default_rng(0).integers(0, 256, (50_000, 32, 32, 3), np.uint8))
     data = source_of(records, (32, 32, 3))

@@ -16,24 +16,18 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from shared import resident
+from shared import parse_overrides, resident
 
 from jaxssl.evaluation import pretrain
 from jaxssl.report.markdown import markdown_table
 from jaxssl.training.config import load
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 
-SETTINGS = {
-    "batch_size": "16",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "augment.size": "8",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
-    "checkpoint.every": "5",  # 405 steps between checkpoints
-    "eval.every": "10",
-    "eval.protocols": "()",
-}
+BATCH = 16
+SETTINGS = (  # 405 steps between checkpoints
+    f"batch_size={BATCH} net.widths=(4,8) net.strides=(2,2) augment.size=8 head.proj_hidden_dim=8 "
+    "head.proj_output_dim=6 checkpoint.every=5 eval.every=10 eval.protocols=()"
+)
 TENTHS = 10
 
 
@@ -57,11 +51,13 @@ def main() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         workdir, samples, done = Path(folder) / "run", [], threading.Event()
-        values = {**SETTINGS, "total_steps": str(steps), "data.dir": f"{folder}/data"}
+        config = load(
+            "digits", parse_overrides(f"{SETTINGS} total_steps={steps} data.dir={folder}/data")
+        )
         watcher = threading.Thread(target=watch, args=(workdir, samples, done))
         logs.console.quiet = True
         watcher.start()
-        pretrain.train(load("digits", list(values.items())), workdir)
+        pretrain.train(config, workdir)
         done.set()
         watcher.join()
         rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
@@ -71,7 +67,7 @@ def main() -> None:
         some = [x for x in samples if low < x[0] <= high]
         memory[tenth] = np.median([x[1] for x in some])
         speeds = [r["images_per_second"] for r in rows if low < r["step"] <= high]
-        ms = 1000 * int(SETTINGS["batch_size"]) / np.median(speeds)
+        ms = 1000 * BATCH / np.median(speeds)
         files = f"at most {max(x[2] for x in some)}"
         table.append([f"{low} to {high}", f"{memory[tenth]:.0f}", f"{ms:.2f}", files])
     print(markdown_table(["step", "MB", "ms a step", "files"], table))

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from shared import Training, timed
+from shared import Training, parse_overrides, timed
 
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
@@ -28,83 +28,67 @@ from jaxssl.training import collapse
 from jaxssl.training.config import load
 from jaxssl.training.programs import make_encoder
 
-PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
-EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"
+PREDICTOR = "predictor.name=mlp predictor.pred_hidden_dim=256"
+# An EMA that is fast enough for runs of 200 steps.
+EMA = "method.momentum={'schedule':'cosine','start':0.95,'end':1.0}"
 
 
-def two_networks(loss: str, preset: str, **more: str) -> dict[str, str]:
-    """Return overrides for the method that has a momentum network or two equal ones."""
-    return {"method.name": "momentum", "method.preset": preset, "loss.name": loss, **more}
+def momentum(loss: str, preset: str, more: str) -> str:
+    """Return overrides for the method that has a momentum network, or two equal ones."""
+    return f"method.name=momentum method.preset={preset} loss.name={loss} {more}"
 
 
-def momentum(loss: str, preset: str, **more: str) -> dict[str, str]:
-    """Return overrides for the momentum method, with an EMA fast enough for runs of 200 steps."""
-    return two_networks(loss, preset, **{"method.momentum": EMA}, **more)
-
-
-METHODS: dict[str, dict[str, str]] = {
-    "untrained": {"optim.lr": "1e-30"},
-    "auc_cl": {},
-    "auc_cl (paper)": {"loss.name": "auc_cl", "loss.preset": "paper"},
-    "auc_cl (released_cifar)": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
-    "mmcl (pgd)": {"loss.name": "mmcl", "loss.gamma": "0.5", "loss.num_steps": "100"},
-    "mmcl (inv)": {"loss.name": "mmcl", "loss.gamma": "0.5", "loss.solver": "inv"},
-    "decl (buffer)": {"loss.name": "decl", "loss.weight": "alternate"},
-    "decl (momentum)": momentum("decl", "moco_v3", **PREDICTOR, **{"loss.rate": "momentum"}),
-    "tcl (3 views)": {"loss.name": "tcl", "views": "3", "loss.temperature": "0.5"},
-    "tcl (labels)": {
-        "loss.name": "tcl",
-        "method.labels": "True",
-        "loss.temperature": "0.1",
-        "loss.k1": "5000.0",
-        "loss.k2": "1.0",
-    },
-    "nt_xent": {"loss.name": "nt_xent", "loss.temperature": "0.5"},
-    "sup_con (labels)": {"loss.name": "sup_con", "method.labels": "True"},
-    "cross_entropy (labels)": {
-        "loss.name": "cross_entropy",
-        "method.labels": "True",
-        "views": "1",
-        "head.proj_layers": "0",
-    },
-    "dcl": {"loss.name": "dcl", "loss.temperature": "0.5"},
-    "dclw": {"loss.name": "dclw", "loss.temperature": "0.5"},
-    "debiased": {"loss.name": "debiased"},
-    "hcl": {"loss.name": "hcl"},
-    "sogclr": {"loss.name": "sogclr", "loss.temperature": "0.5"},
-    "spectral": {"loss.name": "spectral"},
-    "moco_v3": momentum("info_nce", "moco_v3", **PREDICTOR),
+METHODS = {
+    "untrained": "optim.lr=1e-30",
+    "auc_cl": "",
+    "auc_cl (paper)": "loss.name=auc_cl loss.preset=paper",
+    "auc_cl (released_cifar)": "loss.name=auc_cl loss.preset=released_cifar",
+    "mmcl (pgd)": "loss.name=mmcl loss.gamma=0.5 loss.num_steps=100",
+    "mmcl (inv)": "loss.name=mmcl loss.gamma=0.5 loss.solver=inv",
+    "decl (buffer)": "loss.name=decl loss.weight=alternate",
+    "decl (momentum)": momentum("decl", "moco_v3", f"{EMA} {PREDICTOR} loss.rate=momentum"),
+    "tcl (3 views)": "loss.name=tcl views=3 loss.temperature=0.5",
+    "tcl (labels)": (
+        "loss.name=tcl method.labels=True loss.temperature=0.1 loss.k1=5000.0 loss.k2=1.0"
+    ),
+    "nt_xent": "loss.name=nt_xent loss.temperature=0.5",
+    "sup_con (labels)": "loss.name=sup_con method.labels=True",
+    "cross_entropy (labels)": (
+        "loss.name=cross_entropy method.labels=True views=1 head.proj_layers=0"
+    ),
+    "dcl": "loss.name=dcl loss.temperature=0.5",
+    "dclw": "loss.name=dclw loss.temperature=0.5",
+    "debiased": "loss.name=debiased",
+    "hcl": "loss.name=hcl",
+    "sogclr": "loss.name=sogclr loss.temperature=0.5",
+    "spectral": "loss.name=spectral",
+    "moco_v3": momentum("info_nce", "moco_v3", f"{EMA} {PREDICTOR}"),
     "moco_v2": momentum(
-        "info_nce",
-        "moco_v2",
-        **{"loss.scale_by_temperature": "False", "method.queue_size": "512"},
+        "info_nce", "moco_v2", f"{EMA} loss.scale_by_temperature=False method.queue_size=512"
     ),
-    "byol": momentum("byol", "byol", **PREDICTOR),
-    "simsiam": two_networks(
+    "byol": momentum("byol", "byol", f"{EMA} {PREDICTOR}"),
+    "simsiam": momentum(
         "simsiam",
         "simsiam",
-        **{**PREDICTOR, "predictor.pred_hidden_dim": "32", "head.proj_last_norm": "bn_fixed"},
+        "predictor.name=mlp predictor.pred_hidden_dim=32 head.proj_last_norm=bn_fixed",
     ),
-    "nnclr": two_networks("nnclr", "nnclr", **{"loss.support_size": "512"}, **PREDICTOR),
-    "ressl": momentum("ressl", "ressl", **{"method.queue_size": "512"}),
-    "barlow_twins": {"loss.name": "barlow_twins"},
-    "vicreg": {"loss.name": "vicreg"},
-    "w_mse": {"loss.name": "w_mse", "head.proj_output_dim": "32"},
-    "swav": {"loss.name": "swav", "loss.num_prototypes": "50"},
+    "nnclr": momentum("nnclr", "nnclr", f"loss.support_size=512 {PREDICTOR}"),
+    "ressl": momentum("ressl", "ressl", f"{EMA} method.queue_size=512"),
+    "barlow_twins": "loss.name=barlow_twins",
+    "vicreg": "loss.name=vicreg",
+    "w_mse": "loss.name=w_mse head.proj_output_dim=32",
+    "swav": "loss.name=swav loss.num_prototypes=50",
     "dino": momentum(
-        "dino",
-        "dino",
-        **{"head.name": "dino", "head.proj_hidden_dim": "256", "head.proj_output_dim": "256"},
+        "dino", "dino", f"{EMA} head.name=dino head.proj_hidden_dim=256 head.proj_output_dim=256"
     ),
 }
 
 
-def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict[str, float]:
+def train(overrides: str, seed: int, batch: int, epochs: int) -> dict[str, float]:
     """Train and evaluate one run, and return its accuracies, loss and speed."""
-    rate = {} if "optim.lr" in overrides else {"optim.lr": str(3e-3 * (batch / 64) ** 0.5)}
-    settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
-    settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
-    config = load("digits", list(settings.items()))
+    rate = "" if "optim.lr" in overrides else f"optim.lr={3e-3 * (batch / 64) ** 0.5}"
+    size = f"seed={seed} batch_size={batch} epochs={epochs} schedule.warmup_epochs={epochs / 20}"
+    config = load("digits", parse_overrides(f"{size} {rate} {overrides}"))
     splits = source.load_splits(config.data)
     inputs = Inputs(config.augment.size, splits.train.shape[2])
     data = load_arrays(splits, inputs)

@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from shared import timed
+from shared import parse_overrides, timed
 
 from jaxssl import distributed
 from jaxssl.report.markdown import markdown_table
@@ -55,17 +55,14 @@ from jaxssl.training.state import make_train_step, shardings
 
 BATCH, DEVICES, COMPILED = 4096, (8, 64, 512, 4096), 64
 EACH = 64  # images per device, if the batch grows with the pod
+AUC_CL = "loss.name=auc_cl loss.preset=recommended"
 # Name -> config, overrides, operations for the views of an image. A forward pass has 4.1 x 10^9
 # multiply-adds in ResNet-50, 17.6 x 10^9 in ViT-B. Training a view costs as much as three forward
 # passes, and a fourth with a momentum network.
 MODELS = {
-    "SimCLR, ResNet-50": ("imagenet_baselines:simclr", {}, 2 * 3 * 2 * 4.1e9),
-    "AUC-CL, ResNet-50": (
-        "imagenet_baselines:simclr",
-        {"loss.name": "auc_cl", "loss.preset": "recommended"},
-        2 * 3 * 2 * 4.1e9,
-    ),
-    "MoCo-v3, ViT-B/16": ("imagenet_moco_v3:vit_s", {"net.size": "base"}, 2 * 4 * 2 * 17.6e9),
+    "SimCLR, ResNet-50": ("imagenet_baselines:simclr", "", 2 * 3 * 2 * 4.1e9),
+    "AUC-CL, ResNet-50": ("imagenet_baselines:simclr", AUC_CL, 2 * 3 * 2 * 4.1e9),
+    "MoCo-v3, ViT-B/16": ("imagenet_moco_v3:vit_s", "net.size=base", 2 * 4 * 2 * 17.6e9),
 }
 # Share of the device's peak speed that training reaches.
 SHARE = {"ResNet-50": 0.2, "ViT-B/16": 0.4}
@@ -162,15 +159,15 @@ PUBLISHED = (
 EPOCHS_STEPS = 100 * 1_281_167 // BATCH
 
 
-def compile_step(name: str, overrides: dict[str, str]) -> dict[str, Counter[Collective]]:
+def compile_step(name: str, overrides: str) -> dict[str, Counter[Collective]]:
     """Compile a step and return its collectives, grouped by `PARTS`.
 
     The images have 32 pixels, and the batch has `COMPILED` images. The parameters are those of 224
     pixels, but for the positions of a ViT, which are not trained.
     """
     mesh = topology.describe("cpu:8")
-    small = {"augment.size": "32", "batch_size": str(COMPILED)}
-    config = load(name, list({**small, **overrides}.items()))
+    small = f"augment.size=32 batch_size={COMPILED}"
+    config = load(name, parse_overrides(f"{small} {overrides}"))
     examples = {
         "input": np.zeros((2, 32, 32, 3), np.uint8),
         "label": np.zeros(2, np.int32),

@@ -179,7 +179,7 @@ def _train_step(network: str | None) -> Any:
     """Import the module `train_step` and add the network "tiny", which is not timed in PyTorch."""
     import train_step
 
-    small = {"net.name": "convnet", "augment.size": "16", "head.proj_hidden_dim": "64"}
+    small = "net.name=convnet augment.size=16 head.proj_hidden_dim=64"
     shared.NETWORKS.setdefault("tiny", (small, (16,)))
     if network == "tiny":
         train_step.torch_step = None

@@ -22,16 +22,21 @@ from jaxssl.training.config import load
 from jaxssl.training.state import TrainState, make_train_step
 
 # Config overrides relative to the config "studies:paper", and batch sizes for an accelerator.
-COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
-LARGE = {"augment.size": "224"}
-NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
-    "resnet18": ({}, (128, 256, 512)),
-    "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
-    "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
+COMMON = "loss.temperature=0.2 data.cache=device"
+NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "resnet18": ("", (128, 256, 512)),
+    "resnet50": ("augment.size=224 net.depth=50 net.stem=imagenet", (128,)),
+    "vit_s": ("augment.size=224 net.name=vit net.size=small", (128,)),
 }
 # Configs of small networks for CPUs. Their steps are timed without augmentation.
 SMALL = {"digits": "digits", "small": "studies:small"}
 SMALL_BATCH = 64
+
+
+def parse_overrides(text: str) -> list[tuple[str, str]]:
+    """Return config overrides "key=value key=value" as pairs for `jaxssl.training.config.load`."""
+    words = (word.partition("=") for word in text.split())
+    return [(key, value) for key, _, value in words]
 
 
 class Training:
@@ -58,9 +63,9 @@ class Training:
 
 def begin(network: str, batch: int, precision: str, mesh: Mesh) -> Training:
     """Set up the training of a network on random images."""
-    overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
-    overrides |= {"batch_size": str(batch), "precision": precision}
-    config = load(SMALL.get(network, "studies:paper"), list(overrides.items()))
+    overrides = "" if network in SMALL else f"{COMMON} {NETWORKS[network][0]}"
+    overrides += f" batch_size={batch} precision={precision}"
+    config = load(SMALL.get(network, "studies:paper"), parse_overrides(overrides))
     shape = (config.augment.size, config.augment.size, 1 if network == "digits" else 3)
     images = np.random.default_rng(0).integers(0, 256, (2 * batch, *shape), np.uint8)
     return Training(config, source_of(list(images), shape), mesh)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from shared import Training, in_turns, ratios, spread, timed
+from shared import Training, in_turns, parse_overrides, ratios, spread, timed
 
 from jaxssl import distributed
 from jaxssl.data import source
@@ -27,25 +27,23 @@ from jaxssl.training.config import load
 from jaxssl.training.output import metrics_writer
 
 # B - 1 negatives, as in MMCL's released code, instead of the 2 (B - 1) of the paper's Algorithm 1.
-TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
-MMCL = {"loss.name": "mmcl"}
-INV = {**MMCL, "loss.solver": "inv"}
-ADMM = {**MMCL, "loss.solver": "admm", "loss.num_steps": "16"}
+TOWERS = "method.name=momentum method.momentum=0.0 method.symmetric=False"
 LOSSES = {
-    **{name: {"loss.name": name} for name in ("nt_xent", "auc_cl", "decl", "sogclr", "tcl")},
-    "mmcl, inv": INV,
-    "mmcl, admm, 16 steps": ADMM,
-    "mmcl, pgd, 200 steps": MMCL,
-    "mmcl, inv, B - 1": {**INV, **TOWERS},
-    "mmcl, admm, 16 steps, B - 1": {**ADMM, **TOWERS},
-    "mmcl, pgd, 50 steps, B - 1": {**MMCL, "loss.num_steps": "50", **TOWERS},
-    "mmcl, pgd, 200 steps, B - 1": {**MMCL, **TOWERS},
+    **{name: f"loss.name={name}" for name in ("nt_xent", "auc_cl", "decl", "sogclr", "tcl")},
+    "mmcl, inv": "loss.name=mmcl loss.solver=inv",
+    "mmcl, admm, 16 steps": "loss.name=mmcl loss.solver=admm loss.num_steps=16",
+    "mmcl, pgd, 200 steps": "loss.name=mmcl",
+    "mmcl, inv, B - 1": f"loss.name=mmcl loss.solver=inv {TOWERS}",
+    "mmcl, admm, 16 steps, B - 1": f"loss.name=mmcl loss.solver=admm loss.num_steps=16 {TOWERS}",
+    "mmcl, pgd, 50 steps, B - 1": f"loss.name=mmcl loss.num_steps=50 {TOWERS}",
+    "mmcl, pgd, 200 steps, B - 1": f"loss.name=mmcl {TOWERS}",
 }
+RUN = "total_steps=300 eval.every=100 eval.protocols=() checkpoint.every=100"
 
 
-def bare_step(overrides: dict[str, str], batch_size: int, steps: int) -> Callable[[], float]:
+def bare_step(overrides: str, batch_size: int, steps: int) -> Callable[[], float]:
     """Return a function that times the jitted step on one batch in the device's memory."""
-    config = load("digits", [("batch_size", str(batch_size)), *overrides.items()])
+    config = load("digits", parse_overrides(f"batch_size={batch_size} {overrides}"))
     training = Training(config, source.load(config.data, "train"), distributed.make_mesh())
     step = partial(training.step, training.batches.next())
     timed(step, 2)
@@ -65,14 +63,10 @@ def losses(rounds: int) -> None:
 
 def trainer(rounds: int) -> None:
     """Print the speed of a whole run relative to a bare training step."""
-    bare, shares = bare_step({}, 64, 100), []
+    bare, shares = bare_step("", 64, 100), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
-            config = load(
-                "digits",
-                [("total_steps", "300"), ("eval.every", "100"), ("eval.protocols", "()")]
-                + [("checkpoint.every", "100"), ("schedule.warmup_epochs", "1")],
-            )
+            config = load("digits", parse_overrides(f"{RUN} schedule.warmup_epochs=1"))
             before = bare()
             workdir = Path(folder) / str(number)
             pretrain.train(config, workdir)

@@ -42,7 +42,6 @@ from jaxssl.pretrained import (
 )
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
-from jaxssl.pretrained.names import Stored
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 # Options of `load`: settings of the network, and fields of `jaxssl.augment.views.Inputs`.
@@ -180,7 +179,7 @@ def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> s
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[dict[str, Stored], str | None]]:
+def _open(path: Path) -> Iterator[tuple[dict[str, names.Stored], str | None]]:
     """Open a weights file, whose arrays are read on demand.
 
     Yields:
@@ -191,7 +190,7 @@ def _open(path: Path) -> Iterator[tuple[dict[str, Stored], str | None]]:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
             metadata = file.metadata() or {}
         load = partial(_load_safetensors, path)
-        arrays = {name: Stored(shape, partial(load, name)) for name, shape in shapes.items()}
+        arrays = {name: names.Stored(shape, partial(load, name)) for name, shape in shapes.items()}
         yield arrays, metadata.get(HEADER)
         return
     with torch_file.opened(path) as (tree, read):
@@ -212,7 +211,7 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 
 def _load(
     path: Path,
-    stored: dict[str, Stored],
+    stored: dict[str, names.Stored],
     header: str | None,
     net_options: Settings,
     input_options: Settings,
@@ -288,7 +287,7 @@ def _read_variables(
     # Optional biases that the file leaves out in all blocks are zero.
     kinds = {re.sub(r"\d+", "", name) for name in arrays.arrays}
     stored = {
-        name: Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
+        name: names.Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
         for name, entry in table.items()
         if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds
     }
