@@ -67,6 +67,7 @@ MODELS = {
 # Share of the device's peak speed that training reaches.
 SHARE = {"ResNet-50": 0.2, "ViT-B/16": 0.4}
 PARTS = ("gradient", "BatchNorm", "loss")
+Parts = dict[str, Counter[Collective]]  # the collectives of each part of a step
 
 
 class Network(NamedTuple):
@@ -159,7 +160,7 @@ PUBLISHED = (
 EPOCHS_STEPS = 100 * 1_281_167 // BATCH
 
 
-def compile_step(name: str, overrides: str) -> dict[str, Counter[Collective]]:
+def compile_step(name: str, overrides: str) -> Parts:
     """Compile a step and return its collectives, grouped by `PARTS`.
 
     The images have 32 pixels, and the batch has `COMPILED` images. The parameters are those of 224
@@ -189,7 +190,7 @@ def compile_step(name: str, overrides: str) -> dict[str, Counter[Collective]]:
     lowered = step.lower(jax.tree.map(shape, state, layout), jax.tree.map(whole, examples))
     compiled = lowered.compile({"xla_backend_optimization_level": 0})
     sums = {8 * x.size for x in jax.tree.leaves(state.carried.batch_stats)}
-    parts: dict[str, Counter[Collective]] = {name: Counter() for name in PARTS}
+    parts: Parts = {name: Counter() for name in PARTS}
     for collective, times in collectives(compiled, mesh.size).items():
         parts[part(collective, sums)][collective] += times
     return parts
@@ -221,12 +222,7 @@ class Step(NamedTuple):
 
 
 def predict(
-    parts: dict[str, Counter[Collective]],
-    pod: Pod,
-    devices: int,
-    batch: int,
-    rate: float,
-    norm_group: int = 4096,
+    parts: Parts, pod: Pod, devices: int, batch: int, rate: float, norm_group: int = 4096
 ) -> Step:
     """Predict the time of a step on a pod.
 

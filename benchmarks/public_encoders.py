@@ -118,22 +118,14 @@ def resized(model: Any, size: int) -> Any:
 
 
 def case(
-    make: Callable[..., Any],
-    features: Features = head,
-    size: int = 16,
-    about: Mapping[str, Any] = {},
-    **settings: Any,
+    make: Callable, features: Features = head, size: int = 16, about: Mapping = {}, **settings: Any
 ) -> Callable[[], Source]:
     """Return a function that makes an encoder; ``about`` has the other fields of `Source`."""
     return lambda: Source(make(**settings), features, size, **about)
 
 
 def family(
-    kind: str,
-    features: Features = pooled,
-    size: int = 224,
-    about: Mapping[str, Any] = {},
-    **config: Any,
+    kind: str, features: Features = pooled, size: int = 224, about: Mapping = {}, **config: Any
 ) -> Callable[[], Source]:
     """Return a function that makes a model of transformers from the settings of its config."""
     config_name = re.sub("Model(WithProjection)?$", "Config", kind)
@@ -283,7 +275,7 @@ def tiny() -> dict[str, Callable[[], Source]]:
 
 def full() -> dict[str, Callable[[], Source]]:
     def timm_source(
-        name: str, features: Features = head, about: Mapping[str, Any] = {}, **options: Any
+        name: str, features: Features = head, about: Mapping = {}, **options: Any
     ) -> Callable[[], Source]:
         def make() -> Source:
             model = timm.create_model(name, **options)

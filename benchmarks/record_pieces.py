@@ -34,7 +34,6 @@ KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}
 
 def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Check losses, solvers or training steps against the CPU."""
-    del workdir
     import record_checks as checks
 
     which = name.partition("-")[0]
@@ -43,14 +42,12 @@ def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 def speed(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Measure a row of `train_step.py`: images a second, parts of a step, and PyTorch."""
-    del name, workdir
     train_step = _train_step(settings["network"])
     return train_step.measure(**settings)
 
 
 def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Measure with the profiler where the time of a step goes."""
-    del name, workdir
     import record_trace
 
     _train_step(settings["network"])
@@ -74,7 +71,6 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     named, of a training step with it. Implementations that the device refuses are listed with the
     reason.
     """
-    del name, workdir
     from jaxssl.models import vit
     from jaxssl.models._layers import attend
 
@@ -119,7 +115,6 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
     The best epoch has the best online k-NN (k = 200, T = 0.1) on the test images.
     """
-    del name
     import record_checks as checks
 
     from jaxssl.evaluation import run as evaluate

@@ -187,7 +187,6 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
 def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
     """Replace the augmentation by the views [b, V, s, s, c] that are passed in."""
-    del key, index
     return {"views": jnp.moveaxis(views, 1, 0)}
 
 
@@ -216,9 +215,8 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
     rates = [operations / t for t in times["step"]]
     row = {"network": network, "batch": batch, "precision": precision, "operations": operations}
     row |= {"seconds": times, "host": contenders["step"].host}
-    row["images_per_second"] = [batch / t for t in times["step"]]
-    row["teraflops"] = [rate / 1e12 for rate in rates]
-    row["share_of_peak"] = ratios(rates, peak)
+    row |= {"images_per_second": [batch / t for t in times["step"]]}
+    row |= {"teraflops": [rate / 1e12 for rate in rates], "share_of_peak": ratios(rates, peak)}
     return row | {
         key: ratios(times[name], times["step"]) for name, key in RATIOS.items() if name in times
     }
@@ -226,25 +224,22 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
 
 def show(rows: list[dict]) -> None:
     """Print the tables of step times and parts."""
-    heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
-    heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
-    lines = []
-    for row in rows:
-        line = [row["network"], str(row["batch"]), row["precision"]]
-        line += [spread(row["images_per_second"], 0), spread(row["teraflops"], 2)]
-        line += [spread([100 * share for share in row["share_of_peak"]], 1)]
-        line += [spread(row[key], 2) if key in row else "-" for key in RATIOS.values()]
-        lines.append(line)
-    print(markdown_table(heads, lines))
     every = dict.fromkeys(name for row in rows for name in row["seconds"])
     names = [name for name in every if name not in ("matrix product", *RATIOS)]
-    heads = ["ms", "batch", "precision", *names, "host, until handed over"]
-    lines = []
+    speeds, parts = [], []
     for row in rows:
-        times = [row["seconds"].get(name) for name in names] + [row["host"]]
-        line = [row["network"], str(row["batch"]), row["precision"]]
-        lines.append(line + [f"{1000 * np.median(t):.2f}" if t else "-" for t in times])
-    print(markdown_table(heads, lines))
+        label = [row["network"], str(row["batch"]), row["precision"]]
+        share = [100 * share for share in row["share_of_peak"]]
+        speed = [spread(row["images_per_second"], 0), spread(row["teraflops"]), spread(share, 1)]
+        speed += [spread(row[key]) if key in row else "-" for key in RATIOS.values()]
+        speeds.append(label + speed)
+        times = [*map(row["seconds"].get, names), row["host"]]
+        parts.append(label + [f"{1000 * np.median(t):.2f}" if t else "-" for t in times])
+    heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
+    heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
+    print(markdown_table(heads, speeds))
+    heads = ["ms", "batch", "precision", *names, "host, until handed over"]
+    print(markdown_table(heads, parts))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+Range = Sequence[float]  # the smallest and the largest value
 # Ranges of the erased box, as in torchvision: fractions of the image's area, and width / height.
 ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 
@@ -67,10 +68,7 @@ def centre_box(h: int, w: int, size: int, crop: float) -> tuple[float, float, fl
 
 
 def random_crop_box(
-    u: Array,
-    shape: tuple[int, ...],
-    scale: Sequence[float],
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
+    u: Array, shape: tuple[int, ...], scale: Range, ratio: Range = (3 / 4, 4 / 3)
 ) -> Array:
     """Draw the box of a random resized crop: area, aspect ratio and position.
 
@@ -105,11 +103,7 @@ def random_crop_box(
 
 
 def random_resized_crop(
-    u: Array,
-    image: Array,
-    size: int,
-    scale: Sequence[float],
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
+    u: Array, image: Array, size: int, scale: Range, ratio: Range = (3 / 4, 4 / 3)
 ) -> Array:
     """Crop an image at a random box and resize it. Scale (1, 1) resizes the whole image.
 

@@ -4,15 +4,10 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
+Labelled = tuple[Array, Array]  # images and targets
 
-def mix(
-    key: Array,
-    batch: tuple[Array, Array],
-    others: tuple[Array, Array],
-    *,
-    mixup: float,
-    cutmix: float,
-) -> tuple[Array, Array]:
+
+def mix(key: Array, batch: Labelled, others: Labelled, *, mixup: float, cutmix: float) -> Labelled:
     r"""Mix each labelled example of a batch with another one by Mixup or CutMix.
 
     .. math:: \lambda \sim \text{Beta}(\alpha, \alpha), \quad t_i \leftarrow \lambda t_i +

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.components import Settings
 from jaxssl.models import clip_resnet, resnet, vit
@@ -100,7 +101,7 @@ def infer(encoder: EncoderArrays, options: Mapping[str, object] = {}) -> Inferre
         ValueError: if the arrays belong to no supported network.
     """
     net, inputs = INFER[encoder.dialect.network](encoder, options)
-    allowed = inspect.signature(parameter_names.NETS[net["name"]]).parameters
+    allowed = inspect.signature(components.factory("net", net["name"])).parameters
     return net | {key: value for key, value in options.items() if key in allowed}, inputs
 
 
@@ -178,7 +179,7 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
 
 
 def _without_defaults(network: str, settings: Mapping[str, object]) -> dict[str, object]:
-    defaults = inspect.signature(parameter_names.NETS[network]).parameters
+    defaults = inspect.signature(components.factory("net", network)).parameters
     return {key: value for key, value in settings.items() if value != defaults[key].default}
 
 

@@ -124,7 +124,7 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
     settings = {k: v for k, v in config.items() if k not in ("name", "preset")}
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     try:
-        return NETS[name](**settings)
+        return components.factory("net", name)(**settings)
     except TypeError as error:
         raise ValueError(
             f"network {name!r} does not have all of the settings {sorted(settings)}"
@@ -239,14 +239,8 @@ def _blocks(places: Iterable[str], block: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# Functions that build the networks whose parameters have public names.
-NETS: Mapping[str, Callable[..., nn.Module]] = {
-    "clip_resnet": clip_resnet.net,
-    "convnet": convnet.net,
-    "convnext": convnext.net,
-    "resnet": resnet.net,
-    "vit": vit.net,
-}
+# Networks whose parameters have public names.
+NETS = ("clip_resnet", "convnet", "convnext", "resnet", "vit")
 TABLES: Mapping[type, Callable[[Any], dict[str, str]]] = {
     clip_resnet.ClipResNet: _clip_resnet,
     convnet.ConvNet: _convnet,

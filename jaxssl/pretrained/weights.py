@@ -54,6 +54,9 @@ MAX_LFS_POINTER = 1024  # largest pointer file in bytes
 VERSION = 2  # version of the file format; files of version 1 have no digest of the arrays
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
+Arrays = dict[str, names.Stored]
+Groups = tuple[Settings, Settings]  # settings of the network and of its inputs
+
 log = logging.getLogger("jaxssl")
 
 
@@ -119,7 +122,7 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
             stored = {name: array for arrays, _ in contents for name, array in arrays.items()}
-            return _load(path, stored, contents[0][1], net, inputs, described)
+            return _load(path, stored, contents[0][1], (net, inputs), described)
     except UserError:
         raise
     except (ValueError, OSError) as error:
@@ -179,7 +182,7 @@ def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> s
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[dict[str, names.Stored], str | None]]:
+def _open(path: Path) -> Iterator[tuple[Arrays, str | None]]:
     """Open a weights file, whose arrays are read on demand.
 
     Yields:
@@ -210,13 +213,9 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 
 
 def _load(
-    path: Path,
-    stored: dict[str, names.Stored],
-    header: str | None,
-    net_options: Settings,
-    input_options: Settings,
-    described: tuple[Settings, Settings],
+    path: Path, stored: Arrays, header: str | None, options: Groups, described: Groups
 ) -> PretrainedEncoder:
+    net_options, input_options = options
     entries: Settings = {}
     if header is None:
         arrays = architecture.find_encoder(stored)
