@@ -55,9 +55,9 @@ def main() -> None:
             "digits", parse_overrides(f"{SETTINGS} total_steps={steps} data.dir={folder}/data")
         )
         watcher = threading.Thread(target=watch, args=(workdir, samples, done))
-        logs.console.quiet = True
         watcher.start()
-        pretrain.train(config, workdir)
+        with logs.quiet():
+            pretrain.train(config, workdir)
         done.set()
         watcher.join()
         rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")

@@ -59,7 +59,7 @@ def lightly(workers: int) -> float:
     from lightly.models.modules import SimCLRProjectionHead
     from lightly.transforms import SimCLRTransform
     from PIL import Image
-    from torch import nn
+    from torch_step import convolutions
 
     class Pictures(torch.utils.data.Dataset):
         transform = SimCLRTransform(SIZE)
@@ -79,13 +79,9 @@ def lightly(workers: int) -> float:
         num_workers=workers,
         persistent_workers=workers > 0,
     )
-    layers, channels = [], 3
-    for width in (32, 64, 128):
-        layers += [nn.Conv2d(channels, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width)]
-        layers += [nn.ReLU()]
-        channels = width
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), SimCLRProjectionHead(channels, 256, 128)]
-    net, loss_fn = nn.Sequential(*layers), NTXentLoss(temperature=TEMPERATURE)
+    layers = convolutions(3, (32, 64, 128), (2, 2, 2))
+    net = torch.nn.Sequential(*layers, SimCLRProjectionHead(128, 256, 128))
+    loss_fn = NTXentLoss(temperature=TEMPERATURE)
     optimiser = torch.optim.AdamW(net.parameters(), lr=2e-3)
     start = 0.0
     for epoch in range(EPOCHS):

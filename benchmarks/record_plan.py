@@ -166,16 +166,16 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
         name: one of `SCALES`.
         data: overrides (dotted key, text) of the group `config.data` for all runs.
     """
-    scale = SCALES[name]
-    minutes = scale.minutes
-    plan = []
-    for i in range(scale.parts):
-        settings = {"cases": scale.cases, "part": [i, scale.parts]}
-        plan.append(Piece(f"check/losses-{i + 1}", settings, minutes["check"], 2, 8.0))
-    plan.append(Piece("check/solvers", {}, minutes["check"] / 2, 2, 8.0))
+    scale, minutes = SCALES[name], SCALES[name].minutes
+
+    def check(name: str, share: float, **settings: Any) -> Piece:
+        return Piece(f"check/{name}", settings, share * minutes["check"], 2, 8.0)
+
+    parts = range(scale.parts)
+    plan = [check(f"losses-{i + 1}", 1, cases=scale.cases, part=[i, len(parts)]) for i in parts]
+    plan.append(check("solvers", 0.5))
     for how, steps in scale.steps.items():
-        settings = {"precision": how, "steps": steps}
-        plan.append(Piece(f"check/steps-{how}", settings, 2 * minutes["check"], 2, 8.0))
+        plan.append(check(f"steps-{how}", 2, precision=how, steps=steps))
 
     def measured(kind: str, row: Sequence[Any], **more: Any) -> Piece:
         settings = dict(zip(("network", "batch", "precision"), row, strict=True)) | more

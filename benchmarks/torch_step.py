@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,15 @@ def network(name: str) -> tuple[nn.Module, int]:
     if name == "resnet18":  # CIFAR images need a small stem.
         net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     return net, features
+
+
+def convolutions(channels: int, widths: Sequence[int], strides: Sequence[int]) -> list[nn.Module]:
+    """Return the layers of a small backbone: strided convolutions, BatchNorm, ReLU, pooling."""
+    layers = []
+    for before, width, stride in zip((channels, *widths), widths, strides, strict=False):
+        layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False)]
+        layers += [nn.BatchNorm2d(width), nn.ReLU()]
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 def views_of(images: Tensor, size: int) -> Tensor:
@@ -150,13 +159,10 @@ def small_step(config: Any, views: np.ndarray, half: bool, compiled: bool) -> Ca
     """
     if DEVICE == "cpu":
         torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many threads as XLA uses
-    layers, channels, hidden = [], views.shape[3], config.head.proj_hidden_dim
-    for width, stride in zip(config.net.widths, config.net.strides, strict=True):
-        layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
-        layers += [nn.BatchNorm2d(width), nn.ReLU()]
-        channels = width
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden, bias=False)]
-    layers += [nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 128)]
+    widths, hidden = config.net.widths, config.head.proj_hidden_dim
+    layers = convolutions(views.shape[3], widths, config.net.strides)
+    layers += [nn.Linear(widths[-1], hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, 128)]
     model = nn.Sequential(*layers).to(DEVICE, memory_format=torch.channels_last)
     params, loss = [*model.parameters()], config.loss
     if loss.name == "auc_cl":

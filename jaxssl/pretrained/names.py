@@ -128,6 +128,7 @@ RENAMES: Mapping[str, Mapping[str, str]] = {
         r"(.*)layer_scale(_parameter)?$": r"\1gamma",
     },
 }
+QUICK_GELU = {"activation": "quick_gelu"}
 _TRANSFORMERS_VIT = "embeddings.patch_embeddings.projection.weight"
 # The dialects, by project. If a file has the ``mark`` array of several, the first one counts.
 DIALECTS: Mapping[str, Dialect] = {
@@ -139,11 +140,7 @@ DIALECTS: Mapping[str, Dialect] = {
         "vit", "layer.0.attention.q_proj.weight", {**IMAGENET, "crop": 0.0}
     ),
     "transformers' CLIP": Dialect(
-        "vit",
-        "pre_layrnorm.weight",
-        CLIP,
-        {"activation": "quick_gelu"},
-        outside="visual_projection.weight",
+        "vit", "pre_layrnorm.weight", CLIP, QUICK_GELU, outside="visual_projection.weight"
     ),
     "transformers' SigLIP": Dialect("vit", "head.probe", SIGLIP, {"activation": "gelu_tanh"}),
     "OpenAI's and open_clip's CLIP": Dialect("vit", "ln_pre.weight", CLIP),
