@@ -60,7 +60,7 @@ def make_contexts(
     if pretrained.encoder.text is not None:
         text_programs = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
     data = load_arrays(splits, pretrained.inputs)
-    augment = _make_augment(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
+    views = _make_views(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
     for name in kinds:
         fields: dict[str, Any] = {}
         if name == "raw":
@@ -69,16 +69,15 @@ def make_contexts(
             variables = pretrained.untrained(seed) if name == "untrained" else pretrained.variables
             run = partial(extract, variables=distributed.replicate(variables, mesh), mesh=mesh)
             encode, encode_views = (partial(run, apply=x) for x in (encode_program, view_program))
-            if augment is not None and layer == "backbone":
+            if views is not None and layer == "backbone":
                 fields["encoder"] = pretrained._replace(variables=variables)
             if text_programs:
                 embed_images, embed_texts = text_programs
                 fields["embed_images"] = partial(run, data.test, embed_images)
                 fields["embed_texts"] = partial(run, apply=embed_texts)
                 fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
-        if augment is not None:
-            fields["views"] = partial(_encode_views, augment, encode_views)
-            fields["size"] = inputs.size
+        if views is not None:
+            fields |= {"views": partial(views, encode_views), "size": inputs.size}
         columns = extract_features(encode if features else None, data)
         yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
@@ -130,10 +129,10 @@ def extract_features(encode: Callable[..., np.ndarray] | None, data: Arrays) -> 
     return Features(read(data.train), data.train_labels, read(data.test), data.test_labels)
 
 
-def _make_augment(
+def _make_views(
     config: ConfigDict | None, inputs: Inputs, views: Callable, batch_of: Callable
-) -> Callable[..., Array]:
-    """Return the jitted function that draws one random view of each image as uint8."""
+) -> Callable[..., np.ndarray]:
+    """Return ``(encode, images, number, seed) -> [number, n, f]``, features of random views."""
     if config is None:
         augment = views([recipes.simclr(size=inputs.size)])
     else:
@@ -141,27 +140,18 @@ def _make_augment(
     scale = measured_scale(config.data) if config else None
 
     @jax.jit
-    def view(key: Array, images: Array, index: Array) -> Array:
+    def draw(key: Array, images: Array, index: Array) -> Array:
         return to_uint8(augment(key, batch_of(images), index)["views"], scale)[0]
 
-    return view
+    def encode_views(encode: Callable, images: np.ndarray, number: int, seed: int) -> np.ndarray:
+        keys = [jax.random.fold_in(jax.random.key(seed), view) for view in range(number)]
+        size, blocks = min(BLOCK, len(images)), []
+        for first in range(0, len(images), size):
+            block = images[first : first + size]
+            padded = distributed.pad_rows(block, size)
+            index = np.arange(first, first + size, dtype=np.int32)
+            drawn = (np.asarray(draw(key, padded, index))[: len(block)] for key in keys)
+            blocks.append(np.stack([encode(view) for view in drawn]))
+        return np.concatenate(blocks, axis=1)
 
-
-def _encode_views(
-    augment: Callable[..., Array],
-    encode: Callable[..., np.ndarray],
-    images: np.ndarray,
-    number: int,
-    seed: int,
-) -> np.ndarray:
-    """Return the features of ``number`` random views of each image, [number, n, f]."""
-    key, blocks = jax.random.key(seed), []
-    size = min(BLOCK, len(images))
-    for first in range(0, len(images), size):
-        block = images[first : first + size]
-        padded = distributed.pad_rows(block, size)
-        index = np.arange(first, first + size, dtype=np.int32)
-        keys = [jax.random.fold_in(key, view) for view in range(number)]
-        views = (np.asarray(augment(k, padded, index))[: len(block)] for k in keys)
-        blocks.append(np.stack([encode(view) for view in views]))
-    return np.concatenate(blocks, axis=1)
+    return encode_views

@@ -22,10 +22,7 @@ from jaxssl.data import source
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 
-CIFAR10 = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
-)
+CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 # For each data set: TFDS' names of the corruptions, and the split that has the corrupted images.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
 TFDS = {

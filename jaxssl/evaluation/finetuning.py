@@ -158,7 +158,13 @@ def make_tuner(
     step = _make_step(pretrained, training, num_classes, mesh)
     whole = distributed.replicated_sharding(mesh)
     init = jax.jit(partial(_init, pretrained, training, num_classes), out_shardings=whole)
-    predict = jax.jit(partial(_predict, pretrained), static_argnames="crop")
+
+    @partial(jax.jit, static_argnames="crop")
+    def predict(classifier: Classifier, images: Array, *, crop: float) -> Array:
+        images = pretrained.inputs._replace(crop=crop).prepare(images)
+        params, stats = classifier.variables["params"], classifier.variables["batch_stats"]
+        h = networks.features(pretrained.encoder, params, stats, images)
+        return _linear(classifier.head, h)
 
     def epochs(
         source: Source, *, lr: float, weight_decay: float, seed: int, every: int = 0
@@ -361,15 +367,6 @@ def _init(
     params = {"head": head} | ({} if training.frozen else {"net": net["params"]})
     zero = jnp.zeros(())  # Learning rates do not affect the optimiser's initial state.
     return _State(params, stats, make_optimiser(training, zero, zero).init(params))
-
-
-def _predict(
-    pretrained: PretrainedEncoder, classifier: Classifier, images: Array, *, crop: float
-) -> Array:
-    inputs = pretrained.inputs._replace(crop=crop)
-    params, stats = classifier.variables["params"], classifier.variables["batch_stats"]
-    h = networks.features(pretrained.encoder, params, stats, inputs.prepare(images))
-    return _linear(classifier.head, h)
 
 
 def _linear(head: dict[str, Array], h: Array) -> Array:

@@ -59,9 +59,7 @@ def write(
         "map_label": data.test_labels[:points],
         "class_names": np.array(splits.bank.class_names),
     }
-    matches = nearest_classes(
-        features.train, data.train_labels, features.test, data.test_labels, config.seed
-    )
+    matches = nearest_classes(*features, config.seed)
     if len(matches):
         arrays["nearest_classes"] = matches
     ours = kind.get(encoder.inputs.kind)
@@ -154,9 +152,8 @@ def example_views(
     order = Order(len(source), len(indices), config.seed)
     reader = ours.make_reader(source, order, 1, crops)
     batch = reader.read(0, indices)
-    augment = jax.jit(
-        make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
-    )
+    options = compile_cache.fast_compile_options()
+    augment = jax.jit(make_augment(config, crops), compiler_options=options)
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     scale = measured_scale(config.data)
     views = {

@@ -194,13 +194,13 @@ def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     similarity, index = nearest_others(z, HARDEST)
     is_hard = np.zeros((len(z), len(z)), bool)
     np.put_along_axis(is_hard, index, True, axis=1)
-    shares = (same_class_share(labels, mask) for mask in (is_hard, np.ones_like(is_hard)))
+    shares = [same_class_share(labels, mask) for mask in (is_hard, np.ones_like(is_hard))]
     query = one_of_each(labels, QUERIES)
     return {
         "hard_query": query,
         "hard_place": index[query],
         "hard_similarity": similarity[query],
-        "hard_share": _shares(*shares),
+        "hard_share": np.array(shares, float),  # NaN for None
     }
 
 
@@ -216,7 +216,7 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str,
         "svm_place": place,
         "svm_alpha": alpha,
         "svm_C": np.array(float(settings["C"])),
-        "svm_share": _shares(*svms[1:]),
+        "svm_share": np.array(svms[1:], float),  # NaN for None
         "svm_settings": np.array(", ".join(words)),
     }
 
@@ -233,7 +233,3 @@ def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
     groups = zip((at_bound, (weight > 0) & ~at_bound, weight == 0), SHOWN, strict=True)
     none = np.full(max(SHOWN), -1)
     return np.concatenate([np.append(others[group], none)[:number] for group, number in groups])
-
-
-def _shares(*shares: float | None) -> np.ndarray:
-    return np.array([np.nan if share is None else share for share in shares])

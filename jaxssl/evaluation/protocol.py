@@ -51,10 +51,8 @@ def check_features(
         ValueError: if a shape or a dtype is wrong. The message names the argument.
     """
     arrays = []
-    for name, rows, labels in (
-        ("train", train_features, train_labels),
-        ("test", test_features, test_labels),
-    ):
+    splits = {"train": (train_features, train_labels), "test": (test_features, test_labels)}
+    for name, (rows, labels) in splits.items():
         rows, labels = np.asarray(rows), np.asarray(labels)
         if rows.ndim != 2 or not rows.size or not np.issubdtype(rows.dtype, np.number):
             raise ValueError(

@@ -1,9 +1,8 @@
 """Evaluate an encoder with protocols, and write results.json and the report."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -78,20 +77,47 @@ def evaluate(
             protocol does not fit the data set.
     """
     logs.log_to_screen(distributed.process_index())
-    request = _resolve(
-        encoder_or_path, protocols, data, splits, step, out, weights_options or {}, trust
-    )
-    encoder, config, splits, out = request.encoder, request.config, request.splits, request.out
+    # ---- The encoder, and the folder of its results.
+    path = None
+    if isinstance(encoder_or_path, PretrainedEncoder):
+        encoder = encoder_or_path
+    else:
+        out = out or hub.results_folder(encoder_or_path)
+        path = hub.local(encoder_or_path)
+        if is_run(path):
+            read_config(path)  # raises an error if the config is missing or damaged
+        out = out or (path if is_run(path) else as_path(encoder_or_path).with_suffix(".eval"))
+        encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
+    workdir = path if path == out else None
+
+    # ---- The protocols and the data set, by default those of the run.
+    config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
+    name, run_name = path or "the encoder", path or "the run of the encoder"
+    names, settings = protocols, None if data is None else ConfigDict(data)
+    if names is None:
+        if config is None:
+            raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")
+        names = config.eval.protocols
+        trusted.require(names, run_name, trust)
+    if settings is None:
+        if config is None:
+            raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
+        settings = config.data
+    selected = select_protocols(names, encoder.inputs.kind)
+    if out is not None:
+        results.read_results(out)  # raises an error for a damaged file before any work is done
+    if data is None and splits is None:
+        trusted.require_data(settings, run_name, trust)
+    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
     strict = protocols is not None and "all" not in protocols
-    selected = drop_unlabelled(request.protocols, splits, strict=strict)
+    selected = drop_unlabelled(selected, splits, strict=strict)
     kinds = _check_kinds(kinds) if selected else ["pretrained"]
 
     # ---- Every protocol on every kind of features.
-    workdir = request.path if request.path == out else None
-    file = None if workdir else request.path
-    data_fields = rows_of.data_fields(splits, request.data, encoder, file, seed)
+    file = None if workdir else path
+    data_fields = rows_of.data_fields(splits, settings, encoder, file, seed)
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")
@@ -100,16 +126,14 @@ def evaluate(
     options = {"layer": layer, "features": use_features, "seed": run_seed}
     mesh, rows, features = distributed.make_mesh(), [], None
     for kind, context in make_contexts(encoder, config, splits, kinds, mesh, **options):
-        context = context._replace(data=request.data)
+        context = context._replace(data=settings)
         if kind == "pretrained" and use_features:
             features = context.features
         for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
-            outcome = _run_protocol(one, context, kind, seed, strict=strict)
             fields = {**fields, **data_fields}
-            new = [
-                results.Row(protocol=one.name, **result._asdict(), **fields) for result in outcome
-            ]
+            outcome = _run_protocol(one, context, kind, seed, strict=strict)
+            new = [results.Row(protocol=one.name, **x._asdict(), **fields) for x in outcome]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
     if strict:
@@ -130,71 +154,6 @@ def evaluate(
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
     return rows
-
-
-class _Request(NamedTuple):
-    """What is evaluated, on what, and where the results go.
-
-    Attributes:
-        encoder: the network.
-        config: config of the run that trained it, or None.
-        path: workdir of the run, or the weights file. None for an encoder from Python.
-        protocols: the protocols, whether they fit the data set or not.
-        data: the config group `data` of the data set.
-        splits: the data set.
-        out: folder of results.json, or None to write none.
-    """
-
-    encoder: PretrainedEncoder
-    config: ConfigDict | None
-    path: Path | None
-    protocols: list[Selected]
-    data: ConfigDict
-    splits: Splits
-    out: Path | None
-
-
-def _resolve(
-    encoder_or_path: Path | PretrainedEncoder,
-    protocols: Sequence[str] | None,
-    data: Mapping[str, object] | None,
-    splits: Splits | None,
-    step: int | str | None,
-    out: Path | None,
-    weights_options: Mapping[str, object],
-    trust: bool,
-) -> _Request:
-    """Load what is evaluated, with defaults from the config of a run. See `evaluate`."""
-    path = None
-    if isinstance(encoder_or_path, PretrainedEncoder):
-        encoder = encoder_or_path
-    else:
-        out = out or hub.results_folder(encoder_or_path)
-        path = hub.local(encoder_or_path)
-        if is_run(path):
-            read_config(path)  # raises an error if the config is missing or damaged
-        out = out or (path if is_run(path) else as_path(encoder_or_path).with_suffix(".eval"))
-        encoder = load_pretrained(path, step, trust=trust, **weights_options)
-    config = encoder.metadata.get("config")
-    config = ConfigDict(config) if config else None
-    name, run_name = path or "the encoder", path or "the run of the encoder"
-    names, settings = protocols, None if data is None else ConfigDict(data)
-    if names is None:
-        if config is None:
-            raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")
-        names = config.eval.protocols
-        trusted.require(names, run_name, trust)
-    if settings is None:
-        if config is None:
-            raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
-        settings = config.data
-    selected = select_protocols(names, encoder.inputs.kind)
-    if out is not None:
-        results.read_results(out)  # raises an error for a damaged file before any work is done
-    if data is None and splits is None:
-        trusted.require_data(settings, run_name, trust)
-    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
-    return _Request(encoder, config, path, selected, settings, splits, out)
 
 
 def _check_kinds(names: Sequence[str] | None) -> list[str]:

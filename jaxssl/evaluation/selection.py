@@ -52,7 +52,10 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
 
 
 def _select(text: str) -> Selected:
-    name, preset = _split(text)
+    # NAME may be path/to/file.py:NAME.
+    folder_and_file, suffix, rest = text.rpartition(".py:")
+    name, _, preset = rest.partition(":")
+    name = f"{folder_and_file}{suffix}{name}"
     names = components.names("protocol")
     if name not in names and not components.is_custom(name):
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
@@ -76,13 +79,6 @@ def _select(text: str) -> Selected:
             f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
         )
     return Selected(text, components.short_name(name), preset or None, protocol)
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Split NAME or NAME:PRESET, where NAME may be path/to/file.py:NAME."""
-    head, is_file, tail = text.rpartition(".py:")
-    name, _, preset = tail.partition(":")
-    return f"{head}{is_file}{name}", preset
 
 
 def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
-from rich.table import Table
+from rich.table import Column, Table
 
 from jaxssl import components
 from jaxssl.components import Settings
@@ -125,17 +125,15 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
     count for every encoder.
     """
-    last = rows[-1]
-    subtitle = f"{last['layer']} features, seed {last['seed']}"
-    out = Table(title=f"{suite.protocol}, {suite.metric}; {subtitle}; percent")
-    for heading in ("encoder", "checkpoint", "features"):
-        out.add_column(heading)
+    headings = []
     for name, values in suite.datasets.items():
         split = next(row["split"] for row in rows if row["column"] == name)
         changed = [values[key] for key in PER_DATASET if key in values]
-        out.add_column("\n".join([name, f"({split})", *changed]), justify="right")
-    for heading in ("mean", "wins"):
-        out.add_column(heading, justify="right")
+        headings.append("\n".join([name, f"({split})", *changed]))
+    columns = [Column(heading, justify="right") for heading in (*headings, "mean", "wins")]
+    subtitle = f"{rows[-1]['layer']} features, seed {rows[-1]['seed']}"
+    title = f"{suite.protocol}, {suite.metric}; {subtitle}; percent"
+    out = Table("encoder", "checkpoint", "features", *columns, title=title)
     lines: dict[tuple, dict[str, Row]] = {}
     best = dict.fromkeys(suite.datasets, -np.inf)
     for row in rows:

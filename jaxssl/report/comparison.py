@@ -178,10 +178,8 @@ def _result(
 ) -> dict[str, object]:
     """Build the table of one evaluated data set, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
-    heads = []
-    for group in (groups[index] for index in columns):
-        about = " · ".join(filter(None, [group.runs[0].loss, group.seeds]))
-        heads.append(Cell(group.name, note=about))
+    shown = [groups[index] for index in columns]
+    heads = [Cell(g.name, " · ".join(filter(None, [g.runs[0].loss, g.seeds]))) for g in shown]
     body = []
     for line, cells in lines.items():
         best = _best(line, cells)
@@ -239,11 +237,10 @@ def _settings_table(groups: Sequence[Group]) -> Table:
     seeds = [
         ", ".join(format_setting(run.config.get("seed")) for run in group.runs) for group in groups
     ]
+    head = ["key", *(group.name for group in groups)]
     if len(set(seeds)) > 1:
         rows.append(["seed", *seeds])
-    return Table(
-        "config differences", ["key", *(group.name for group in groups)], rows, "configuration"
-    )
+    return Table("config differences", head, rows, "configuration")
 
 
 def _format_setting(value: object) -> str:

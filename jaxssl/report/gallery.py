@@ -144,9 +144,7 @@ def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table
         texts = ["·" if not n else "<1" if n < 1 else f"{n:.0f}" for n in shares]
         if not size:
             texts = ["–"] * len(texts)
-        cells = (
-            Cell(text, bold=i == j, shade=float(shares[j]) / 250) for j, text in enumerate(texts)
-        )
+        cells = (Cell(text, bold=i == j, shade=shares[j] / 250) for j, text in enumerate(texts))
         rows.append([heads[i], *cells])
     return Table("confusion", ["class", *heads], rows, "confusion of nearest neighbours")
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NotRequired, TypedDict
 
-from rich.table import Table
+from rich.table import Column, Table
 
-from jaxssl.errors import UserError, explain_write_errors, one_line
+from jaxssl.errors import explain_write_errors
+from jaxssl.report.workdir import explain_damage
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
@@ -17,10 +18,7 @@ KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
-KEY = (
-    *("source", "step", "features", "layer", "dataset", "data", "bank", "split", "seed"),
-    "protocol",
-)
+KEY = tuple("source step features layer dataset data bank split seed protocol".split())
 
 
 class Row(TypedDict):
@@ -57,14 +55,12 @@ def read_results(folder: Path) -> list[Row]:
     path = folder / "results.json"
     if not path.exists():
         return []
-    try:
+    with explain_damage(path):
         rows = file_io.read_json(path, MOST_BYTES)["results"]
         for number, row in enumerate(rows):
             if not _is_result(row):
                 raise ValueError(f"row {number} of results.json lacks fields of a result")
-        return rows
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
+    return rows
 
 
 def _is_result(row: Mapping[str, object]) -> bool:
@@ -143,12 +139,8 @@ def metric_name(metric: str, unit: str = "%") -> str:
 
 def _table(rows: Sequence[Row]) -> Table:
     """Build a table of one encoder's results: a row per metric, a column per kind of features."""
-    table = Table()
-    for heading in ("metric", "protocol"):
-        table.add_column(heading)
     kinds = [kind for kind in KINDS if any(row["features"] == kind for row in rows)]
-    for kind in kinds:
-        table.add_column(kind, justify="right")
+    table = Table("metric", "protocol", *(Column(kind, justify="right") for kind in kinds))
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         name = metric_name(row["metric"], row.get("unit", "%"))

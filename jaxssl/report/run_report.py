@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.report import gallery, results
 from jaxssl.report import workdir as files
@@ -14,23 +15,7 @@ from jaxssl.training.output import file_io
 from jaxssl.training.output.metrics_writer import Row as Metrics
 from jaxssl.training.workdir import goodput
 
-PROTOCOLS = {
-    "captions": "retrieval between images and captions",
-    "corruptions": "classification of corrupted test images",
-    "diagnostics": "properties of the features themselves",
-    "episodes": "nearest class mean in small tasks drawn from the test images",
-    "fewshot": "linear classifier on a few labels of each class",
-    "finetune": "fine-tuning of all weights on the labels",
-    "knn": "vote of the nearest training examples",
-    "linear": "linear classifier on frozen features",
-    "normals": "surface normals by a dense head on the feature maps",
-    "online": "measured during training; the preset best is the epoch with the best k-NN",
-    "noise": "vote of neighbours under noise on the similarities",
-    "retrieval": "whether the nearest examples have the query's label",
-    "semi": "fine-tuning of all weights on a few of the labels",
-    "svm": "support vector machines in ten-fold cross-validation over all examples",
-    "zeroshot": "class whose prompts are nearest",
-}
+ONLINE = "measured during training; the preset best is the epoch with the best k-NN"
 MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion matrices.
 # The card shows one accuracy of each of the first protocols of this list that were evaluated.
 ON_CARD = ("knn", "linear", "fewshot", "svm", "zeroshot", "captions", "retrieval", "finetune")
@@ -86,6 +71,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     metrics = files.read_metrics(workdir / "metrics.jsonl")
     rows = results.read_results(workdir)
     arrays = files.read_gallery(workdir / "gallery.npz")
+    settings = [[key, files.format_setting(value)] for key, value in files.flatten(config)]
     with figure_style():
         with files.explain_damage(workdir / "gallery.npz"):
             sections = gallery.gallery_sections(arrays, config)
@@ -101,11 +87,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             num_pairs=gallery.NUM_PAIRS,
             same_class=gallery.SAME_CLASS,
             command=f"jaxssl eval --workdir {workdir}",
-            settings=Table(
-                "config",
-                ["key", "value"],
-                [[key, files.format_setting(value)] for key, value in files.flatten(config)],
-            ),
+            settings=Table("config", ["key", "value"], settings),
         )
     path = out or workdir / "report.html"
     file_io.write_text(path, html)
@@ -177,9 +159,7 @@ def _collapse(metrics: Sequence[Metrics], rows: Sequence[results.Row]) -> str:
     for row in reversed(rows):
         if row["features"] == "pretrained" and "verdict" in row["details"]:
             return str(row["details"]["verdict"])
-    spread = [
-        value for value in files.metric_series(metrics, "feature_std")[1] if files.is_finite(value)
-    ]
+    spread = list(filter(files.is_finite, files.metric_series(metrics, "feature_std")[1]))
     if not spread:
         return ""
     word = "collapse" if spread[-1] < COLLAPSED_STD else "no collapse"
@@ -217,11 +197,10 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
         preset = str(row["details"].get("preset") or "")
         groups.setdefault((row["protocol"], preset), []).append(kinds)
     rows = [row for kinds in metrics for row in kinds.values()]
-    source = results.describe_source(
-        max(rows, key=lambda row: results.KINDS.index(row["features"]))
-    )
+    last = max(rows, key=lambda row: results.KINDS.index(row["features"]))
     order = sorted(groups, key=lambda key: key[0] == "online")  # online results last
-    return {**source, "protocols": [_protocol(*key, groups[key]) for key in order]}
+    protocols = [_protocol(*key, groups[key]) for key in order]
+    return {**results.describe_source(last), "protocols": protocols}
 
 
 def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
@@ -242,7 +221,11 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
     ]
     head = ["metric", *results.KINDS, "gain over untrained"]
     title = ":".join(filter(None, (name, preset)))
-    return Protocol(title, PROTOCOLS.get(name, ""), Table("results", head, body, title), texts)
+    about = ONLINE if name == "online" else ""
+    if name in components.names("protocol"):  # The first line of its file is "TITLE: about."
+        line = components.summary(components.file("protocol", name))
+        about = line.rpartition(": ")[2].rstrip(".")
+    return Protocol(title, about, Table("results", head, body, title), texts)
 
 
 def _settings(kinds: Kinds) -> str:

@@ -1,6 +1,7 @@
 """Read the runs of a comparison, and group runs that differ only in the seed."""
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from jaxssl.report.workdir import explain_damage, flatten, read_config, read_met
 from jaxssl.training.output.file_io import read_lines
 from jaxssl.training.output.metrics_writer import Row as Metrics
 
+# Time and message of the lines of train.log at which training starts, resumes and ends.
+START_OR_END = re.compile(r"(.{23}) INFO (begins: |resumes at step |finished .* steps$)")
 MAX_NAME = 40  # maximum number of characters of a run's name in a legend
 
 
@@ -74,11 +77,9 @@ def read_runs(workdirs: Sequence[Path]) -> list[Run]:
     """
     check_workdirs(workdirs)
     names = [path.resolve().name for path in workdirs]
-    unique = len(set(names)) == len(names)
-    return [
-        _read_run(path, name if unique else str(path))
-        for path, name in zip(workdirs, names, strict=True)
-    ]
+    if len(set(names)) < len(names):
+        names = map(str, workdirs)
+    return list(map(_read_run, workdirs, names))
 
 
 def check_workdirs(workdirs: Sequence[Path]) -> None:
@@ -124,10 +125,8 @@ def _read_run(path: Path, name: str) -> Run:
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
-    chosen = _of_one_seed(
-        [row for row in rows if row["step"] == step or row["protocol"] == "online"],
-        config.get("seed"),
-    )
+    current = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
+    chosen = _of_one_seed(current, config.get("seed"))
     loss = config.get("loss", {}).get("name")
     return Run(
         name=name,
@@ -161,20 +160,13 @@ def _training_seconds(log: Path) -> float | None:
         return None
     starts: list[datetime] = []
     with explain_damage(log):
-        for raw in read_lines(log):
-            line = raw.decode(errors="replace").rstrip()
-            when, level, message = line[:23], *line[24:].partition(" ")[::2]
-            if level != "INFO":
+        for line in read_lines(log):
+            if not (entry := START_OR_END.match(line.decode(errors="replace").rstrip())):
                 continue
-            if message.startswith(("begins: ", "resumes at step ")):
-                starts.append(_parse_time(when))
-            elif (
-                message.startswith("finished ") and message.endswith(" steps") and len(starts) == 1
-            ):
-                seconds = (_parse_time(when) - starts[0]).total_seconds()
+            time = datetime.strptime(entry[1], "%Y-%m-%d %H:%M:%S,%f")
+            if not entry[2].startswith("finished"):
+                starts.append(time)
+            elif len(starts) == 1:
+                seconds = (time - starts[0]).total_seconds()
                 return seconds if seconds >= 0 else None
     return None
-
-
-def _parse_time(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f")

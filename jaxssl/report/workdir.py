@@ -1,9 +1,10 @@
 """Read the files of a workdir for a report. Damaged files raise errors that name them."""
 
 import itertools
-import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import TypeGuard
@@ -17,7 +18,6 @@ from jaxssl.training.output.logs import log
 
 FEWEST_ROWS = 1000  # minimum number of rows of each kind to keep of a long metrics.jsonl
 MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are told apart
-BATCH = 64  # lines of metrics.jsonl that are classified together
 MOST_GALLERY = 2**28  # limit on the bytes of all arrays in gallery.npz
 
 
@@ -65,43 +65,32 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
     with explain_damage(path):
         lines = file_io.read_lines(path)
         for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
-            numbers = (x for x in row.values() if x is not None)
-            if not isinstance(row["step"], int) or not all(
-                -math.inf <= x <= math.inf for x in numbers
-            ):
-                raise ValueError(
-                    "a line of metrics.jsonl is not a step with numbers: "
-                    f"{one_line(ValueError(row), 80)}"
-                )
+            numbers = [x for x in row.values() if x is not None]
+            if not (isinstance(row["step"], int) and all(-inf <= x <= inf for x in numbers)):
+                shown = one_line(ValueError(row), 80)
+                raise ValueError(f"a line of metrics.jsonl is not a step with numbers: {shown}")
             yield row
 
 
 def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
     """Return evenly spaced lines of each kind of row, and the last line; see `read_metrics`.
 
-    Lines are neither parsed nor searched one by one, which would take most of the time.
+    Lines are not parsed, which would take most of the time.
     """
-    kept: dict[int, list[tuple[int, bytes]]] = {}
-    strides: dict[int, int] = {}
-    seen: dict[int, int] = {}
-    number, batch, last = 0, [], (0, b"")
-    while batch := list(itertools.islice(lines, BATCH)):
-        kinds = [min(line.count(b":"), MOST_KINDS) for line in batch]
-        if b"null" in b"".join(batch):
-            kinds = [-k if b"null" in line else k for k, line in zip(kinds, batch, strict=True)]
-        for kind in set(kinds):
-            same = [i for i, other in enumerate(kinds) if other == kind]
-            count, stride = seen.get(kind, 0), strides.get(kind, 1)
-            entries = kept.get(kind, [])
-            entries += [(number + i, batch[i]) for i in same[-count % stride :: stride]]
-            while len(entries) > 2 * FEWEST_ROWS:
-                entries, stride = entries[::2], 2 * stride
-            kept[kind], strides[kind], seen[kind] = entries, stride, count + len(same)
-        number += len(batch)
-        last = number - 1, batch[-1]
-    chosen = sorted({entry for entries in kept.values() for entry in entries} | {last})
-    if len(chosen) < number:
-        log.info("%s: the report has %d of %d lines", path, len(chosen), number)
+    kept: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    strides: dict[int, int] = defaultdict(lambda: 1)
+    seen: Counter[int] = Counter()
+    entry = -1, b""
+    for entry in enumerate(lines):
+        kind = min(entry[1].count(b":"), MOST_KINDS) * (-1 if b"null" in entry[1] else 1)
+        if seen[kind] % strides[kind] == 0:
+            kept[kind].append(entry)
+            if len(kept[kind]) > 2 * FEWEST_ROWS:
+                kept[kind], strides[kind] = kept[kind][::2], 2 * strides[kind]
+        seen[kind] += 1
+    chosen = sorted({entry, *itertools.chain(*kept.values())})
+    if len(chosen) <= entry[0]:
+        log.info("%s: the report has %d of %d lines", path, len(chosen), entry[0] + 1)
     return [line for _, line in chosen if line]
 
 
@@ -109,14 +98,11 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a run's gallery.npz, or {} without the file."""
     if not path.exists():
         return {}
-    with explain_damage(path), file_io.open_file(path, MOST_GALLERY) as raw:
-        with np.load(raw, allow_pickle=False) as file:
-            size = sum(entry.file_size for entry in file.zip.infolist())
-            if size > MOST_GALLERY:
-                raise ValueError(
-                    f"the arrays have {size} bytes, more than the limit of {MOST_GALLERY}"
-                )
-            return dict(file)
+    with explain_damage(path), file_io.open_file(path, MOST_GALLERY) as raw, np.load(raw) as file:
+        size = sum(entry.file_size for entry in file.zip.infolist())
+        if size > MOST_GALLERY:
+            raise ValueError(f"the arrays have {size} bytes, more than the limit of {MOST_GALLERY}")
+        return dict(file)
 
 
 def metric_series(
@@ -124,12 +110,12 @@ def metric_series(
 ) -> tuple[list[float], list[float]]:
     """Return the values of ``by`` and of a metric from rows that have both, with NaN for null."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
-    return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
+    return [x for x, _ in rows], [nan if y is None else float(y) for _, y in rows]
 
 
 def speed(metrics: Iterable[metrics_writer.Row]) -> str:
     """Return the median of the examples per second as text, "" if they were not recorded."""
-    speeds = [x for x in metric_series(metrics, "images_per_second")[1] if is_finite(x)]
+    speeds = list(filter(is_finite, metric_series(metrics, "images_per_second")[1]))
     return f"{median(speeds):,.0f}" if speeds else ""
 
 
@@ -142,7 +128,7 @@ def length(config: Mapping[str, object]) -> tuple[str, str]:
 
 def is_finite(value: float | None) -> TypeGuard[float]:
     """Return True if a value is a finite number."""
-    return value is not None and math.isfinite(value)
+    return value is not None and isfinite(value)
 
 
 def format_setting(value: object) -> str:

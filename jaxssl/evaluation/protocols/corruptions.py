@@ -8,6 +8,7 @@ sets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,11 +66,10 @@ def evaluate(
             f"{tuple(severities)} and {len(images)} images"
         )
 
-    def accuracy(name: str, severity: int) -> float:
-        predicted = predict(corrupt(name, images, severity, seed=seed))
-        return 100 * float(np.mean(predicted == labels))
+    def read(name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
+        return corrupt(name, images, severity, seed=seed), labels
 
-    return {name: np.array([accuracy(name, s) for s in severities]) for name in CORRUPTIONS}
+    return _accuracies(read, severities, predict)
 
 
 def mean_corruption_error(accuracies: Mapping[str, np.ndarray]) -> float:
@@ -119,10 +119,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     drawn = subset(len(labels), limit, seed=seed)
     clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
     if published:
-        accuracies = _evaluate_published(published, predict)
+        accuracies = _accuracies(lambda *key: published[key](), severities, predict)
     else:
-        options = {"severities": severities, "seed": seed}
-        accuracies = evaluate(images[drawn], labels[drawn], predict, **options)
+        images, labels = images[drawn], labels[drawn]
+        accuracies = evaluate(images, labels, predict, severities=severities, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
     mean = float(np.mean(list(accuracies.values())))
@@ -140,17 +140,18 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     return results
 
 
-def _evaluate_published(
-    published: Mapping[tuple[str, int], corrupted_sets.Read],
-    predict: Callable[[np.ndarray | LazyArray], np.ndarray],
+def _accuracies(
+    read: Callable[..., tuple[np.ndarray | LazyArray, np.ndarray]],
+    severities: Sequence[int],
+    predict: Callable[[Any], np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Compute accuracies in percent, [5] by severity, for each corruption of a published set."""
+    """Compute accuracies in percent by severity, with ``(name, severity) -> images, labels``."""
 
     def accuracy(name: str, severity: int) -> float:
-        images, labels = published[name, severity]()
+        images, labels = read(name, severity)
         return 100 * float(np.mean(predict(images) == labels))
 
-    return {name: np.array([accuracy(name, s) for s in SEVERITIES]) for name in CORRUPTIONS}
+    return {name: np.array([accuracy(name, s) for s in severities]) for name in CORRUPTIONS}
 
 
 protocol = Protocol(run, PRESETS, examples=("image", "image_text"))

@@ -1,4 +1,4 @@
-"""k-nearest-neighbour classification with weighted votes."""
+"""k-nearest-neighbour classification: weighted vote of the nearest training examples."""
 
 from functools import partial
 

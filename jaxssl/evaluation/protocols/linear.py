@@ -1,14 +1,11 @@
 """Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from jaxssl.evaluation import finetuning, logistic_regression
 from jaxssl.evaluation import protocol as base
@@ -130,26 +127,11 @@ def accuracy(
         features = features._replace(train=train, test=test)
     classes = np.unique(features.train_labels)
     y = np.searchsorted(classes, features.train_labels)
-    probe = logistic_regression.fit_probe(
-        features.train,
-        y,
-        C=C,
-        validation=validation,
-        tolerance=tolerance,
-        max_iter=max_iter,
-        seed=seed,
-    )
+    options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter, "seed": seed}
+    probe = logistic_regression.fit_probe(features.train, y, C=C, **options)
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
     scores = base.top1_top5(ranked, features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
-
-
-def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegression:
-    """Fit scikit-learn's logistic regression, which suits few examples."""
-    with warnings.catch_warnings():
-        # With weak regularisation on separable features, max_iter stops the fit on purpose.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return LogisticRegression(C=C, max_iter=max_iter).fit(x, y)
 
 
 class Outcome(NamedTuple):

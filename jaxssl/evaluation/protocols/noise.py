@@ -120,13 +120,8 @@ def _cosine(queries: Array, bank: Array) -> Array:
 @partial(jax.jit, static_argnums=3)
 def _noise(key: Array, query_index: Array, first: int, rows: int) -> Array:
     """Draw the noise [q, rows] on similarities of queries [q] to bank rows from ``first`` on."""
-
-    def of_query(i: Array) -> Array:
-        return jax.random.normal(
-            jax.random.fold_in(jax.random.fold_in(key, i), first), (rows,), jnp.float32
-        )
-
-    return jax.vmap(of_query)(query_index)
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, i), first))(query_index)
+    return jax.vmap(lambda key: jax.random.normal(key, (rows,), jnp.float32))(keys)
 
 
 @jax.jit
