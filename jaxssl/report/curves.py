@@ -1,6 +1,6 @@
 """Training curves of one run by step, or of several runs by epoch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -137,7 +137,11 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     caption = curve.caption
     if curve.keys == "knn_top1":
-        caption += _warn_of_other_knn(groups)
+        configs = [dict(flatten(group.runs[0].config)) for group in groups]
+        different = [k for k in KNN_SETTINGS if len({str(config.get(k)) for config in configs}) > 1]
+        if different:
+            names = ", ".join(different)
+            caption += f" Runs cannot be compared where these settings differ: {names}."
     caption += f" Not recorded: {', '.join(missing)}." if missing else ""
     alt = f"curves of {curve.label} by epoch: {'; '.join(ends)}"
     return embed_png(figure_png(figure), alt, "plot", caption)
@@ -145,12 +149,3 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
 
 def _ends(values: Sequence[float]) -> str:
     return f"from {values[0]:.4g} to {values[-1]:.4g}"
-
-
-def _warn_of_other_knn(groups: Iterable[Group]) -> str:
-    """Return a warning if the runs measured their k-NN accuracies in different ways."""
-    configs = [dict(flatten(group.runs[0].config)) for group in groups]
-    different = [k for k in KNN_SETTINGS if len({str(config.get(k)) for config in configs}) > 1]
-    if not different:
-        return ""
-    return f" Runs cannot be compared where these settings differ: {', '.join(different)}."
