@@ -1,9 +1,8 @@
 """Train a head on the feature maps of a ResNet that predicts the surface normal of each pixel."""
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, cast
 
 import flax.linen as nn
@@ -18,7 +17,6 @@ from sklearn.cluster import KMeans
 
 from jaxssl.augment.views import match_channels, standardise, to_float
 from jaxssl.data.decoders import decoding
-from jaxssl.data.decoders.decoding import Picture
 from jaxssl.models import encoder as networks
 from jaxssl.models._layers import batch_norm
 from jaxssl.models.resnet import ResNet
@@ -29,9 +27,9 @@ MULTIPLE = 8  # The sides of resized images are multiples of this number.
 MOST_IMAGES, PER_IMAGE = 200, 200  # largest numbers of images, and of normals of each, for k-means
 
 # Function from indices to pictures with their surface normals [h, w, 3].
-Read = Callable[[np.ndarray], Sequence[tuple[Picture, np.ndarray]]]
+Read = Callable[[np.ndarray], Sequence[tuple[decoding.Picture, np.ndarray]]]
 # Function from a picture and a size (h, w) to its predicted surface normals [h, w, 3].
-Predict = Callable[[Picture, tuple[int, int]], np.ndarray]
+Predict = Callable[[decoding.Picture, tuple[int, int]], np.ndarray]
 
 
 class Training(NamedTuple):
@@ -185,7 +183,7 @@ def fit_dense_head(
     # ---- The initial variables.
     params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
 
-    @functools.cache
+    @cache
     def map_shape(h: int, w: int) -> tuple[int, ...]:
         x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
         return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
@@ -217,7 +215,7 @@ def fit_dense_head(
         scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
         return jax.nn.softmax(scores)
 
-    def predict(picture: Picture, shape: tuple[int, int]) -> np.ndarray:
+    def predict(picture: decoding.Picture, shape: tuple[int, int]) -> np.ndarray:
         images = [resize(picture, side) for side in training.sides]
         parts = [np.asarray(probabilities(state, image, shape)) for image in images]
         vectors = np.sum(parts, axis=0) @ directions
@@ -227,7 +225,7 @@ def fit_dense_head(
 
 
 def _find_directions(
-    examples: Sequence[tuple[Picture, np.ndarray]], training: Training, seed: int
+    examples: Sequence[tuple[decoding.Picture, np.ndarray]], training: Training, seed: int
 ) -> np.ndarray:
     """Return the k-means centres of normals as unit vectors [k, 3]."""
     rng = np.random.default_rng(seed)
@@ -241,7 +239,7 @@ def _find_directions(
     return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
 
-def resize(picture: Picture, side: int) -> np.ndarray:
+def resize(picture: decoding.Picture, side: int) -> np.ndarray:
     """Resize a picture to short side ``side``, with sides rounded up to multiples of `MULTIPLE`."""
     scale = side / min(picture.width, picture.height)
     w, h = (-(-round(x * scale) // MULTIPLE) * MULTIPLE for x in (picture.width, picture.height))

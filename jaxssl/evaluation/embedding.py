@@ -16,7 +16,6 @@ from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.formats.user_files import ON_ERROR
 from jaxssl.data.opening import in_memory, items
-from jaxssl.data.opening.items import PictureFile
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.features import encode_images
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -111,7 +110,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     file_io.write_text(path, text.getvalue())
 
 
-def _list_pictures(path: Path) -> list[PictureFile]:
+def _list_pictures(path: Path) -> list[items.PictureFile]:
     """List the pictures of a folder or an archive. Those of an archive are kept in memory."""
     root, inside = files.locate(str(path), "images")
     pictures = []
@@ -122,7 +121,7 @@ def _list_pictures(path: Path) -> list[PictureFile]:
             content = root / name if root.is_dir() else read()
         except OSError as error:
             raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
-        pictures.append(PictureFile(name, content))
+        pictures.append(items.PictureFile(name, content))
     if not pictures:
         raise UserError(f"{path} holds no pictures, files ending in {', '.join(decoding.SUFFIXES)}")
     return pictures

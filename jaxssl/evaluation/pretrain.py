@@ -22,8 +22,7 @@ from jaxssl.training import loop, online_probe
 from jaxssl.training.build import Setup
 from jaxssl.training.config import custom
 from jaxssl.training.held_out import make_held_out_loss
-from jaxssl.training.output import console, loggers
-from jaxssl.training.output.logs import log
+from jaxssl.training.output import console, loggers, logs
 from jaxssl.training.state import TrainState
 
 
@@ -125,7 +124,7 @@ def _accuracy(
         read = partial(extract, apply=encode, variables=variables, mesh=mesh)
         features = extract_features(read, data)
         if not all(np.isfinite(array).all() for array in (features.train, features.test)):
-            log.warning("no k-NN: the features are not finite")
+            logs.log.warning("no k-NN: the features are not finite")
             return {}
         accuracies = knn.accuracy(features, **preset)
         if probed and isinstance(state, online_probe.ProbedState):

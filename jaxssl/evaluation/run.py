@@ -22,7 +22,6 @@ from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
-from jaxssl.report.results import KINDS
 from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
@@ -54,7 +53,7 @@ def evaluate(
             config.
         step: step of the run's checkpoint, "last" (the default) or "best".
         data: the config group `data` of the data set. Default: the run's.
-        kinds: kinds of features to evaluate, from `KINDS`; the untrained network and raw pixels
+        kinds: kinds of features to evaluate (`results.KINDS`); the untrained network and raw pixels
             are baselines. Default: every kind that a protocol supports.
         layer: "backbone" or "projector".
         seed: seed of the protocols' random draws. Default: the run's seed, or 0.
@@ -129,7 +128,7 @@ def evaluate(
         context = context._replace(data=settings)
         if kind == "pretrained" and use_features:
             features = context.features
-        for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):
+        for one in (one for one in selected if kind in (one.protocol.kinds or results.KINDS)):
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             fields = {**fields, **data_fields}
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
@@ -157,10 +156,10 @@ def evaluate(
 
 
 def _check_kinds(names: Sequence[str] | None) -> list[str]:
-    unknown = sorted(set(names or ()) - set(KINDS))
+    unknown = sorted(set(names or ()) - set(results.KINDS))
     if unknown:
-        raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], KINDS)}")
-    return [kind for kind in KINDS if kind in (names or KINDS)]
+        raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], results.KINDS)}")
+    return [kind for kind in results.KINDS if kind in (names or results.KINDS)]
 
 
 def _run_protocol(

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 from rich.table import Column, Table
 
 from jaxssl import components
-from jaxssl.components import Settings
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation.overrides import data_config
@@ -41,7 +39,7 @@ class Suite(NamedTuple):
 
     protocol: str
     metric: str
-    datasets: dict[str, Settings]
+    datasets: dict[str, components.Settings]
 
 
 def run(
@@ -135,7 +133,7 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     title = f"{suite.protocol}, {suite.metric}; {subtitle}; percent"
     out = Table("encoder", "checkpoint", "features", *columns, title=title)
     lines: dict[tuple, dict[str, Row]] = {}
-    best = dict.fromkeys(suite.datasets, -np.inf)
+    best = dict.fromkeys(suite.datasets, float("-inf"))
     for row in rows:
         name = row["column"]
         if row["metric"] == suite.datasets[name].get("metric", suite.metric):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import Row, format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
-from jaxssl.report.workdir import flatten, format_setting, length, speed
+from jaxssl.report.workdir import flatten, format_setting, is_finite, length, speed
 from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
@@ -198,7 +197,7 @@ def _result(
 def _mean(rows: Sequence[Row]) -> float | None:
     """Return the mean result over the seeds, or None without finite results."""
     values = [row["value"] for row in rows]
-    return fmean(values) if values and all(map(isfinite, values)) else None
+    return fmean(values) if values and all(map(is_finite, values)) else None
 
 
 def _best(line: Line, cells: Cells) -> set[int]:

@@ -10,8 +10,7 @@ from rich.table import Column, Table
 
 from jaxssl.errors import explain_write_errors
 from jaxssl.report.workdir import explain_damage
-from jaxssl.training.output import file_io
-from jaxssl.training.output.console import show, show_table
+from jaxssl.training.output import console, file_io
 
 # kinds of features: two baselines, then the evaluated network
 KINDS = ("raw", "untrained", "pretrained")
@@ -100,12 +99,12 @@ def add_results(folder: Path, rows: Sequence[Row]) -> None:
 def print_results(rows: Sequence[Row]) -> None:
     """Print the results of one encoder on one data set as a table."""
     source = describe_source(rows[-1])
-    show(source["encoder"])
-    show(source["data"])
-    show_table(_table(rows))
-    show(NOTE)
+    console.show(source["encoder"])
+    console.show(source["data"])
+    console.show_table(_table(rows))
+    console.show(NOTE)
     for row in (row for row in rows if "verdict" in row["details"]):
-        show(f"{row['features']}: {row['details']['verdict']}")
+        console.show(f"{row['features']}: {row['details']['verdict']}")
 
 
 def describe_source(row: Row) -> dict[str, str]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxssl import components
-from jaxssl.components import Settings
 from jaxssl.report import gallery, results
 from jaxssl.report import workdir as files
 from jaxssl.report.curves import run_curves
@@ -94,17 +93,17 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     return path
 
 
-def _title(config: Settings, rows: Sequence[results.Row]) -> str:
+def _title(config: components.Settings, rows: Sequence[results.Row]) -> str:
     data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
     loss = rows[-1].get("loss", loss) if rows else loss
     return f"{data}: {loss} with {net}"
 
 
 def _facts(
-    config: Settings,
+    config: components.Settings,
     metrics: Sequence[Metrics],
     rows: Sequence[results.Row],
-    times: Settings | None,
+    times: components.Settings | None,
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}

@@ -13,8 +13,7 @@ import numpy as np
 
 from jaxssl.components import Settings
 from jaxssl.errors import UserError, one_line
-from jaxssl.training.output import file_io, metrics_writer
-from jaxssl.training.output.logs import log
+from jaxssl.training.output import file_io, logs, metrics_writer
 
 FEWEST_ROWS = 1000  # minimum number of rows of each kind to keep of a long metrics.jsonl
 MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are told apart
@@ -90,7 +89,7 @@ def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
         seen[kind] += 1
     chosen = sorted({entry, *itertools.chain(*kept.values())})
     if len(chosen) <= entry[0]:
-        log.info("%s: the report has %d of %d lines", path, len(chosen), entry[0] + 1)
+        logs.log.info("%s: the report has %d of %d lines", path, len(chosen), entry[0] + 1)
     return [line for _, line in chosen if line]
 
 

@@ -9,7 +9,6 @@ from jaxssl.components import Settings
 from jaxssl.data.splits import Source
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation import protocol as base
-from jaxssl.evaluation.finetuning import Training, Tuner
 
 METRICS = ("top1", "top5", "mean_per_class")
 
@@ -80,7 +79,7 @@ class Outcome(NamedTuple):
 def evaluate(
     images: base.Images,
     *,
-    training: Training,
+    training: finetuning.Training,
     lr: tuple[float, ...],
     weight_decay: tuple[float, ...],
     validation: float,
@@ -135,7 +134,7 @@ def evaluate(
 
 
 def search(
-    tuner: Tuner,
+    tuner: finetuning.Tuner,
     source: Source,
     pairs: list[dict[str, float]],
     *,

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from jaxssl.evaluation import finetuning, logistic_regression
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.finetuning import Training
 
 # "C" lists inverse L2 strengths to choose from. "validation" is the share of the training set to
 # choose on. "tolerance" is the gradient norm at which a fit ends, relative to the norm at zero
@@ -151,7 +150,7 @@ class Outcome(NamedTuple):
 def evaluate_on_crops(
     images: base.Images,
     *,
-    training: Training,
+    training: finetuning.Training,
     lr: float,
     weight_decay: float,
     best_of_every: int = 0,
