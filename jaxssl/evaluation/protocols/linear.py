@@ -124,8 +124,7 @@ def accuracy(
     if normalised:
         train, test = l2_normalise(features.train), l2_normalise(features.test)
         features = features._replace(train=train, test=test)
-    classes = np.unique(features.train_labels)
-    y = np.searchsorted(classes, features.train_labels)
+    classes, y = np.unique(features.train_labels, return_inverse=True)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter, "seed": seed}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options)
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
