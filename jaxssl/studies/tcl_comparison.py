@@ -7,8 +7,6 @@ from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Cell
 from jaxssl.studies.study import Claim, Findings, Setting
 
-ARMS = {"sup_con": METHODS["sup_con"], "tcl": METHODS["tcl_labels"]}
-
 
 def compare_losses(
     setting: Setting,
@@ -26,11 +24,9 @@ def compare_losses(
         cells: by the name of a value, the config values that differ.
         tcl: likewise, the config values that differ for TCL alone.
     """
-    changes = {"tcl": tcl or {}}
-    all_cells = {
-        (arm, x): {**cell, **changes.get(arm, {}).get(x, {})}
-        for (arm, x), cell in grid.cross(ARMS, cells).items()
-    }
+    tcl_cells = {x: {**cell, **(tcl or {}).get(x, {})} for x, cell in cells.items()}
+    all_cells = grid.cross({"sup_con": METHODS["sup_con"]}, cells)
+    all_cells |= grid.cross({"tcl": METHODS["tcl_labels"]}, tcl_cells)
     results = grid.run_grid(setting, all_cells)
     verdicts = {"tcl_above": grid.above("tcl", "sup_con", cells, LINEAR)}
     return grid.grid_findings(
