@@ -88,9 +88,9 @@ def inject(place: str, action: str, marker: Path) -> None:
     from jaxssl import cli
     from jaxssl.data.batches import Batches
     from jaxssl.evaluation import run
-    from jaxssl.training import loop
+    from jaxssl.training.workdir import opening
 
-    owner, name = {"setup": (loop, "_set_up"), "evaluation": (run, "_run_protocol")}.get(
+    owner, name = {"setup": (opening, "check_shared"), "evaluation": (run, "_run_protocol")}.get(
         place, (Batches, "next")
     )
     function, calls = getattr(owner, name), 0

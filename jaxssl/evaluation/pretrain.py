@@ -18,10 +18,9 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.pretrained.start import start
 from jaxssl.report import results
-from jaxssl.training import loop, online_probe
+from jaxssl.training import loop, online_metrics
 from jaxssl.training.build import Setup
 from jaxssl.training.config import custom
-from jaxssl.training.held_out import make_held_out_loss
 from jaxssl.training.output import console, loggers, logs
 from jaxssl.training.state import TrainState
 
@@ -79,8 +78,9 @@ def _online(
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
     held_out_loss = None
     if config.eval.held_out_loss:
-        mesh = distributed.make_mesh()
-        line, held_out_loss = make_held_out_loss(config, setup.method, splits.test, mesh)
+        line, held_out_loss = online_metrics.make_held_out_loss(
+            config, setup.method, splits.test, distributed.make_mesh()
+        )
         description += f"; {line}"
 
     def probe(state: TrainState) -> dict[str, float]:
@@ -110,7 +110,7 @@ def _accuracy(
         f"k-NN {settings.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {settings.every:g} epochs"
     )
-    probed = online_probe.has_online_probe(settings, splits)
+    probed = online_metrics.has_online_probe(settings, splits)
     if probed:
         description += "; online linear probe"
     elif settings.online_linear:
@@ -127,8 +127,8 @@ def _accuracy(
             logs.log.warning("no k-NN: the features are not finite")
             return {}
         accuracies = knn.accuracy(features, **preset)
-        if probed and isinstance(state, online_probe.ProbedState):
-            hit = online_probe.predict(state.probe, features.test) == features.test_labels
+        if probed and isinstance(state, online_metrics.ProbedState):
+            hit = online_metrics.predict(state.probe, features.test) == features.test_labels
             accuracies["online_linear_top1"] = 100.0 * float(np.mean(hit))
         return accuracies
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import optax
@@ -52,10 +53,8 @@ class Setup(NamedTuple):
         batch_size: number of examples of a step.
         sharding: what the devices store in parts, see `jaxssl.training.state.shardings`.
         max_skipped: number of skipped steps in a row that ends the run.
-        log_every: steps between two lines of metrics.
         eval_every: steps between two evaluations.
         save_every: steps between two checkpoints.
-        units: the examples in words.
     """
 
     method: Method
@@ -69,10 +68,8 @@ class Setup(NamedTuple):
     batch_size: int
     sharding: str
     max_skipped: int
-    log_every: int
     eval_every: int
     save_every: int
-    units: str
 
 
 def build(
@@ -129,12 +126,9 @@ def build(
             gamma=config.schedule.gamma,
         )
         values, others = scheduled_arguments(config.optim, length), (*OTHER_KEYS, *Transfer._fields)
-        optimiser = optim.optimiser(
-            config.optim.name,
-            rate,
-            **{k: value for k, value in values.items() if k not in others},
-            transfer=make_transfer(config.optim),
-        )
+        values = {key: value for key, value in values.items() if key not in others}
+        transfer = make_transfer(config.optim)
+        optimiser = optim.optimiser(config.optim.name, rate, **values, transfer=transfer)
         method = make_method(config, length, loss_numbers)
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
@@ -151,10 +145,8 @@ def build(
         batch_size=config.batch_size,
         sharding=config.optim.sharding,
         max_skipped=config.max_skipped,
-        log_every=config.log_every,
         eval_every=max(1, round(config.eval.every * steps_per_epoch)),
         save_every=max(1, round(config.checkpoint.every * steps_per_epoch)),
-        units=kind.of(config).units,
     )
 
 
@@ -169,21 +161,18 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
         loss: the group `loss` of the config.
         lr: the base learning rate.
     """
-    make_objective = factory("loss", loss.name)
+    make_objective, numbers = factory("loss", loss.name), {"optim.lr": lr}
     values = {
         # A schedule is a mapping in the config. The losses take a function of the step.
         name: _constant(1.0) if isinstance(value, Mapping) else value
         for name, value in arguments(loss.to_dict()).items()
     }
-    numbers = {"optim.lr": lr}
     for name, parameter in inspect.signature(make_objective).parameters.items():
         value = values.get(name)
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
-            try:
+            with suppress(ValueError):  # A learned hyper-parameter must start from a number.
                 make_objective(**{**values, name: _constant(value)})
-            except ValueError:  # A learned hyper-parameter must start from a number.
-                continue
-            numbers[f"loss.{name}"] = value
+                numbers[f"loss.{name}"] = value
     return numbers
 
 

@@ -143,19 +143,16 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     operations = lowered.as_text().count(" = ")
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     if operations > MOST_OPERATIONS or size > MOST_BYTES:
-        show(
+        return show(
             f"one step   left out: {operations:,} operations and {_mebibytes(size)} of state are "
             "too large for a dry run"
         )
-        return
     shapes = _place(few, jax.tree.map(lambda _: split, few))
     compiled, arguments, temporary = _compile(step.lower(state, shapes), mesh)
     if available and (arguments + temporary) * mesh.size > HEADROOM * available:
-        show(f"one step   skipped: {room}; take a smaller network")
-        return
+        return show(f"one step   skipped: {room}; take a smaller network")
     _, metrics, _ = compiled(init(config.seed), distributed.shard(few, mesh))
-    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    figures = ", ".join(f"{name} {float(x):.4g}" for name, x in jax.device_get(metrics).items())
     show(f"one step   of {number} examples: {figures}")
 
 

@@ -32,11 +32,11 @@ from jaxssl.training.build import Setup, add_statistics, build, make_batches
 from jaxssl.training.config import custom, trust
 from jaxssl.training.config.method import check_labels
 from jaxssl.training.metrics_reporter import MetricsReporter
-from jaxssl.training.online_probe import has_online_probe, without_probe
+from jaxssl.training.online_metrics import has_online_probe, without_probe
 from jaxssl.training.output import compile_cache, console, file_io, loggers, logs
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
-from jaxssl.training.programs import Programs, make_programs
+from jaxssl.training.programs import make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, opening, run_record
 from jaxssl.training.workdir.goodput import Goodput
@@ -45,9 +45,8 @@ from jaxssl.training.workdir.goodput import Goodput
 # of a call.
 CALL_SECONDS = 0.5
 
-Probe = Callable[[TrainState], dict[str, float]]
-# Signature: (config, params, carried, inputs) -> (params, carried, report); see `start.start`.
-Start = Callable[..., tuple[Collection, Carried, Settings]]
+Values = dict[str, float]  # metrics by name
+Probe = Callable[[TrainState], Values]
 
 
 class Evaluation(NamedTuple):
@@ -61,28 +60,15 @@ class Evaluation(NamedTuple):
         finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
-        start: replaces untrained weights by those of `config.init`.
+        start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
+            weights by those of `config.init`.
     """
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
     finish: Callable[[Path, Splits], object]
     show: Callable[[Path, int, Sequence[str]], bool]
-    start: Start
-
-
-class _Run(NamedTuple):
-    """Config, data, programs and writers of a pretraining run: all but the training state."""
-
-    config: ConfigDict
-    workdir: Path
-    mesh: Mesh
-    splits: Splits
-    batches: Batches
-    setup: Setup
-    inputs: Any
-    programs: Programs
-    record: run_record.RunRecord
+    start: Callable[..., tuple[Collection, Carried, Settings]]
 
 
 def train(
@@ -112,34 +98,66 @@ def train(
     workdir = workdir if is_bucket(workdir) else Path(os.path.realpath(workdir))
     began = time.perf_counter()
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
-    run = _set_up(config, workdir, evaluation, splits)
-    config, setup, batches, programs = run.config, run.setup, run.batches, run.programs
+    logs.log_to_screen(distributed.process_index())
+    opening.check_name(workdir)
+    loggers.check(config.log)
+    opening.check_shared(workdir)
+    run_record.require_equal(run_record.process_values(config, workdir))
+    opening.check_same_config(config, workdir)
+    evaluation.check(config.eval)
+    examples = kind.of(config)
+    examples.check()  # before preparing the data, which could take hours
+    mesh = distributed.make_mesh()
+    splits = distributed.raise_together(
+        lambda: splits or source.load_splits(config.data, examples.data)
+    )
+    train_set = splits.train
+    check_labels(config, train_set.num_classes, train_set.labelled)
+    data_digest = distributed.raise_together(lambda: fingerprint(train_set))
+    record = run_record.RunRecord(None, data_digest, run_record.environment())
+    run_record.require_equal({"data": record.fingerprint})
+    distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
+    config = add_statistics(config, train_set)
+    batches = make_batches(config, train_set, mesh)
+    setup = build(config, len(train_set), mesh.size, crops=batches.crops)
+    probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
+    inputs = examples.inputs(config, train_set.shape)
+    programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)
     state, total = programs.init(config.seed), setup.total_steps
     # A profile splits calls of several steps, so all processes need the same --profile.
     run_record.require_equal({"--profile": str(profile)})
     if profile:
         profiling.check(profile, workdir, total)
-    if _is_finished(run, state):
-        _show_finished(run, evaluation)
+    # The last checkpoint may be damaged, and its steps are then repeated.
+    if total in checkpoint.steps(workdir) and checkpoint.restore(workdir, state).step == total:
+        if distributed.is_first_process():
+            console.show(f"{workdir} is finished ({total} steps).")
+        if not evaluation.show(workdir, total, config.eval.protocols):
+            with opening.open_workdir(config, workdir):
+                evaluation.finish(workdir, splits)
         return
-    description, probe = evaluation.online(config, run.splits, setup, run.inputs, programs.encode)
+    description, probe = evaluation.online(config, splits, setup, inputs, programs.encode)
 
     # A resumed run does not need the weights that it started from.
     if config.init and not checkpoint.steps(workdir):
-        params, carried, report = evaluation.start(config, state.params, state.carried, run.inputs)
+        params, carried, report = evaluation.start(config, state.params, state.carried, inputs)
         state = state.replace(params=params, carried=carried)
         run_record.require_equal({"init": report["sha256"]})
-        run = run._replace(record=run.record._replace(init=report))
+        record = record._replace(init=report)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
     with opening.open_workdir(config, workdir) as check_lock, ExitStack() as stack:
         stack.callback(batches.close)
-        distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
+        distributed.on_first_process(lambda: run_record.write(config, workdir, record))
         components = custom.names(config.to_dict()).values()
         trust.remember([*components, *config.eval.protocols], config.data)
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
-        record = run.record._replace(**ids)
-        step, state = _resume(run, state)
+        record, step, damaged = record._replace(**ids), 0, ()
+        if checkpoint.steps(workdir):
+            step, state, facts, damaged = checkpoint.restore(workdir, state)
+            batches.set_state(facts.data)
+            run_record.warn_of_changes(step, facts.environment, record.environment)
+        distributed.on_first_process(lambda: checkpoint.set_aside(workdir, damaged))
         skipped, writer = int(state.skipped[0]), None
         if distributed.is_first_process():
             writer = MetricsWriter(workdir, step, config.log, config.to_dict())
@@ -148,17 +166,25 @@ def train(
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(profiling.Profiler(profile, workdir))
-        _log_start(run, state, description)
+        log.info("%s: %s", f"resumes at step {step}" if step else "begins", workdir)
+        log.info("data       %s", train_set.describe())
+        log.info("input      %s", batches.plan.why)
+        log.info("compiled   programs are %s", compile_cache.describe())
+        log.info("evaluation %s", description)
+        if record.init and not step:
+            log.info("init       %s", summary.describe_init(record.init))
+        for line in summary.lines(config, setup, state, batches.shapes, mesh):
+            log.info(line)
         times = Goodput(workdir, began, resumes=step > 0)
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
-        eval_every, save_every = setup.eval_every, setup.save_every
-        periods = setup.log_every, eval_every, save_every
+        check_finite = partial(_check_finite, setup, batches, mesh, workdir)
+        periods = config.log_every, setup.eval_every, setup.save_every
         call_steps, calls = 1, 0
         # pairs (array, n) with n losses of a call since the last report
         losses: list[tuple[Array, int]] = []
         unreported = None
-        with reporter.progress_bar(step, total, setup.units):
+        with reporter.progress_bar(step, total, kind.of(config).units):
             while step < total:
                 profiler.begin(step, state)
                 start = time.perf_counter()
@@ -174,12 +200,14 @@ def train(
                 losses.append((new, n))
                 if unreported:
                     check_lock()
-                    _check_finite(reporter.report(*unreported), run, state)
+                    check_finite(reporter.report(*unreported), state)
                     unreported = None
-                evaluating = step % eval_every == 0 or step == total
-                saving = evaluating or step % save_every == 0
-                logging = saving or step % setup.log_every == 0
-                stopping = _agree_to_stop(stop, logging)
+                evaluating = step % setup.eval_every == 0 or step == total
+                saving = evaluating or step % setup.save_every == 0
+                logging = saving or step % config.log_every == 0
+                stopping = bool(stop)  # read only once, because a signal may arrive at any moment
+                if distributed.process_count() > 1:  # They agree on stopping when they log.
+                    stopping = logging and distributed.any_process(stopping)
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
                     unreported, losses = (step, metrics, losses), []
@@ -197,7 +225,7 @@ def train(
                         evaluate = partial(times.call, "evaluation", probe, state)
                     values = reporter.report(*unreported, evaluate)
                     unreported = None
-                    _check_finite(values, run, state)
+                    check_finite(values, state)
                     if writer:
                         writer.sync()
                     check_lock()
@@ -210,91 +238,21 @@ def train(
                     break
         times.call("checkpoints", checkpoints.wait_until_finished)
         log.info("wall time  %s", times.write(ended=True))
-        _exit_if_stopped(step, total, stop)
+        if step == total:
+            log.info("finished %d steps", total)
+        if step < total or distributed.any_process(bool(stop)):
+            then = "resumes there" if step < total else "evaluates"
+            log.info("stopped at step %d of %d; the same command %s", step, total, then)
+            # If this process has no signal, another process of the run has received one.
+            sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
         stack.close()
 
         # ---- Evaluation of the trained encoder.
         if config.eval.protocols:
             check_lock()
             times.lap("checkpoints")
-            times.call("evaluation", evaluation.finish, workdir, run.splits)
+            times.call("evaluation", evaluation.finish, workdir, splits)
             log.info("wall time  %s", times.write(ended=True))
-
-
-def _set_up(
-    config: ConfigDict, workdir: Path, evaluation: Evaluation, splits: Splits | None
-) -> _Run:
-    """Check the config and build everything that a run needs, without writing files."""
-    logs.log_to_screen(distributed.process_index())
-    opening.check_name(workdir)
-    loggers.check(config.log)
-    opening.check_shared(workdir)
-    run_record.require_equal(run_record.process_values(config, workdir))
-    opening.check_same_config(config, workdir)
-    evaluation.check(config.eval)
-    examples = kind.of(config)
-    examples.check()  # before preparing the data, which could take hours
-    mesh = distributed.make_mesh()
-    splits = distributed.raise_together(
-        lambda: splits or source.load_splits(config.data, examples.data)
-    )
-    train_set = splits.train
-    check_labels(config, train_set.num_classes, train_set.labelled)
-    data = distributed.raise_together(lambda: fingerprint(train_set))
-    record = run_record.RunRecord(None, data, run_record.environment())
-    run_record.require_equal({"data": record.fingerprint})
-    distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
-    config = add_statistics(config, train_set)
-    batches = make_batches(config, train_set, mesh)
-    setup = build(config, len(train_set), mesh.size, crops=batches.crops)
-    probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
-    inputs = examples.inputs(config, train_set.shape)
-    programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)
-    return _Run(config, workdir, mesh, splits, batches, setup, inputs, programs, record)
-
-
-def _is_finished(run: _Run, template: TrainState) -> bool:
-    """Return True if the checkpoint of the last step exists and is not damaged."""
-    total = run.setup.total_steps
-    if total not in checkpoint.steps(run.workdir):
-        return False
-    return checkpoint.restore(run.workdir, template).step == total
-
-
-def _show_finished(run: _Run, evaluation: Evaluation) -> None:
-    """Show the results of a finished run, or evaluate the run if there are no results yet."""
-    step = run.setup.total_steps
-    if distributed.is_first_process():
-        console.show(f"{run.workdir} is finished ({step} steps).")
-    if not evaluation.show(run.workdir, step, run.config.eval.protocols):
-        with opening.open_workdir(run.config, run.workdir):
-            evaluation.finish(run.workdir, run.splits)
-
-
-def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
-    """Restore the last readable checkpoint, or return step 0 and ``state`` if there is none."""
-    if not checkpoint.steps(run.workdir):
-        distributed.on_first_process(lambda: checkpoint.set_aside(run.workdir))
-        return 0, state
-    restored = checkpoint.restore(run.workdir, state)
-    distributed.on_first_process(lambda: checkpoint.set_aside(run.workdir, restored.damaged))
-    run.batches.set_state(restored.facts.data)
-    run_record.warn_of_changes(restored.step, restored.facts.environment, run.record.environment)
-    return restored.step, restored.state
-
-
-def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
-    """Log the settings of a run when it starts or resumes."""
-    step = int(state.step)
-    log.info("%s: %s", f"resumes at step {step}" if step else "begins", run.workdir)
-    log.info("data       %s", run.splits.train.describe())
-    log.info("input      %s", run.batches.plan.why)
-    log.info("compiled   programs are %s", compile_cache.describe())
-    log.info("evaluation %s", evaluation)
-    if run.record.init and not step:
-        log.info("init       %s", summary.describe_init(run.record.init))
-    for line in summary.lines(run.config, run.setup, state, run.batches.shapes, run.mesh):
-        log.info(line)
 
 
 def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
@@ -309,40 +267,23 @@ def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
     return max(1, min(most, int(n * CALL_SECONDS / (time.perf_counter() - start))))
 
 
-def _agree_to_stop(stop: Sequence[int], logging: bool) -> bool:
-    """Return True to stop after this step. Several processes agree on stopping when they log."""
-    stopping = bool(stop)  # The list is read only once, because a signal may arrive at any moment.
-    if distributed.process_count() > 1:
-        return logging and distributed.any_process(stopping)
-    return stopping
-
-
-def _exit_if_stopped(step: int, total: int, stop: Sequence[int]) -> None:
-    """Log the end of the steps, and raise SystemExit if a signal has asked to stop."""
-    if step == total:
-        log.info("finished %d steps", total)
-    if step < total or distributed.any_process(bool(stop)):
-        then = "resumes there" if step < total else "evaluates"
-        log.info("stopped at step %d of %d; the same command %s", step, total, then)
-        # If this process has no signal, another process of the run has received one.
-        sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
-
-
-def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> None:
+def _check_finite(
+    setup: Setup, batches: Batches, mesh: Mesh, workdir: Path, values: Values, state: TrainState
+) -> None:
     """Raise UserError after too many skipped steps in a row, and write the diagnosis.
 
     The first skipped step is repeated to measure its parameters, embeddings and gradient.
     """
-    if values["skipped_in_a_row"] < run.setup.max_skipped:
+    if values["skipped_in_a_row"] < setup.max_skipped:
         return
     in_a_row = int(state.skipped[1])
     first = int(state.step) - in_a_row
-    run.batches.set_state({**run.batches.get_state(), POSITION: first})
+    batches.set_state({**batches.get_state(), POSITION: first})
     state = state.replace(step=state.step - state.skipped[1])
-    diagnose = make_diagnosis(run.setup.method, run.setup.augment, run.mesh)
-    measures = jax.device_get(diagnose(without_probe(state), run.batches.next()))
-    path = run.workdir / nonfinite.FILE_NAME
-    document, message = nonfinite.describe(first + 1, in_a_row, run.batches.indices, measures, path)
+    diagnose = make_diagnosis(setup.method, setup.augment, mesh)
+    measures = jax.device_get(diagnose(without_probe(state), batches.next()))
+    path = workdir / nonfinite.FILE_NAME
+    document, message = nonfinite.describe(first + 1, in_a_row, batches.indices, measures, path)
     distributed.on_first_process(lambda: file_io.write_json(path, document))
     raise UserError(message)
 

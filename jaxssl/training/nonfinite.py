@@ -35,7 +35,10 @@ def describe(
     }
     causes = list(counts) or ["the parameters after the step"]
     norms = {
-        quantity: {name: _finite_or_none(norm) for name, (norm, _) in measures[quantity].items()}
+        quantity: {
+            name: float(norm) if math.isfinite(norm) else None
+            for name, (norm, _) in measures[quantity].items()
+        }
         for quantity in ORDER
     }
     document = {
@@ -51,7 +54,3 @@ def describe(
         f"were {causes[0]!r}{more}; norms and examples are in {path}; try a lower optim.lr, "
         "optim.clip_norm, or precision=float32, in another --workdir"
     )
-
-
-def _finite_or_none(value: np.ndarray) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -15,7 +15,7 @@ from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Carried, Method, init_variables
 from jaxssl.models.encoder import Images
-from jaxssl.training import online_probe
+from jaxssl.training import online_metrics
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.state import Step, Steps, TrainState, make_train_step, make_train_steps
 
@@ -84,7 +84,7 @@ def make_programs(
         _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
     init, shared_steps, encode, loops = _cache[key]
 
-    capacity = min(setup.log_every, MOST_STEPS) if loops else 1
+    capacity = min(config.log_every, MOST_STEPS) if loops else 1
     rows = distributed.local_rows(setup.batch_size, mesh) % (setup.batch_size // mesh.size)
     every_row = np.tile(rows.astype(np.int32), (capacity, 1))
     every_row = distributed.shard_rows(every_row, mesh, axis=1)
@@ -100,30 +100,23 @@ def make_programs(
     if not probed_classes:
         return programs
     components = setup.method, setup.augment, batches.example, probed_classes
-    probe = online_probe.make_online_probe(*components, setup.batch_size, mesh, resident=resident)
-    return _add_probe(programs, probe)
+    probe = online_metrics.make_online_probe(*components, setup.batch_size, mesh, resident=resident)
 
-
-def _add_probe(programs: Programs, probe: online_probe.OnlineProbe) -> Programs:
-    """Let a run's programs train a probe after each step. A call then takes only one step."""
-
-    def steps(
-        state: online_probe.ProbedState, data: Batch, indices: Array, n: int
-    ) -> tuple[online_probe.ProbedState, dict[str, Array], Array, Array]:
-        new, metrics, embeddings, losses = programs.steps(
-            online_probe.without_probe(state), data, indices, n
-        )
+    def probed_steps(state: online_metrics.ProbedState, data: Batch, indices: Array, n: int) -> Any:
+        plain = online_metrics.without_probe(state)
+        new, metrics, embeddings, losses = programs.steps(plain, data, indices, n)
         trained = probe.update(state.probe, new, data, indices)
         if jax.default_backend() == "cpu":
             # The devices of a CPU share their threads. Two programs at once could wait for each
             # other without end.
             jax.block_until_ready(trained)
-        return online_probe.with_probe(new, trained), metrics, embeddings, losses
+        return online_metrics.with_probe(new, trained), metrics, embeddings, losses
 
-    def init(seed: int) -> online_probe.ProbedState:
+    def probed_init(seed: int) -> TrainState:
         return probe.init(programs.init(seed))
 
-    return programs._replace(init=init, steps=steps, most_steps=1)
+    # The probe takes one step after each call, so a call takes only one training step.
+    return programs._replace(init=probed_init, steps=probed_steps, most_steps=1)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
@@ -146,13 +139,9 @@ def _make_shared(
 
     def make_step(numbers: dict[str, Array]) -> Step:
         traced = build(config, num_examples, mesh.size, crops=crops, numbers=numbers)
+        components = traced.method, traced.optimiser, traced.augment
         return make_train_step(
-            traced.method,
-            traced.optimiser,
-            traced.augment,
-            mesh,
-            max_skipped=setup.max_skipped,
-            sharding=setup.sharding,
+            *components, mesh, max_skipped=setup.max_skipped, sharding=setup.sharding
         )
 
     # Runs share init and encode too, because neither depends on the numbers of `shared_numbers`.

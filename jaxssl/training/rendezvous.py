@@ -25,8 +25,7 @@ ENDED = f"process {{}} of this run has ended before all had joined; {AGAIN}"
 
 def is_only_task_of_slurm() -> bool:
     """Return whether Slurm has started this process without others, in its job or its step."""
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("SLURM_NTASKS"))
-    return tasks == "1"
+    return os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("SLURM_NTASKS")) == "1"
 
 
 def listen_on(address: str, port: int) -> socket.socket:
@@ -77,10 +76,7 @@ def _await_others(server: socket.socket, processes: int) -> None:
 
 
 def _collect(
-    server: socket.socket,
-    processes: int,
-    joined: list[tuple[int, socket.socket]],
-    stack: ExitStack,
+    server: socket.socket, processes: int, joined: list[tuple[int, socket.socket]], stack: ExitStack
 ) -> None:
     """Accept the connections of the other processes, and add them to ``joined``, left open."""
     end = time.monotonic() + JOIN
@@ -103,8 +99,7 @@ def _collect(
         connection = stack.enter_context(server.accept()[0])
         try:
             connection.settimeout(INTRODUCTION)
-            words = connection.recv(64).removeprefix(GREETING).split()
-            process, expected = map(int, words)
+            process, expected = map(int, connection.recv(64).removeprefix(GREETING).split())
         except (OSError, ValueError):  # Another program has connected.
             connection.close()
             continue

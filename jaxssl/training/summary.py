@@ -31,30 +31,33 @@ def lines(
     views = jax.eval_shape(setup.augment, key, batch["input"], batch["index"])
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), views["views"])
     features = jax.eval_shape(setup.method.features, state.params, state.carried, first)
-    counts = {name: _count(tree) for name, tree in state.params.items()}
+    leaves = {name: jax.tree.leaves(tree) for name, tree in state.params.items()}
+    counts = {name: sum(leaf.size for leaf in arrays) for name, arrays in leaves.items()}
     by_network = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device, size = mesh.devices.flat[0].device_kind, config.batch_size
-    chunks, unit = config.accumulate_steps, setup.units
+    chunks, unit = config.accumulate_steps, kind.of(config).units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
-    captions = ()
-    if config.text.name != "none":
-        captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
-    view_groups = ()
-    image_shape = jax.tree.leaves(views["views"])[0].shape
-    if left_out := _left_out(config, image_shape[-1]):
-        view_groups = (f"left out   {left_out} of the views: the images are not RGB",)
+    # The augmentations that are left out for images that do not have RGB channels.
+    channels = jax.tree.leaves(views["views"])[0].shape[-1]
+    groups = [{**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS]
+    left_out = [name for group in groups for name in kind.of(config).left_out(group, channels)]
+    more = [f"views      {_settings(config.augment)}; {shapes}"]
+    if left_out:
+        names = ", ".join(dict.fromkeys(left_out))
+        more.append(f"left out   {names} of the views: the images are not RGB")
     if "mean" in config.data:
-        view_groups += (f"scale      mean {config.data.mean}, std {config.data.std} by channel",)
+        more.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
     if config.second_view:
-        view_groups += (f"second view {_values(config.second_view)}",)
+        more.append(f"second view {_values(config.second_view)}")
     if config.crops.number:
-        view_groups += (f"small crops {_values(config.crops)}",)
+        more.append(f"small crops {_values(config.crops)}")
+    net = f"{_settings(config.net)}; features {features.shape[1]}, {config.precision}"
+    more.append(f"network    {net}")
+    if config.text.name != "none":
+        more.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
     return [
-        f"views      {_settings(config.augment)}; {shapes}",
-        *view_groups,
-        f"network    {_settings(config.net)}; features {features.shape[1]}, {config.precision}",
-        *captions,
+        *more,
         f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
         f"parameters {sum(counts.values()):,} ({by_network})",
         f"method     {_settings(config.method)}",
@@ -70,13 +73,6 @@ def lines(
         f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
         f"{', '.join(config.eval.protocols) or 'none'}",
     ]
-
-
-def _left_out(config: ConfigDict, channels: int) -> str:
-    """Return the augmentations that are left out for images that do not have RGB channels."""
-    groups = ({**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS)
-    names = (name for group in groups for name in kind.of(config).left_out(group, channels))
-    return ", ".join(dict.fromkeys(names))
 
 
 def describe_init(report: Settings) -> str:
@@ -108,7 +104,3 @@ def _shapes(views: Any) -> str:
     if not isinstance(views, Mapping):
         return str(list(views.shape))
     return ", ".join(f"{name} {list(x.shape)}" for name, x in views.items())
-
-
-def _count(tree: object) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))

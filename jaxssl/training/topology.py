@@ -3,7 +3,6 @@
 import math
 import os
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 
 import jax
@@ -55,7 +54,13 @@ def describe(name: str) -> Mesh:
     jax.config.update("jax_platforms", "cpu")
     try:
         if kind == "cpu":
-            devices = _cpu_devices(math.prod(sides))
+            number = math.prod(sides)
+            with suppress(RuntimeError):  # JAX raises an error if it has already started.
+                jax.config.update("jax_num_cpu_devices", number)
+            devices = jax.devices("cpu")[:number]
+            if len(devices) < number:
+                reason = f"JAX has started with {len(devices)} CPU devices; start Python again"
+                raise ValueError(reason)
         elif kind in TPUS:
             sides = torus(sides[0] // cores, TPUS[kind][0]) if joint == "-" else sides
             for variable, value in DESCRIBED.items():
@@ -83,15 +88,6 @@ def describe(name: str) -> Mesh:
 def memory(name: str) -> int:
     """Return the memory in bytes of a pod's GPU, or 0 for TPUs, whose memory XLA knows."""
     return 10**9 * GPUS.get(re.split("[-:]", name)[0], 0)
-
-
-def _cpu_devices(number: int) -> Sequence[object]:
-    with suppress(RuntimeError):  # JAX raises an error if it has already started.
-        jax.config.update("jax_num_cpu_devices", number)
-    devices = jax.devices("cpu")
-    if len(devices) < number:
-        raise ValueError(f"JAX has started with {len(devices)} CPU devices; start Python again")
-    return devices[:number]
 
 
 def torus(chips: int, dimensions: int) -> list[int]:

@@ -193,12 +193,14 @@ def test_second_run_in_a_workdir_is_refused_until_the_first_has_ended(workdir, q
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("owner", "wait"), [({}, 1.0), ({"pid": 2**22 + 1, "host": None}, 0.0)])
+@pytest.mark.parametrize(
+    ("owner", "wait"), [({}, 1.0), ({"pid": 2**22 + 1, "hostname": None}, 0.0)]
+)
 def test_lease_of_a_dead_run_on_a_bucket_is_taken_over(
     workdir, quick_lease, monkeypatch, owner, wait
 ):
     """It has expired if its host is another one. A dead process of this host is known at once."""
-    owner = {**owner, "host": bucket_files._host()} if owner else {}
+    owner = {**owner, "hostname": bucket_files._host()} if owner else {}
     write_owner(workdir, 7, **owner)
     start, sleep, pauses = time.monotonic(), time.sleep, []
     monkeypatch.setattr(time, "sleep", lambda pause: pauses.append(pause) or sleep(pause))

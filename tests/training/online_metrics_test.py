@@ -24,8 +24,8 @@ from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.training import build, config, held_out
-from jaxssl.training.online_probe import has_online_probe, make_online_probe, predict
+from jaxssl.training import build, config, online_metrics
+from jaxssl.training.online_metrics import has_online_probe, make_online_probe, predict
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import TrainState, make_init
 from jaxssl.training.workdir import checkpoint
@@ -61,7 +61,7 @@ def test_held_out_loss_is_the_training_loss_of_a_batch_on_any_number_of_devices(
     for devices in (jax.devices()[:1], jax.devices()):
         mesh = distributed.make_mesh(devices)
         state = make_init(method, optax.sgd(0.1), augment, BATCH, B, mesh)(0)
-        batch_loss = held_out.make_batch_loss(method, augment, mesh)
+        batch_loss = online_metrics.make_batch_loss(method, augment, mesh)
         values.append(float(batch_loss(state, distributed.shard(BATCH, mesh))))
     assert values[1] == pytest.approx(values[0], rel=1e-5)
 
@@ -97,14 +97,14 @@ def test_held_out_loss_is_omitted_with_a_stated_reason(per_example, labelled, le
 
     test = Test([0] * length)
     test.labelled = labelled
-    line, function = held_out.make_held_out_loss(settings, method, test, None)
+    line, function = online_metrics.make_held_out_loss(settings, method, test, None)
     assert line == f"no held-out loss: {reason}" and function is None
 
 
 def test_held_out_loss_reads_schedules_at_the_step_of_the_state():
     loss = lambda *_, step, key, axis_name: (step.astype(jnp.float32), None)  # noqa: E731
     mesh = distributed.make_mesh(jax.devices()[:1])
-    batch_loss = held_out.make_batch_loss(SimpleNamespace(loss=loss), augment, mesh)
+    batch_loss = online_metrics.make_batch_loss(SimpleNamespace(loss=loss), augment, mesh)
     assert batch_loss(state_of(step=7), BATCH) == 7
 
 
@@ -125,7 +125,7 @@ def test_held_out_loss_of_decl_preset_clip_equals_that_of_clip(data_dir):
         setup = build.build(settings, len(test))
         with closing(build.make_batches(settings, test, mesh)) as stream:
             state = build.make_init(setup, stream.next(), len(test), mesh)(0)
-        line, held_out_loss = held_out.make_held_out_loss(settings, setup.method, test, mesh)
+        line, held_out_loss = online_metrics.make_held_out_loss(settings, setup.method, test, mesh)
         losses_at_start.append(held_out_loss(state))
         assert ("CLIP's" in line) == (values["name"] == "decl")
     assert losses_at_start[0] == losses_at_start[1] > 1
@@ -136,10 +136,10 @@ def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
     settings.data.dir = str(data_dir)
     test = source.load(settings.data, "test")
     values = iter([1.0, 4.0])
-    monkeypatch.setattr(held_out, "make_batch_loss", lambda *_: lambda *_: next(values))
+    monkeypatch.setattr(online_metrics, "make_batch_loss", lambda *_: lambda *_: next(values))
     method = SimpleNamespace(per_example=())
     mesh = distributed.make_mesh(jax.devices()[:1])
-    line, held_out_loss = held_out.make_held_out_loss(settings, method, test, mesh)
+    line, held_out_loss = online_metrics.make_held_out_loss(settings, method, test, mesh)
     assert held_out_loss(None) == 2.5
     assert line == "held-out loss of 2 batches of test, without the last 100 of 500"
 

@@ -4,7 +4,6 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,7 +11,7 @@ from jaxssl import components
 from jaxssl.buckets import fetch, is_bucket
 from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
-from jaxssl.errors import UserError, one_line, suggest
+from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
 from jaxssl.training.config import custom, values
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, check_arguments, complete_group
@@ -54,11 +53,8 @@ def load(
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
     named = {key.removeprefix("data.") for key, _ in overrides}
     trusted.require_data({k: v for k, v in config.data.items() if k not in named}, file, trust)
-    with config.unlocked():
-        # Remove the statistics of the old run's images. The new run measures its own.
-        for name in ("mean", "std"):
-            if name in config.data:
-                del config.data[name]
+    for key in {"mean", "std"} & set(config.data):  # The new run measures those of its own images.
+        del config.data[key]
     return complete(config, overrides)
 
 
@@ -100,13 +96,17 @@ def read_config(workdir: Path) -> ConfigDict:
     """
     path = workdir / "config.json"
     try:
-        return _from_json(file_io.read_json(path))
+        config = ConfigDict(file_io.read_json(path))
+        for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
+            if not isinstance(config.get(group), ConfigDict):
+                raise ValueError(f"the config lacks the group {group!r}")
+        return config
     except OSError as error:
         raise UserError(
             f"{workdir} holds no run (cannot read {path}: {error.strerror}); train first: "
             f"jaxssl train --workdir {workdir}"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise UserError(
             f"{path} is not the config of a run ({one_line(error)}); choose another --workdir"
         ) from error
@@ -185,22 +185,6 @@ def _comparable(config: Mapping[str, object]) -> dict[str, object]:
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
     return json.loads(json.dumps(config))
-
-
-def _from_json(document: Any) -> ConfigDict:
-    """Return the config of a run that was read from a JSON document.
-
-    Raises:
-        ValueError: if the document is not a mapping with the groups of a config.
-    """
-    try:
-        config = ConfigDict(document)
-    except (TypeError, AttributeError, KeyError) as error:  # for example, for a list
-        raise ValueError(one_line(error)) from error
-    for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
-        if not isinstance(config.get(group), ConfigDict):
-            raise ValueError(f"the config lacks the group {group!r}")
-    return config
 
 
 def _unlocked(config: ConfigDict, source: str) -> ConfigDict:

@@ -19,11 +19,10 @@ from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
 from jaxssl.models import adapters
-from jaxssl.training.config.values import is_schedule
+from jaxssl.training.config.values import NETWORKS, is_schedule
 from jaxssl.training.output.logs import log
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-NETWORKS = ("net", "text", "head", "predictor")
 GIVEN = ("rngs", "parent", "name")  # arguments of network classes that are not hyper-parameters
 
 
@@ -242,10 +241,7 @@ def _with_signature(
     function: Callable[..., object], signature: inspect.Signature
 ) -> Callable[..., object]:
     """Return a function that calls another one, and shows a signature to the config loader."""
-
-    def call(*args: object, **kwargs: object) -> object:
-        return function(*args, **kwargs)
-
-    call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    call: Any = functools.partial(function)
+    call.__signature__ = signature
     call.__name__ = getattr(function, "__name__", type(function).__name__)
     return call

@@ -9,11 +9,11 @@ from jaxssl import components
 from jaxssl.augment.views import Augment, measured_scale
 from jaxssl.data import kind
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective
 from jaxssl.methods.base import Method
 from jaxssl.models.adapters import NnxNetwork
-from jaxssl.models.encoder import PRECISIONS, Encoder
+from jaxssl.models.encoder import Encoder
 from jaxssl.models.transfer import Transfer
 from jaxssl.training.config.groups import arguments, factory
 from jaxssl.training.config.schedules import from_spec
@@ -89,26 +89,20 @@ def make_transfer(settings: ConfigDict) -> Transfer:
 
 def make_networks(config: ConfigDict) -> Encoder:
     """Build backbone, projector, predictor and text network of a config."""
-    if config.precision not in PRECISIONS:
-        raise UserError(
-            f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
-        )
+
+    def make(group: str) -> Any:
+        return factory(group, config[group].name)(**arguments(config[group]))
+
     settings = {"precision": config.precision, "num_chunks": config.accumulate_steps}
     settings["norm_group"] = config.batch_norm_group
     text = None
     if config.text.name != "none":
-        text = Encoder(_make("text", config.text), _make("head", config.head), **settings)
-    net, head = _make("net", config.net), _make("head", config.head)
-    encoder = Encoder(net, head, _make("predictor", config.predictor), **settings, text=text)
-    if config.batch_norm_group and any(
-        isinstance(x, NnxNetwork) for x in encoder.modules().values()
-    ):
+        text = Encoder(make("text"), make("head"), **settings)
+    encoder = Encoder(make("net"), make("head"), make("predictor"), **settings, text=text)
+    is_nnx = [isinstance(module, NnxNetwork) for module in encoder.modules().values()]
+    if config.batch_norm_group and any(is_nnx):
         raise UserError("batch_norm_group: networks of NNX average over all devices; leave it at 0")
     return encoder
-
-
-def _make(group: str, config: ConfigDict) -> Any:
-    return factory(group, config.name)(**arguments(config))
 
 
 def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:

@@ -32,8 +32,11 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
             with config.unlocked():
                 config[group][leaf] = config.augment[leaf]
         node = _find_group(config, key)
+        kind = TYPES.get(key, type(node[leaf]))
+        if group in (*GROUPS, *VIEW_GROUPS) and key not in TYPES:
+            kind = argument_types(config, group).get(leaf, Any)
         with node.ignore_type():  # A preset may have set a value of another valid type.
-            node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
+            node[leaf] = _convert(key, text, kind)
 
 
 def full_key(config: ConfigDict, key: str) -> str:
@@ -70,16 +73,6 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
         if not dot:
             return node
         node, prefix = child, f"{prefix}{name}."
-
-
-def _type_of(config: ConfigDict, key: str, value: object) -> object:
-    """Return the type that a config key expects."""
-    group, _, leaf = key.partition(".")
-    if key in TYPES:
-        return TYPES[key]
-    if group in (*GROUPS, *VIEW_GROUPS):
-        return argument_types(config, group).get(leaf, Any)
-    return type(value)
 
 
 def _convert(key: str, given: object, kind: object) -> object:

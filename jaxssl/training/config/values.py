@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from jaxssl.components import Settings
 from jaxssl.configs import base
 from jaxssl.errors import UserError, suggest
+from jaxssl.models.encoder import PRECISIONS
 from jaxssl.models.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
@@ -44,7 +45,7 @@ LIMITS = {
     "<= 1": "optim.layer_decay",
     "<= 64": "views crops.number",
 }
-CHOICES = {"data.cache": ("auto", "device", "none")}
+CHOICES = {"data.cache": ("auto", "device", "none"), "precision": tuple(PRECISIONS)}
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # limit on every other integer of a network's config

@@ -6,8 +6,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,38 +53,27 @@ class Parts:
     close = sync
 
 
-class InUse(Exception):
-    """Raised for a lease that a living process owns."""
-
-    def __init__(self, owner: "Owner") -> None:
-        super().__init__(owner.name)
-        self.owner = owner
-
-
 class Owner(NamedTuple):
     """The owner of a lease: random token, process, host, and whether the lease was released."""
 
     token: str
     pid: int
-    host: str
+    hostname: str
     released: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the process and host that own the lease, in words."""
-        return f"process {self.pid} on {self.host.partition('?')[0]}"
 
     def is_dead(self) -> bool:
         """Return True if the owner has released the lease, or is a dead process of this host."""
-        if self.released or self.host != _host():
+        if self.released or self.hostname != _host():
             return self.released
         try:
             os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
         return False
+
+
+class InUse(Exception):
+    """Raised for a lease that a living process owns. Its argument is the `Owner`."""
 
 
 def _host() -> str:
@@ -183,14 +171,3 @@ class Lease:
 
     def _write(self, owner: Owner) -> None:
         self._object.write_bytes(json.dumps(owner).encode())
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until the `Lease` of a folder is free, and hold the lease during the with block."""
-    lease = Lease(path)
-    lease.acquire(wait=True)
-    try:
-        yield
-    finally:
-        lease.release()

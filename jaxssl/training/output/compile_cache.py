@@ -54,12 +54,7 @@ def enable() -> None:
 
 
 def _show_warning(
-    show: Callable[..., None],
-    folder: Path,
-    reasons: list[str],
-    message: object,
-    *args: object,
-    **kwargs: object,
+    show: Callable, folder: Path, reasons: list[str], message: object, *args: Any, **kwargs: Any
 ) -> None:
     """Show a warning, but only one of those about programs that JAX cannot read or write.
 

@@ -43,10 +43,8 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
         if (size := path.stat().st_size) > most:
             raise OSError(errno.EINVAL, f"its size of {size} bytes exceeds {most}", str(path))
         return path.open("rb")
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    file = os.fdopen(descriptor, "rb")
-    status = os.fstat(descriptor)
-    reason = ""
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+    status, reason = os.fstat(file.fileno()), ""
     if not stat.S_ISREG(status.st_mode):
         reason = "it is not a regular file"
     elif status.st_size > most:
@@ -95,12 +93,11 @@ def count_bytes(folder: Path) -> int:
     if isinstance(folder, buckets.BucketPath):
         return folder.count_bytes()
     total = 0
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            status = os.lstat(os.path.join(root, name))
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                raise ValueError(f"{name!r} is neither a file nor a folder")
-            total += status.st_size
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise ValueError(f"{path.name!r} is neither a file nor a folder")
+        total += status.st_size
     return total
 
 
@@ -151,11 +148,7 @@ def locked(path: Path) -> Iterator[None]:
         WriteError: if the lock cannot be written.
     """
     name = path.with_name(f"{path.name}.lock")
-    if buckets.is_bucket(path):
-        with bucket_files.locked(name):
-            yield
-        return
-    lock: BaseFileLock = FileLock(name)
+    lock: Any = bucket_files.Lease(name) if buckets.is_bucket(path) else FileLock(name)
     with explain_write_errors(path):
         try:
             _acquire(lock, path)
@@ -170,7 +163,10 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _acquire(lock: BaseFileLock, path: Path) -> None:
+def _acquire(lock: bucket_files.Lease | BaseFileLock, path: Path) -> None:
+    if isinstance(lock, bucket_files.Lease):
+        lock.acquire(wait=True)
+        return
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout:

@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -257,26 +257,29 @@ def _read(
     if step is not None and step not in existing:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {existing}")
 
-    def read_step(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
-        facts = _read_facts(workdir, step)
-        file_io.count_bytes(_folder(workdir, step))
-        state = buckets.call_while_up(workdir, lambda: read(checkpoints, step))
-        state = jax.block_until_ready(state)
-        digests.verify(state, facts.checksums)
-        if facts.step not in (None, step):
-            raise ValueError(f"the checkpoint was written at step {facts.step}")
-        return Restored(step, state, facts)
+    def latest() -> int | None:
+        # A run may write new checkpoints and remove old ones meanwhile. Several processes must try
+        # the same steps, so they try those that existed at the start.
+        candidates = existing if distributed.process_count() > 1 else steps(workdir)
+        candidates = candidates if step is None else [step]
+        return max((x for x in candidates if x not in errors), default=None)
 
-    errors: dict[int, UserError] = {}
+    errors: dict[int, UserError] = {}  # by step
     folder = (workdir / "checkpoints").absolute()
     options = ocp.CheckpointManagerOptions(create=False)  # because the run may still write
     with _stragglers_ignored(), ocp.CheckpointManager(folder, options=options) as checkpoints:
-        while (tried := _next_step(workdir, step, existing, errors)) is not None:
+        while (tried := latest()) is not None:
             try:
                 if distributed.process_count() > 1:
                     distributed.raise_together(partial(_check, workdir, tried))
                 with _explain_damage(workdir, tried):
-                    restored = read_step(checkpoints, tried)
+                    facts = _read_facts(workdir, tried)
+                    file_io.count_bytes(_folder(workdir, tried))
+                    state = buckets.call_while_up(workdir, partial(read, checkpoints, tried))
+                    state = jax.block_until_ready(state)
+                    digests.verify(state, facts.checksums)
+                    if facts.step not in (None, tried):
+                        raise ValueError(f"the checkpoint was written at step {facts.step}")
             except buckets.BucketError:
                 raise
             except UserError as error:
@@ -286,28 +289,13 @@ def _read(
             damaged = [step for step in errors if _folder(workdir, step).exists()]
             for step in damaged:
                 log.warning("%s; going back to step %d", errors[step], tried)
-            return restored._replace(damaged=tuple(damaged))
+            return Restored(tried, state, facts, tuple(damaged))
     if step is not None and not _folder(workdir, step).exists():
         errors[step] = UserError(f"checkpoint {step} of {workdir} was removed meanwhile")
     others = [other for other in steps(workdir) if other not in errors]
     advice = f"there are also {others}" if others else "no other is left: take another --workdir"
     newest_error = next(iter(errors.values()))
     raise UserError(f"{newest_error}; {advice}")
-
-
-def _next_step(
-    workdir: Path, step: int | None, existing: Sequence[int], tried: Container[int]
-) -> int | None:
-    """Return ``step``, or if None the latest checkpoint's step, without those in ``tried``.
-
-    A run may write new checkpoints and remove old ones while an evaluation looks for the latest.
-    Several processes try the steps that existed at the start, because they must try the same.
-    """
-    if step is not None:
-        candidates: Sequence[int] = [step]
-    else:
-        candidates = existing if distributed.process_count() > 1 else steps(workdir)
-    return max((candidate for candidate in candidates if candidate not in tried), default=None)
 
 
 def _check(workdir: Path, step: int) -> None:

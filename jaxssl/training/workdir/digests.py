@@ -5,7 +5,7 @@ rows of zeros to a multiple of the device count.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -16,14 +16,24 @@ from jaxssl import distributed
 BLOCK = 2**16  # bytes per chunk in the search, from the end, for the last non-zero byte
 
 
-def compute(tree: object) -> dict[str, str]:
-    """Return the SHA-256 of the bytes of every array, by the array's name.
+def _sha256(x: np.ndarray) -> str:
+    data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    end = len(data)
+    while end and not data[max(0, end - BLOCK) : end].any():
+        end = max(0, end - BLOCK)
+    last = np.flatnonzero(data[max(0, end - BLOCK) : end])
+    end = max(0, end - BLOCK) + int(last[-1]) + 1 if end else 0
+    return hashlib.sha256(data[:end].data).hexdigest()
+
+
+def compute(tree: object, digest: Callable[[np.ndarray], object] = _sha256) -> dict[str, object]:
+    """Return the SHA-256, or another digest, of the bytes of every array, by the array's name.
 
     Several processes must call this together.
     """
     leaves = distributed.copy_to_host(jax.tree.leaves(tree))
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-        return dict(zip(by_name(tree), pool.map(_sha256, leaves), strict=True))
+        return dict(zip(by_name(tree), pool.map(digest, leaves), strict=True))
 
 
 def verify(tree: object, expected: Mapping[str, str | int]) -> None:
@@ -38,12 +48,8 @@ def verify(tree: object, expected: Mapping[str, str | int]) -> None:
     if names != set(expected):
         name = min(names ^ set(expected))
         raise ValueError(f"the array {name!r} is missing or unexpected")
-    if any(isinstance(value, int) for value in expected.values()):
-        leaves = distributed.copy_to_host(jax.tree.leaves(tree))
-        digests: Mapping[str, object] = dict(zip(by_name(tree), map(_sum, leaves), strict=True))
-    else:
-        digests = compute(tree)
-    for name, digest in digests.items():
+    of_version_0_1 = any(isinstance(value, int) for value in expected.values())
+    for name, digest in compute(tree, _sum if of_version_0_1 else _sha256).items():
         if digest != expected[name]:
             raise ValueError(f"the array {name!r} does not match its checksum")
 
@@ -52,16 +58,6 @@ def by_name(tree: object) -> dict[str, np.ndarray]:
     """Return a tree's arrays by path, which is the same if a dict replaces a tuple or dataclass."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _sha256(x: np.ndarray) -> str:
-    data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-    end = len(data)
-    while end and not data[max(0, end - BLOCK) : end].any():
-        end = max(0, end - BLOCK)
-    last = np.flatnonzero(data[max(0, end - BLOCK) : end])
-    end = max(0, end - BLOCK) + int(last[-1]) + 1 if end else 0
-    return hashlib.sha256(data[:end].data).hexdigest()
 
 
 def _sum(x: np.ndarray) -> int:

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease, Timeout
@@ -16,6 +15,7 @@ from jaxssl.training.output import bucket_files
 from jaxssl.training.output.file_io import NO_FLOCK
 from jaxssl.training.output.logs import log
 
+Owner = bucket_files.Owner | OwnerRecord
 NAME = "lock"  # file that the operating system locks while a run holds the workdir
 OWNER = "lock.owner"  # file with the run's process and host, touched while the run is alive
 HEARTBEAT = 10.0  # seconds between two touches of the owner file
@@ -45,10 +45,21 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
             been changed then.
         OSError: if a lock file cannot be written.
     """
-    if buckets.is_bucket(workdir):
-        with _lock_in_bucket(workdir) as check:
+    hold = _lock_in_bucket if buckets.is_bucket(workdir) else _lock_on_disk
+    with hold(workdir) as check:
+        try:
             yield check
-        return
+        except Exception as error:
+            try:
+                check()
+            except UserError as lost:
+                raise lost from error
+            raise
+
+
+@contextmanager
+def _lock_on_disk(workdir: Path) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a workdir on disk inside a with block, see `lock`."""
     lease = SoftFileLease(workdir / OWNER, lease_duration=LEASE, heartbeat_interval=HEARTBEAT)
     if (workdir / NAME).is_symlink():
         raise UserError(f"{workdir / NAME} is a symbolic link; delete it")
@@ -56,27 +67,23 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
         try:
             stack.enter_context(FileLock(workdir / NAME, timeout=0, fallback_to_soft=False))
         except Timeout:
-            raise _in_use(workdir, _name(lease.owner)) from None
+            raise _in_use(workdir, lease.owner) from None
         except OSError as error:
             if error.errno not in NO_FLOCK:
                 raise
         _acquire(lease, workdir)
         stack.callback(lease.release)
-        with _checked(partial(_check_held, lease, lease.token, workdir)) as check:
-            yield check
+        token = lease.token
 
+        def check() -> None:
+            for pause in (0.2, 0.0):
+                owner = lease.owner
+                if owner and owner.token == token:
+                    return
+                time.sleep(pause)  # A run that tries to lock moves the owner file for a moment.
+            raise _lost(workdir, owner, OWNER)
 
-@contextmanager
-def _checked(check: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Yield ``check``. If the with block fails and ``check()`` does too, raise the latter error."""
-    try:
         yield check
-    except Exception as error:
-        try:
-            check()
-        except UserError as lost:
-            raise lost from error
-        raise
 
 
 @contextmanager
@@ -87,37 +94,26 @@ def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
     def check() -> None:
         owner = lease.owner()
         if owner != lease.me:
-            raise _lost(workdir, owner.name if owner else "", NAME)
+            raise _lost(workdir, owner, NAME)
 
     try:
         previous = lease.acquire()
     except bucket_files.InUse as error:
-        raise _in_use(workdir, error.owner.name) from None
+        raise _in_use(workdir, *error.args) from None
     if previous:
-        log.warning("took over the lock of %s, which has ended", previous.name)
+        log.warning("took over the lock of %s, which has ended", _name(previous))
     try:
-        with _checked(check):
-            yield check
+        yield check
     finally:
         if not isinstance(sys.exc_info()[1], buckets.BucketError):
             lease.release()
 
 
-def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
-    """Raise UserError unless the owner file of a workdir contains the token of this run."""
-    for pause in (0.2, 0.0):
-        owner = lease.owner
-        if owner and owner.token == token:
-            return
-        time.sleep(pause)  # A run that tries to lock moves the owner file aside for a moment.
-    raise _lost(workdir, _name(owner), OWNER)
-
-
-def _lost(workdir: Path, owner: str, name: str) -> UserError:
+def _lost(workdir: Path, owner: Owner | None, name: str) -> UserError:
     """Return the error for a lock that another run has, or whose file was deleted."""
     if owner:
         return UserError(
-            f"another run ({owner}) has taken over {workdir}, because this run gave no sign "
+            f"another run ({_name(owner)}) has taken over {workdir}, because this run gave no sign "
             f"of life for {LEASE:g} s; this run stops, and the other one goes on"
         )
     if workdir.is_dir():
@@ -150,7 +146,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
             start = _modified(path)
             lease.acquire(timeout=2 * LEASE, cancel_check=lambda: _modified(path) != start)
     except (Timeout, LeaseSettingsMismatch):
-        raise _in_use(workdir, _name(lease.owner)) from None
+        raise _in_use(workdir, lease.owner) from None
     if previous:
         log.warning("took over the lock of process %d, which has ended", previous.pid)
 
@@ -174,13 +170,13 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _in_use(workdir: Path, owner: str) -> UserError:
-    who = f" ({owner})" if owner else ""
+def _in_use(workdir: Path, owner: Owner | None) -> UserError:
+    who = f" ({_name(owner)})" if owner else ""
     return UserError(
         f"{workdir} is in use by another run{who}; wait for it, stop it or choose another --workdir"
     )
 
 
-def _name(owner: OwnerRecord | None) -> str:
-    # Drop the process namespace that filelock appends to the host's name in a container.
-    return f"process {owner.pid} on {owner.hostname.partition('?')[0]}" if owner else ""
+def _name(owner: Owner) -> str:
+    # Drop the process namespace that is appended to the host's name in a container.
+    return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"

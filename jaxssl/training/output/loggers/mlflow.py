@@ -5,50 +5,45 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from jaxssl.training.output.loggers import ServiceState
+from jaxssl.training.output.loggers import ServiceLogger, ServiceState
 
 PACKAGE = "mlflow"
 
 
-class MLflow:
-    """Logger that sends metrics to one run of MLflow."""
+class Run(NamedTuple):
+    """A run of MLflow with the methods that `ServiceLogger` calls."""
 
-    def __init__(self, workdir: Path, config: Mapping[str, object]) -> None:
-        from mlflow import MlflowClient  # pyright: ignore  # not installed with the tests
+    client: Any
+    id: str
 
-        self._client = MlflowClient()
-        self._state = ServiceState(workdir / "mlflow.json", "")
-        if self._state.id:
-            self._client.update_run(self._state.id, status="RUNNING")
-            return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxssl")
-        experiment = self._client.get_experiment_by_name(name)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        run = self._client.create_run(number, run_name=workdir.resolve().name)
-        self._state.id = run.info.run_id
-        self._state.save(0)
-        self._client.log_dict(self._state.id, dict(config), "config.json")
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of a step, unless the run sent them before it was interrupted."""
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Send the metrics of a step."""
         from mlflow.entities import Metric
 
-        if step > self._state.last_step:
-            now = int(1000 * time.time())
-            values = [Metric(name, value, now, step) for name, value in metrics.items()]
-            self._client.log_batch(self._state.id, values)
-            self._state.save(step)
+        now = int(1000 * time.time())
+        values = [Metric(name, value, now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.id, values)
 
-    def sync(self) -> None:
-        """Do nothing, because each step is sent at once."""
-
-    def close(self) -> None:
+    def finish(self) -> None:
         """End the MLflow run, as killed if an exception or a signal has stopped training."""
         status = "FINISHED" if sys.exc_info()[0] is None else "KILLED"
-        self._client.set_terminated(self._state.id, status)
+        self.client.set_terminated(self.id, status)
 
 
-def logger(workdir: Path, step: int, config: Mapping[str, object]) -> MLflow:
+def logger(workdir: Path, step: int, config: Mapping[str, object]) -> ServiceLogger:
     """Open a run, or continue the run of this workdir."""
-    return MLflow(workdir, config)
+    from mlflow import MlflowClient  # pyright: ignore  # not installed with the tests
+
+    client, state = MlflowClient(), ServiceState(workdir / "mlflow.json", "")
+    if state.id:
+        client.update_run(state.id, status="RUNNING")
+    else:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxssl")
+        experiment = client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else client.create_experiment(name)
+        state.id = client.create_run(number, run_name=workdir.resolve().name).info.run_id
+        state.save(0)
+        client.log_dict(state.id, dict(config), "config.json")
+    return ServiceLogger(Run(client, state.id), state)

@@ -56,9 +56,15 @@ class TensorBoard:
             self._folder.cleanup()
 
     def _open(self) -> None:
-        prefix = _prefix(self._path)
-        prefix = Path(self._folder.name, prefix.name) if self._folder else prefix
-        self._events = EventsWriter(str(prefix), f".{time.time_ns()}")
+        # TensorBoard reads event files in the order of their names, which contain the time. The
+        # name of a new file therefore sorts after earlier ones.
+        name = f"{self._path.name}.out.tfevents."
+        earlier = [file.name for file in self._path.parent.glob(f"{name}*")]
+        latest = max((file.removeprefix(name)[:10] for file in earlier), default="")
+        is_later = latest < str(int(time.time()))
+        prefix = self._path.name if is_later else f"{name}{latest}~{len(earlier):04d}"
+        folder = self._folder.name if self._folder else self._path.parent
+        self._events = EventsWriter(str(Path(folder, prefix)), f".{time.time_ns()}")
 
     def _close(self) -> None:
         with explain_write_errors(self._path):
@@ -66,19 +72,6 @@ class TensorBoard:
             for file in Path(self._folder.name).iterdir() if self._folder else ():
                 self._path.with_name(file.name).write_bytes(file.read_bytes())
                 file.unlink()
-
-
-def _prefix(path: Path) -> Path:
-    """Return the start of a new event file's name, so that the name sorts after earlier ones.
-
-    TensorBoard reads event files in the order of their names, which contain the time.
-    """
-    name = f"{path.name}.out.tfevents."
-    earlier = [file.name for file in path.parent.glob(f"{name}*")]
-    latest = max((file.removeprefix(name)[:10] for file in earlier), default="")
-    if latest < str(int(time.time())):
-        return path
-    return path.with_name(f"{name}{latest}~{len(earlier):04d}")
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, object]) -> TensorBoard:
