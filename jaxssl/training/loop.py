@@ -184,7 +184,7 @@ def train(
         # pairs (array, n) with n losses of a call since the last report
         losses: list[tuple[Array, int]] = []
         unreported = None
-        with reporter.progress_bar(step, total, kind.of(config).units):
+        with reporter.progress_bar(step, total, examples.units):
             while step < total:
                 profiler.begin(step, state)
                 start = time.perf_counter()

@@ -120,7 +120,14 @@ class MetricsReporter:
         if self._writer:
             shown = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
             self._writer.write(step, shown)
-            self._update_bar(step, shown)
+            self._figures |= shown
+            if self._bar:
+                [task] = self._bar.tasks
+                figures = f"loss {self._figures['loss']:.4g}"
+                figures += f"  {self._figures['images_per_second']:.0f} {task.fields['unit']}/s"
+                if "knn_top1" in self._figures:
+                    figures += f"  k-NN {self._figures['knn_top1']:.2f} %"
+                self._bar.update(task.id, completed=step, figures=figures)
             self._log(step, shown)
         return values
 
@@ -142,17 +149,6 @@ class MetricsReporter:
         with progress.Progress(*columns, console=console.screen) as self._bar:
             self._bar.add_task("", total=total, completed=step, figures="compiling", unit=unit)
             yield
-
-    def _update_bar(self, step: int, values: Mapping[str, float]) -> None:
-        self._figures |= values
-        if not self._bar:
-            return
-        [task] = self._bar.tasks
-        figures = f"loss {self._figures['loss']:.4g}"
-        figures += f"  {self._figures['images_per_second']:.0f} {task.fields['unit']}/s"
-        if "knn_top1" in self._figures:
-            figures += f"  k-NN {self._figures['knn_top1']:.2f} %"
-        self._bar.update(task.id, completed=step, figures=figures)
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the k-NN accuracy if measured, and a warning when the embeddings collapse."""

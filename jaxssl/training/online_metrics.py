@@ -61,8 +61,16 @@ def make_held_out_loss(
     if config.method.name == "two_tower" and config.loss.get("learn_scale"):
         config = ConfigDict({**config, "loss": {"name": "clip"}})
         method, name = make_method(config, Length(1, 1)), " (CLIP's)"
-    if reason := _find_obstacle(config, method, test):
-        return f"no held-out loss: {reason}", None
+    obstacle = ""
+    if any(jax.tree.leaves(method.per_example)):
+        obstacle = f"loss {config.loss.name!r} keeps a memory of each training example"
+    elif config.method.get("labels") and not test.labelled:
+        obstacle = f"the split {test.split!r} has examples without a label"
+    elif len(test) < config.batch_size:
+        number = f"{len(test)} examples, fewer than batch_size={config.batch_size}"
+        obstacle = f"the split {test.split!r} has {number}"
+    if obstacle:
+        return f"no held-out loss: {obstacle}", None
     stream = make_batches(config, test, mesh)
     augment = make_augment(config, stream.crops)
     stream.close()
@@ -106,20 +114,6 @@ def make_batch_loss(
         return mapped(key, state.step, state.params, state.carried, batch)
 
     return batch_loss
-
-
-def _find_obstacle(config: ConfigDict, method: Method, test: Source) -> str | None:
-    """Return why a run cannot compute a held-out loss, or None if it can."""
-    if any(jax.tree.leaves(method.per_example)):
-        return f"loss {config.loss.name!r} keeps a memory of each training example"
-    if config.method.get("labels") and not test.labelled:
-        return f"the split {test.split!r} has examples without a label"
-    if len(test) < config.batch_size:
-        return (
-            f"the split {test.split!r} has {len(test)} examples, fewer than "
-            f"batch_size={config.batch_size}"
-        )
-    return None
 
 
 class Probe(NamedTuple):

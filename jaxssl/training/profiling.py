@@ -75,9 +75,8 @@ class Profiler:
 
     def steps_until_border(self, step: int) -> int:
         """Return the number of steps after ``step`` that are all traced, or all not traced."""
-        return min(
-            (border - step for border in self._borders if border > step), default=sys.maxsize
-        )
+        later = [border - step for border in self._borders if border > step]
+        return min(later, default=sys.maxsize)
 
     def begin(self, step: int, state: object) -> None:
         """Start the trace before the first step of the range.

@@ -3,7 +3,7 @@
 import ast
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,13 +94,8 @@ def _convert(key: str, given: object, kind: object) -> object:
             "optim.weight_decay, do (the learning rate has the group schedule)"
         )
     require(key, value, kind)
-    if is_schedule(value):
-        return _make_schedule(key, value)
-    return float(value) if float in alternatives and type(value) is int else value
-
-
-def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
-    """Return a schedule as a config group, and raise UserError if it has an unknown key."""
+    if not is_schedule(value):
+        return float(value) if float in alternatives and type(value) is int else value
     valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
     unknown = [member for member in value if member not in valid]
     if unknown:

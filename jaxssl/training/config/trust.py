@@ -78,11 +78,8 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
             marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             marker.write_bytes(f"{digest}  ".encode() + os.fsencode(path) + b"\n")
         except OSError as error:
-            log.warning(
-                "cannot record that you train with %s (%s); evaluate this run with --trust",
-                path,
-                error.strerror,
-            )
+            text = "cannot record that you train with %s (%s); evaluate this run with --trust"
+            log.warning(text, path, error.strerror)
 
 
 def _files(names: Iterable[str]) -> list[tuple[Path, str]]:

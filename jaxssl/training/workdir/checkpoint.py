@@ -358,11 +358,9 @@ def _digest(text: str) -> str:
 def _read_numpy(folder: Path) -> object:
     """Read a checkpoint as NumPy arrays in this process alone, without waiting for others."""
     process = distributed.process_index()
-    options = ocp.options.MultiprocessingOptions()
-    if distributed.process_count() > 1:
-        options = ocp.options.MultiprocessingOptions(
-            primary_host=process, active_processes={process}
-        )
+    alone: Any = {"primary_host": process, "active_processes": {process}}
+    several = distributed.process_count() > 1
+    options = ocp.options.MultiprocessingOptions(**alone if several else {})
     orbax_log = logging.getLogger("absl")
     orbax_log.addFilter(_keep_message)
     try:

@@ -161,12 +161,11 @@ def warn_of_changes(
         now: the environment of this process.
     """
     if before and (changed := differences(now, before)):
-        log.warning(
+        text = (
             "since checkpoint %d was written, these have changed: %s; the results may differ from "
-            "the results of an uninterrupted run",
-            step,
-            "; ".join(changed),
+            "the results of an uninterrupted run"
         )
+        log.warning(text, step, "; ".join(changed))
 
 
 def require_equal(values: Mapping[str, object]) -> None:
