@@ -19,6 +19,7 @@ from jaxssl.training import online_metrics
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.state import Step, Steps, TrainState, make_train_step, make_train_steps
 
+Variables = tuple[Collection, Carried]
 MOST_STEPS = 100  # largest number of training steps in one call
 
 
@@ -37,7 +38,7 @@ class Programs(NamedTuple):
     init: Callable[[int], TrainState]
     next_batches: Callable[[int], tuple[Batch, Array]]
     steps: Steps
-    encode: Callable[[tuple[Collection, Carried], Images], Array]
+    encode: Callable[[Variables, Images], Array]
     most_steps: int
 
 
@@ -90,9 +91,7 @@ def make_programs(
     every_row = distributed.shard_rows(every_row, mesh, axis=1)
 
     def next_batches(n: int) -> tuple[Batch, Array]:
-        if batches.take is not None:
-            return batches.take(n, capacity)
-        return batches.next(), every_row
+        return batches.take(n, capacity) if batches.take else (batches.next(), every_row)
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     steps = partial(shared_steps, numbers=numbers)
@@ -168,12 +167,10 @@ def _has_convolution(setup: Setup, example: Batch) -> bool:
     return "stablehlo.convolution" in lowered.as_text()
 
 
-def make_encoder(
-    method: Method, inputs: Any
-) -> Callable[[tuple[Collection, Carried], Images], Array]:
+def make_encoder(method: Method, inputs: Any) -> Callable[[Variables, Images], Array]:
     """Return a run's jitted function from parameters, carried arrays and images to features."""
 
-    def encode(variables: tuple[Collection, Carried], images: Images) -> Array:
+    def encode(variables: Variables, images: Images) -> Array:
         return method.features(*variables, inputs.prepare(images))
 
     return jax.jit(encode)

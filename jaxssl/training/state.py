@@ -277,9 +277,8 @@ def make_train_steps(
         of ``losses`` [k] are the losses of all steps.
     """
     split = P(distributed.DATA_AXIS)
-    gather = distributed.spmd(
-        distributed.take_rows, mesh, (P() if resident else split, split), split
-    )
+    in_specs = P() if resident else split, split
+    gather = distributed.spmd(distributed.take_rows, mesh, in_specs, split)
 
     def steps(
         state: TrainState, data: Batch, indices: Array, n: int, *, numbers: object = None

@@ -147,7 +147,7 @@ def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
 @pytest.mark.fast
 def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
     make = lambda config, method, split, mesh: (f"loss of {split}", lambda state: 1.5)  # noqa: E731
-    monkeypatch.setattr(pretrain, "make_held_out_loss", make)
+    monkeypatch.setattr(online_metrics, "make_held_out_loss", make)
     monkeypatch.setattr(pretrain, "_accuracy", lambda *_: ("no k-NN", None))
     settings = config.load(DIGITS, [("eval.held_out_loss", "True")])
     splits = SimpleNamespace(train="train", bank="bank", test="test")
