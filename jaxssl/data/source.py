@@ -48,10 +48,8 @@ def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     if paths:
         copies = {key: str(buckets.fetch(buckets.as_path(data[key]))) for key in paths}
         data = ConfigDict({**data, **copies})
-    if components.is_custom(data["name"]):
-        return in_memory.make_opener(in_memory.call, data, examples)
-    if data["name"] == tar_shards.NAME:
-        return in_memory.make_opener(tar_shards.load, data, examples)
+    if components.is_custom(data["name"]) or data["name"] == tar_shards.NAME:
+        return in_memory.make_opener(data, examples)
     return partial(_open, prepare.prepare(data), data, examples)
 
 

@@ -5,9 +5,8 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -19,38 +18,19 @@ from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY, kind
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
-from jaxssl.data.opening import items
-from jaxssl.data.opening.items import LABEL_KEYS, PictureFile
+from jaxssl.data.opening import items, tar_shards
+from jaxssl.data.opening.items import PictureFile
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
+Images = Sequence[np.ndarray | PictureFile] | np.ndarray | items.Stream
 LABEL_TYPES = (int, float, str, np.generic, type(None))
 EXPECTED = (
     "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
     "object with __len__ and __getitem__ whose items are images, (image, label) or dicts"
 )
-
-
-class _Examples(NamedTuple):
-    """Examples of one split of a data set given as Python objects.
-
-    Attributes:
-        records: random access to {"image", "label"}.
-        labels: int32 [n], -1 without a label.
-        shape: [h, w, c] of the images, where h and w are None if they differ.
-        class_names: name of each label, () without labels.
-        digest: SHA-256 of images and labels.
-        streamed: whether the images are a `items.Stream`.
-    """
-
-    records: "_Records"
-    labels: np.ndarray
-    shape: kind.Shape
-    class_names: tuple[str, ...]
-    digest: str
-    streamed: bool = False
 
 
 def load_splits(
@@ -85,31 +65,22 @@ def load_splits(
         UserError: if the data are none of these.
     """
     train, test = _split(data)
-    read = partial(
-        _examples, on_error=on_error, channels=channels or user_files.CHANNELS, cache=cache
-    )
+    options = {"on_error": on_error, "channels": channels or user_files.CHANNELS, "cache": cache}
     if test is None:
-        both = read(train, "data")
-        order = np.random.default_rng(seed).permutation(len(both.labels))
+        both, digest = _read(train, "data", **options)
+        order = np.random.default_rng(seed).permutation(len(both))
         count = round(test_fraction * len(order))
-        test_indices, train_indices = np.sort(order[:count]), np.sort(order[count:])
-        if not both.class_names:
-            test_indices = train_indices = np.arange(len(order))
-        splits = _source(both, "train", train_indices), _source(both, "test", test_indices)
-        digest = both.digest
+        chosen = (order[count:], order[:count]) if both.class_names else (order, order)
+        splits = [both.take(indices) for indices in chosen]
     else:
-        examples = [
-            read(part, f"the {split} data") for part, split in ((train, "training"), (test, "test"))
-        ]
-        splits = [
-            _source(part, split, np.arange(len(part.labels)))
-            for part, split in zip(_join_classes(examples), ("train", "test"), strict=True)
-        ]
-        digest = hashlib.sha256("".join(part.digest for part in examples).encode()).hexdigest()
-    for source in splits:
+        train, train_digest = _read(train, "the training data", **options)
+        test, test_digest = _read(test, "the test data", **options)
+        splits = _join_classes([train, test])
+        digest = hashlib.sha256(f"{train_digest}{test_digest}".encode()).hexdigest()
+    train, test = replace(splits[0], split="train"), replace(splits[1], split="test")
+    for source in (train, test):
         if not len(source):
             raise UserError(f"data has no examples for the split {source.split!r}")
-    train, test = splits
     return Splits(train, _labelled_part(train), _labelled_part(test)), digest
 
 
@@ -143,13 +114,10 @@ def call(data: ConfigDict) -> object:
     return function(**arguments)
 
 
-def make_opener(
-    load: Callable[[ConfigDict], object], data: ConfigDict, examples: str
-) -> Callable[[str], Source]:
-    """Return a function from a split's name to the split, for data that `load_splits` takes.
+def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
+    """Return a function from a split's name to the split, for tar shards or a user's function.
 
     Args:
-        load: returns the data for the group `config.data`.
         data: the group `config.data`.
         examples: kind of data set that the run needs.
 
@@ -164,6 +132,7 @@ def make_opener(
         )
     if data["labels"]:
         raise UserError("data.labels is only for folders and captions; leave it empty")
+    load = call if components.is_custom(data["name"]) else tar_shards.load
     splits, _ = load_splits(load(data), **split_options(data))
     parts = {"train": splits.train, "test": splits.test}
     infos = {split: tfds.core.SplitInfo(split, [len(part)], 0) for split, part in parts.items()}
@@ -205,14 +174,14 @@ def load_images(
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in {3, channels} - {1})
     if isinstance(images, Image.Image) or is_one:
         images = [images]
-    examples = _examples(images, "images", on_error=on_error, channels=channels, cache="auto")
-    examples = examples._replace(class_names=())
-    if not len(examples.labels):
+    source, _ = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
+    if not len(source):
         raise UserError("images is empty; expected at least one image")
-    pictures = () if examples.streamed else examples.records.images
+    records = cast(_Records, source.parts[0][0].records)
+    pictures = [] if isinstance(records.images, items.Stream) else records.images
     names = [x.name for x in pictures if isinstance(x, PictureFile)]
-    source = _source(examples, "all", np.arange(len(examples.labels)))
-    return source, names if len(names) == len(source) else None
+    unlabelled = _source(records.images, records.labels, (), source.shape)
+    return unlabelled, names if len(names) == len(source) else None
 
 
 def _split(data: object) -> tuple[object, object]:
@@ -238,11 +207,11 @@ def _is_labelled(data: object) -> bool:
     return not pictures and all(isinstance(x, LABEL_TYPES) for x in values)
 
 
-def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> _Examples:
-    """Read the examples of one split in any of the forms of `load_splits`."""
+def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> tuple[Source, str]:
+    """Read a split in any of the forms of `load_splits`, and hash its images and labels."""
     data, labels = _images_and_labels(data, name)
-    # The class names of a data set do not apply to labels that the user passes separately.
-    names = tuple(_hugging_face_names(data)) if labels is None else ()
+    column = items.label_column(data) if labels is None else None
+    names = tuple(getattr(data.features[column], "names", None) or ()) if column else ()
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = probes = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
@@ -250,11 +219,19 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
         images = items.Stream(data, name, channels)
         probes = images.probe()
         shapes = [probe.shape for probe in probes]
-        labels = _stream_labels(data, name) if labels is None else labels
+        if column:
+            labels = data[column]
+        elif labels is None and items.read_item(data, 0, name)[1] is not None:
+            log.info(
+                "data       %s is read as it goes, without the labels of its items; pass (data, "
+                "labels) to use them",
+                name,
+            )
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        images, item_labels = items.read_items(data, name)
-        shapes, probes = _check_files(images, name, channels, on_error), images
-        labels = item_labels if labels is None else labels
+        pairs = [items.read_item(data, index, name) for index in range(len(data))]
+        images = probes = [image for image, _ in pairs]
+        shapes = _check_files(images, name, channels, on_error)
+        labels = [label for _, label in pairs] if labels is None else labels
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
     labels = [None] * len(images) if labels is None else labels
@@ -274,9 +251,7 @@ def _examples(data: Any, name: str, *, on_error: str, channels: int, cache: str)
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
     for image in probes:
         digest.update(image.tobytes())
-    records = _Records(images, labels)
-    streamed = isinstance(images, items.Stream)
-    return _Examples(records, labels, shape, names, digest.hexdigest(), streamed)
+    return _source(images, labels, names, shape), digest.hexdigest()
 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
@@ -288,18 +263,6 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(data, Mapping):
         return items.image_and_label(data, name)
     return data if _is_labelled(data) else (data, None)
-
-
-def _stream_labels(data: Any, name: str) -> object:
-    """Return the label column of a data set whose images are read on demand, None without one."""
-    labels = items.label_column(data)
-    if labels is None and items.read_item(data, 0, name)[1] is not None:
-        log.info(
-            "data       %s is read as it goes, without the labels of its items; pass (data, "
-            "labels) to use them",
-            name,
-        )
-    return labels
 
 
 def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
@@ -331,19 +294,17 @@ def _check_files(
     return shapes
 
 
-def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
+def _join_classes(sources: Sequence[Source]) -> list[Source]:
     """Give all splits the same class names: all names, sorted if the lists of the splits differ."""
-    names = max((part.class_names for part in examples), key=len)
-    if all(part.class_names == names[: len(part.class_names)] for part in examples):
-        return [part._replace(class_names=names) for part in examples]
-    names = tuple(sorted({name for part in examples for name in part.class_names}))
+    names = max((source.class_names for source in sources), key=len)
+    if any(source.class_names != names[: len(source.class_names)] for source in sources):
+        names = tuple(sorted({name for source in sources for name in source.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
-    for part in examples:
+    for source in sources:
+        records = cast(_Records, source.parts[0][0].records)
         # The label -1 of unlabelled examples selects the last entry, so that it stays -1.
-        table = np.array([*map(position.get, part.class_names), UNLABELLED], np.int32)
-        labels = table[part.labels]
-        records = _Records(part.records.images, labels)
-        joined.append(part._replace(records=records, labels=labels, class_names=names))
+        table = np.array([*map(position.get, source.class_names), UNLABELLED], np.int32)
+        joined.append(_source(records.images, table[records.labels], names, source.shape))
     return joined
 
 
@@ -351,7 +312,7 @@ def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
 class _Records(Sequence):
     """Random access to records of images and labels. Files are read when they are needed."""
 
-    images: Sequence[np.ndarray | PictureFile] | np.ndarray | items.Stream
+    images: Images
     labels: np.ndarray
 
     def __getitem__(self, index: Any) -> Any:
@@ -363,22 +324,16 @@ class _Records(Sequence):
         return len(self.labels)
 
 
-def _hugging_face_names(data: object) -> Sequence[str]:
-    """Return the class names of a Hugging Face data set, or () if it has none."""
-    features = getattr(data, "features", None)
-    if not isinstance(features, Mapping):
-        return ()
-    feature = next((features[key] for key in LABEL_KEYS if key in features), None)
-    return tuple(getattr(feature, "names", None) or ())
-
-
-def _source(examples: _Examples, split: str, indices: np.ndarray) -> Source:
+def _source(
+    images: Images, labels: np.ndarray, class_names: tuple[str, ...], shape: kind.Shape
+) -> Source:
+    """Return all examples as one split. The labels are int32 [n], -1 without a label."""
     part = PreparedSplit(
-        examples.records,
-        PictureReader(channels=examples.shape[-1], upright=True),
-        label="label" if examples.class_names else None,
-        num_classes=len(examples.class_names),
-        labels=examples.labels,
-        streamed=examples.streamed,
+        _Records(images, labels),
+        PictureReader(channels=shape[-1], upright=True),
+        label="label" if class_names else None,
+        num_classes=len(class_names),
+        labels=labels,
+        streamed=isinstance(images, items.Stream),
     )
-    return Source(IN_MEMORY, split, ((part, indices),), examples.class_names, examples.shape)
+    return Source(IN_MEMORY, "all", ((part, np.arange(len(labels))),), class_names, shape)

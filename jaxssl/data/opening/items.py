@@ -124,16 +124,6 @@ def image_and_label(
     return item[image], None if label is None else item[label]
 
 
-def read_items(
-    data: Sequence, name: str
-) -> tuple[list[np.ndarray | PictureFile], list[object] | None]:
-    """Return the images, and the labels if any item has one."""
-    items = [read_item(data, index, name) for index in range(len(data))]
-    labels = [label for _, label in items]
-    labels = None if all(label is None for label in labels) else labels
-    return [image for image, _ in items], labels
-
-
 def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
     """Return image and label (or None) of an item. The image is uint8 [h, w, c] or a file."""
     item, label, name = data[index], None, f"item {index} of {name}"
@@ -208,12 +198,11 @@ def is_streamed(data: Sequence, name: str, channels: int, cache: str) -> bool:
     return cache == "none" or len(data) * Stream(data, name, channels)[0].nbytes > IN_ADVANCE
 
 
-def label_column(data: Mapping[str, object]) -> object:
-    """Return the label column of a Hugging Face data set, or None without such a column."""
+def label_column(data: Any) -> str | None:
+    """Return the name of the label column of a Hugging Face data set, or None without one."""
     features = getattr(data, "features", None)
     columns = features if isinstance(features, Mapping) else {}
-    key = next((key for key in LABEL_KEYS if key in columns), None)
-    return None if key is None else data[key]
+    return next((key for key in LABEL_KEYS if key in columns), None)
 
 
 def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
