@@ -22,7 +22,8 @@ from jaxssl.buckets import as_path
 from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
-from jaxssl.data.opening import in_memory, prepare
+from jaxssl.data.opening import in_memory
+from jaxssl.data.source import known_names
 from jaxssl.data.splits import Splits
 from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
@@ -340,7 +341,7 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
         path = Path(data).expanduser() if isinstance(data, str | Path) else None
-        if path and path.exists() and not (isinstance(data, str) and data in prepare.known_names()):
+        if path and path.exists() and not (isinstance(data, str) and data in known_names()):
             if path.is_dir() or path.name.lower().endswith(ARCHIVES):
                 config.data.name, config.data.path = "folder", str(path)
                 return None

@@ -18,13 +18,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("name the data set to prepare: jaxssl data prepare NAME")
     if any(not key.startswith("data.") for key, _ in overrides):
         raise UserError("only --config.data flags are used; leave the others out")
-    from jaxssl.data.opening import prepare
+    from jaxssl.data import source
     from jaxssl.training import config
     from jaxssl.training.output import console, logs
 
     settings = config.load("base", [("data.name", NAME.value), *overrides])
     logs.log_to_screen()
-    builder = prepare.prepare(settings.data)
+    builder = source.prepare(settings.data)
     for split, info in builder.info.splits.items():
         console.show(f"{split}: {info.num_examples} examples")
     console.show(f"prepared in {builder.data_dir}")

@@ -7,10 +7,15 @@ From bottom to top, each module using only modules above it in this list:
     kind, records          what depends on the kind of examples, records of a prepared split
     formats, toy           TFDS builders of user files and of bundled sets
     splits                 splits of data sets, read by index, and classes of them
-    opening                sets that are prepared once, or given as Python objects
-    source, fingerprint    a split by its name, a digest of its data
+    opening                Python objects and tar shards as data sets, conversion of prepared sets
+    source, fingerprint    a split by its name, prepared if necessary, and a digest of its data
     batches                the stream of batches
     prompts                sentences for zero-shot classification
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+# Keys and features of the examples of a split, as TFDS builders generate them.
+KeyedExamples = Iterator[tuple[int | str, dict[str, Any]]]
 IN_MEMORY = "python"  # data.name of sets that are given as Python objects

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxssl.data.decoders.arrays import BLOCK
 from jaxssl.data.decoders.decoding import PNG_SIGNATURE
 from jaxssl.data.records import PreparedSplit, Record
 from jaxssl.data.splits import Source
@@ -36,9 +35,8 @@ def fingerprint(source: Source) -> str:
         first = len(_record_content(part, part.read_records(indices[:1])[0]))
         count = min(len(indices), MOST, max(FEWEST, MOST_BYTES // first))
         chosen = indices[np.linspace(0, len(indices) - 1, count).astype(np.int64)]
-        for start in range(0, count, BLOCK):
-            for record in part.read_records(chosen[start : start + BLOCK]):
-                digest.update(_record_content(part, record))
+        for record in part.iter_records(chosen):
+            digest.update(_record_content(part, record))
     return digest.hexdigest()
 
 

@@ -1,6 +1,6 @@
 """Records of a prepared split, and their conversion to examples."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from jaxssl.data.decoders import decoding, tokens
+from jaxssl.data.decoders.arrays import BLOCK, load_or_compute
 from jaxssl.errors import UserError, one_line
 
 UNLABELLED = -1
@@ -52,8 +53,8 @@ class CaptionReader(NamedTuple):
         texts = [x.decode() if isinstance(x, bytes) else str(x) for x in captions]
         if not texts:
             raise UserError("an image of the data set has no caption; remove the image")
-        texts = [texts[i % len(texts)] for i in range(CAPTIONS_PER_IMAGE)]
-        return tokens.tokenize(texts, self.context)
+        chosen = [texts[i % len(texts)] for i in range(CAPTIONS_PER_IMAGE)]
+        return tokens.tokenize(chosen, self.context)
 
 
 class PictureReader(NamedTuple):
@@ -114,6 +115,31 @@ class PreparedSplit:
                 f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "
                 "prepare or copy the set again"
             ) from error
+
+    def iter_records(self, indices: np.ndarray) -> Iterator[Record]:
+        """Iterate over the records at ``indices``, which are read in blocks."""
+        for start in range(0, len(indices), BLOCK):
+            yield from self.read_records(indices[start : start + BLOCK])
+
+    def cache(
+        self, name: str, shape: tuple[int, ...], dtype: type, compute: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """Return an array [n, *shape] with a row per record, from the cache file if possible."""
+        if self.path is None:
+            return compute()
+        path = self.path.with_name(f"decoded-{self.path.name}-{name}.npy")
+        return load_or_compute(path, (len(self.records), *shape), dtype, compute)
+
+    def all_labels(self) -> np.ndarray:
+        """Return the labels of all records, int32 [n], from the cache if possible."""
+        if self.labels is not None:
+            return self.labels
+
+        def read() -> np.ndarray:
+            records = self.iter_records(np.arange(len(self.records)))
+            return np.array([self.label_of(record) for record in records], np.int32)
+
+        return self.cache("labels", (), np.int32, read)
 
     def label_of(self, record: Record) -> int:
         """Return the label of a record, or `UNLABELLED` (-1).

@@ -1,19 +1,34 @@
-"""Open the splits of a data set by the name of the data set."""
+"""Find data sets by name, prepare them as ArrayRecord files if necessary, and open their splits."""
 
+import contextlib
+import importlib.util
+import io
+import logging
+import shlex
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import requests
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
+from tensorflow_datasets.core import constants, read_only_builder
+from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+from tensorflow_datasets.core.download.util import DownloadError
 
 from jaxssl import buckets, components
-from jaxssl.data import integrity, kind
-from jaxssl.data.opening import in_memory, prepare, tar_shards
+from jaxssl.data import IN_MEMORY, integrity, kind
+from jaxssl.data.formats import user_files
+from jaxssl.data.formats.published import BUILDERS as PUBLISHED
+from jaxssl.data.opening import in_memory, tar_shards
 from jaxssl.data.records import PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records, finish
-from jaxssl.errors import UserError
+from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish
+from jaxssl.errors import UserError, suggest
+
+log = logging.getLogger("jaxssl")
+FORMAT = "array_record"
 
 
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
@@ -39,6 +54,63 @@ def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
     return _make_opener(data, examples)(split)
 
 
+def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder of a data set, after preparing the data set if necessary.
+
+    Args:
+        data: the group `config.data`. "name" is a file of `formats` or `toy`, or a TFDS name. "dir"
+            is the folder of prepared sets ("" is `~/tensorflow_datasets`). Formats read more keys.
+
+    Raises:
+        UserError: if the name is unknown, the set cannot be prepared or read, or the folder of
+            prepared sets cannot be written.
+    """
+    if data["name"] == IN_MEMORY:
+        raise UserError(
+            "the data of this run were given as Python objects, which are not stored; pass "
+            "data=... in Python, or name another set to evaluate on with --dataset"
+        )
+    name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
+    data_dir = str(buckets.as_path(data["dir"]).expanduser()) if data["dir"] else None
+    if data_dir and buckets.is_bucket(data["dir"]):
+        if needs_path(name):
+            raise UserError(f"data.dir={data['dir']}: files of data.path are prepared on disk only")
+        data_dir = str(buckets.fetch(f"{data['dir']}/{name}").parent)
+    try:
+        builder = _find_builder(name, data, data_dir)
+        if not Path(builder.data_dir).exists():
+            _download_and_prepare(name, builder)
+            builder = _find_builder(name, data, data_dir)
+    except (requests.RequestException, DownloadError, NonMatchingChecksumError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        raise UserError(
+            f"cannot download {name!r}: {reason}; without a network, copy the files and name them "
+            "with data.path, or copy the prepared set and name its folder with data.dir"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"cannot prepare {name!r} under {data_dir or 'the TFDS data directory'}: {error}; name "
+            "a writable folder with enough space with --config.data.dir"
+        ) from error
+    with integrity.guard(Path(builder.data_dir)):
+        _check_format(name, builder)
+        skipped = list((builder.info.metadata or {}).get("skipped") or ())
+    noun = getattr(builder, "noun", "pictures")
+    user_files.report_unreadable(noun, data["path"], skipped, data["on_error"])
+    return builder
+
+
+def known_names() -> set[str]:
+    """Return the names of all data sets, `jaxssl.data.formats` and TFDS included."""
+    ours = {*components.names("data"), *components.names("toy"), *PUBLISHED, *SUBSETS}
+    return {*ours, tar_shards.NAME, *tfds.list_builders(with_community_datasets=False)}
+
+
+def needs_path(name: str) -> bool:
+    """Return True if the data set of this name is read from the files at `data.path`."""
+    return name in components.names("data")
+
+
 def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     """Return a function from a split's name to the opened split. Arguments and errors as in `load`.
 
@@ -50,7 +122,7 @@ def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
         data = ConfigDict({**data, **copies})
     if components.is_custom(data["name"]) or data["name"] == tar_shards.NAME:
         return in_memory.make_opener(data, examples)
-    return partial(_open, prepare.prepare(data), data, examples)
+    return partial(_open, prepare(data), data, examples)
 
 
 def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
@@ -66,17 +138,114 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
         labels = [k for k, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]
         label = min(labels, key=lambda key: key != "label", default=None)
         class_names = tuple(info.features[label].names) if label else ()
-        opened = kind.get(examples).open(root, info.features, metadata, data)
+        opened, parts = kind.get(examples).open(root, info.features, metadata, data), []
+        for part, indices in find_records(data["name"], split, info.splits):
+            records = builder.as_data_source(part, decoders=opened.decoders, file_format=FORMAT)
+            integrity.check_num_records(root, part, info.splits[part].num_examples)
+            prepared = PreparedSplit(
+                records, opened.decode, label, len(class_names), root / part, opened.captions
+            )
+            parts.append((prepared, indices))
+    name = Path(data["path"]).name if needs_path(data["name"]) else data["name"]
+    source = Source(name, split, tuple(parts), class_names, opened.shape, kind=examples)
+    return finish(source, data)
 
-    def open_part(name: str) -> PreparedSplit:
-        records = builder.as_data_source(name, decoders=opened.decoders, file_format=prepare.FORMAT)
-        integrity.check_num_records(root, name, info.splits[name].num_examples)
-        return PreparedSplit(
-            records, opened.decode, label, len(class_names), root / name, opened.captions
-        )
 
+def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    """Raise UserError if a prepared data set has no ArrayRecord files."""
+    info: Any = builder.info
+    if FORMAT in {file_format.value for file_format in info.available_file_formats()}:
+        return
+    # If TFDS has code for a data set, it forgets the set's alternative file formats.
+    if FORMAT in info.as_proto.alternative_file_formats:
+        info.add_alternative_file_format(FORMAT)
+        return
+    raise UserError(
+        f"{name!r} is prepared as {info.file_format.value}, which cannot be read by index; convert "
+        f"it once: jaxssl data convert {shlex.quote(str(builder.data_dir))}"
+    )
+
+
+def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder of a data set, after checking the prepared files if there are any."""
+    root = Path(data_dir or constants.DATA_DIR).expanduser() / name
+    if not needs_path(name):
+        for path in sorted(root.glob(f"**/{integrity.INFO}")):
+            integrity.check_files(path.parent)
     with integrity.guard(root):
-        parts = find_records(data["name"], split, info.splits)
-        parts = tuple((open_part(name), indices) for name, indices in parts)
-    name = Path(data["path"]).name if prepare.needs_path(data["name"]) else data["name"]
-    return finish(Source(name, split, parts, class_names, opened.shape, kind=examples), data)
+        return _make_builder(name, data, data_dir)
+
+
+def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    if name == tar_shards.NAME:
+        raise UserError(f"data.name={name!r} is read where it is; there is nothing to prepare")
+    formats = components.names("data")
+    if data["path"] and name not in (*formats, *PUBLISHED):
+        raise UserError(
+            f"data.name={name!r} does not read data.path, leave it empty; it is for "
+            f"{', '.join(formats)}, and for the published files of {', '.join(PUBLISHED)}"
+        )
+    if data["labels"] and name not in ("folder", "captions"):
+        raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
+    if data.get("channels") and name != "folder":
+        raise UserError("data.channels is only for data.name='folder'; set it to 0")
+    if name in formats:
+        return components.factory("data", name)(data, data_dir)
+    if name in components.names("toy"):
+        return components.factory("toy", name)(data_dir=data_dir)
+    if name in PUBLISHED:
+        builder = PUBLISHED[name](data_dir=data_dir)
+        builder.path = data["path"]
+        return builder
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        hint = suggest(name, sorted(known_names()))
+        raise UserError(f"data.name={name!r} is unknown{hint}") from error
+    except ImportError as error:
+        try:  # A prepared data set can be read without the code that prepared it.
+            return read_only_builder.builder_from_files(name, data_dir=data_dir)
+        except tfds.core.DatasetNotFoundError:
+            raise UserError(_needs_tensorflow(name)) from error
+    except (ValueError, RuntimeError, AssertionError) as error:
+        first_line = str(error).partition("\n")[0]
+        if first_line.startswith("Parsing builder name"):  # TFDS's error if the name is a path
+            first_line = (
+                "not the name of a data set; a path must exist, and on the command line it is "
+                "written data.name=folder, data.path=PATH"
+            )
+        raise UserError(f"data.name={name!r}: {first_line}") from error
+
+
+def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    """Let TFDS write a data set, to a temporary folder that TFDS renames at the end."""
+    without = (*components.names("data"), *components.names("toy"), *PUBLISHED)
+    if name not in without and importlib.util.find_spec("tensorflow") is None:
+        raise UserError(_needs_tensorflow(name))
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    log.info("data       preparing %s in %s", builder.name, builder.data_dir)
+    # TFDS prints the size of a download, which is unknown for sets that are not downloaded.
+    local = name in without and name not in PUBLISHED
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) if local else contextlib.nullcontext():
+            builder.download_and_prepare(file_format=FORMAT)
+        if needs_path(name):
+            config: Any = builder.builder_config
+            places = config.source.root, builder.data_dir
+            log.info("data       copied %s to %s (%s)", *places, builder.info.dataset_size)
+    except OSError:
+        if not Path(builder.data_dir).exists():
+            raise
+        log.info("data       another process has prepared it meanwhile")
+    except RuntimeError as error:
+        if "write() failed" not in str(error):
+            raise
+        raise OSError(str(error)) from error  # ArrayRecord raises RuntimeError on a full disk.
+
+
+def _needs_tensorflow(name: str) -> str:
+    return (
+        f"{name!r} is not prepared yet. Preparing it needs TensorFlow, reading it does not: "
+        'pip install -e ".[tf]", or copy the prepared set and name its folder with data.dir'
+    )

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,8 +14,8 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from jaxssl.data import kind
-from jaxssl.data.decoders import arrays, decoding, files
-from jaxssl.data.decoders.arrays import BLOCK, LazyArray
+from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import UNLABELLED, Example, PreparedSplit, Record
 from jaxssl.errors import UserError, suggest
 
@@ -98,7 +98,7 @@ class Source:
         """Return the labels of all examples, int32 [n]. Unlabelled examples have -1."""
         if not self.class_names:
             return np.full(len(self), UNLABELLED, np.int32)
-        labels = [labels_of(part)[indices] for part, indices in self.parts]
+        labels = [part.all_labels()[indices] for part, indices in self.parts]
         return self._map_labels(np.concatenate(labels))
 
     @cached_property
@@ -107,19 +107,16 @@ class Source:
         texts = []
         for part, indices in self.parts:
             if part.captions is not None:
-                texts += _map_records(part, indices, part.captions)
+                texts += map(part.captions, part.iter_records(indices))
         return np.stack(texts)
 
     def take(self, indices: np.ndarray) -> "Source":
         """Return a split of the examples at ``indices`` [k], each once, in this split's order."""
         chosen = np.zeros(len(self), bool)
         chosen[indices] = True
-        indices, parts, start = np.flatnonzero(chosen), [], 0
-        for part, members in self.parts:
-            here = indices[(indices >= start) & (indices < start + len(members))] - start
-            parts.append((part, members[here]))
-            start += len(members)
-        return replace(self, parts=tuple(parts))
+        ends = np.cumsum([len(members) for _, members in self.parts])
+        masks = zip(self.parts, np.split(chosen, ends[:-1]), strict=True)
+        return replace(self, parts=tuple((part, members[mask]) for (part, members), mask in masks))
 
     def read(self, indices: np.ndarray, text: bool = False) -> list[Example]:
         """Read and decode the examples at ``indices`` [k], with their captions if ``text``.
@@ -195,7 +192,7 @@ class Source:
         name, arrays = "x".join(map(str, shape[:2])), []
         name += "" if self.one_size else "-" + "-".join(map(str, settings))
         for part, indices in self.parts:
-            array = _cached(part, name, shape, np.uint8, partial(decode, part))
+            array = part.cache(name, shape, np.uint8, partial(decode, part))
             arrays.append(array if len(indices) == len(array) else array[indices])
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
@@ -247,38 +244,6 @@ def find_records(
     ]
 
 
-def labels_of(part: PreparedSplit) -> np.ndarray:
-    """Return the labels of all records, int32 [n], from the cache if possible."""
-    if part.labels is not None:
-        return part.labels
-
-    def read() -> np.ndarray:
-        indices = np.arange(len(part.records))
-        return np.array(_map_records(part, indices, part.label_of), np.int32)
-
-    return _cached(part, "labels", (), np.int32, read)
-
-
-def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[object]:
-    """Apply a function to the records of a prepared split, read in blocks."""
-    blocks = (indices[start : start + BLOCK] for start in range(0, len(indices), BLOCK))
-    return [function(record) for block in blocks for record in part.read_records(block)]
-
-
-def _cached(
-    part: PreparedSplit,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: type,
-    compute: Callable[[], np.ndarray],
-) -> np.ndarray:
-    """Return an array [n, *shape] with a row per record, from the cache file if possible."""
-    if part.path is None:
-        return compute()
-    path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")
-    return arrays.load_or_compute(path, (len(part.records), *shape), dtype, compute)
-
-
 def read_classes(path: Path) -> list[str]:
     """Read class names from a text file with one class a line.
 
@@ -326,6 +291,6 @@ def _select_classes(source: Source, names: Sequence[str], path: object) -> Sourc
     relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
     parts = []
     for part, indices in source.parts:
-        labels = labels_of(part)[indices]
+        labels = part.all_labels()[indices]
         parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
     return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)

@@ -5,7 +5,7 @@ has room for the largest row of the run, so that a training step is compiled onc
 distributed over devices and gradient accumulation steps. Their number does not change results.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from jaxssl.augment.graph import Row, as_float, make_graph_views
 from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.kind import Kind, Opened, Shape
+from jaxssl.data.kind import Kind, Opened, Settings, Shape
+from jaxssl.data.records import Record
 from jaxssl.data.splits import Source
 from jaxssl.distributed import round_up
 from jaxssl.errors import UserError
@@ -71,7 +72,7 @@ class GraphInputs(NamedTuple):
         return as_float(graphs)
 
 
-def _decode(record: Mapping[str, object]) -> Graph:
+def _decode(record: Record) -> Graph:
     """Convert a record of a prepared data set to a graph."""
     return Graph(np.asarray(record["tag"], np.int32), np.asarray(record["edge"], np.int32))
 
@@ -163,27 +164,22 @@ class GraphArray:
         return len(self.graphs)
 
     def block(self, indices: slice, size: int, rows: int) -> Packed:
-        """Pack consecutive graphs into rows, padded with empty ones up to ``size`` graphs."""
-        room = self._room(size, rows)
-        return pack(self.graphs[indices], rows, self.num_tags, room, size)
+        """Pack consecutive graphs into rows, padded with empty ones up to ``size`` graphs.
 
-    def _room(self, size: int, rows: int) -> Room:
-        """Return a row capacity for any k consecutive graphs, so that all blocks have one shape."""
+        Every row has room for any k consecutive graphs, so that all blocks have one shape.
+        """
         if (size, rows) not in self._rooms:
             k = -(-size // rows)
             total = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)
             self._rooms[size, rows] = _round_up((total[k:] - total[:-k]).max(axis=0))
-        return self._rooms[size, rows]
+        return pack(self.graphs[indices], rows, self.num_tags, self._rooms[size, rows], size)
 
 
 def _round_up(counts: np.ndarray) -> Room:
-    nodes, edges = (round_up(max(int(count), 1), ROUND) for count in counts)
-    return Room(nodes, edges)
+    return Room(*(round_up(max(int(count), 1), ROUND) for count in counts))
 
 
-def open_graphs(
-    folder: Path, features: object, metadata: Mapping[str, object], data: object
-) -> Opened:
+def open_graphs(folder: Path, features: object, metadata: Settings, data: object) -> Opened:
     """Return shape and decoder of a prepared data set of graphs, from the number of node labels.
 
     Raises:

@@ -88,39 +88,25 @@ def open_images(
     """Find the images, and captions if any, of a prepared data set.
 
     Raises:
-        UserError: if the set has no images.
+        UserError: if the set has no images, or their shape is impossible.
     """
     images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     if not images:
         raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(features)}")
     image = min(images, key=lambda key: key != "image")
-    shape, channels = metadata.get("shape") or features[image].shape, metadata.get("channels")
-    shape = _check_shape(folder, shape, channels)
-    text = next((name for name in CAPTION_FEATURES if name in features), None)
-    decode = PictureReader(image, shape[2], bool(metadata.get("upright")))
-    captions = CaptionReader(text, data["context"]) if text else None
-    return Opened(shape, decode, captions, {image: tfds.decode.SkipDecoding()})
-
-
-def _check_shape(
-    folder: Path, shape: Any, channels: int | None = None
-) -> tuple[int | None, int | None, int]:
-    """Validate the image shape [h, w, c] in the metadata. An alpha channel is not counted.
-
-    Args:
-        folder: the prepared set, for the message.
-        shape: from the set's metadata, where h and w may be None.
-        channels: c, if the metadata say how many channels are decoded.
-
-    Raises:
-        UserError: if it is not the shape of an image.
-    """
+    shape: Any = metadata.get("shape") or features[image].shape
+    channels = metadata.get("channels")
+    # An alpha channel is not counted, unless the metadata say how many channels are decoded.
     expected = (1, 3, 4, None) if channels is None else (channels,)
     valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
     valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
     if not valid or not all(side is None or integrity.is_side(side) for side in shape):
         raise integrity.damaged(folder, f"the images have shape {shape!r:.80}")
-    return (shape[0], shape[1], channels or (1 if shape[2] == 1 else 3))
+    channels = channels or (1 if shape[2] == 1 else 3)
+    text = next((name for name in CAPTION_FEATURES if name in features), None)
+    decode = PictureReader(image, channels, bool(metadata.get("upright")))
+    captions = CaptionReader(text, data["context"]) if text else None
+    return Opened((*shape[:2], channels), decode, captions, {image: tfds.decode.SkipDecoding()})
 
 
 def describe(shape: Shape) -> str:
@@ -163,11 +149,6 @@ def make_reader(
     """Build the reader of image batches."""
     read = ReadImages(source, crops, order.seed, captions)
     return batches.make_reader(read, source, order.batch_size, read.everything)
-
-
-def array(source: Source, inputs: Inputs) -> np.ndarray | LazyArray:
-    """Return all images of a split as one array, see `jaxssl.data.splits.Source.images`."""
-    return source.images(*inputs.resizing)
 
 
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[Settings]) -> Crops:
@@ -272,8 +253,7 @@ def pixels(images: np.ndarray | LazyArray, extract: Callable[..., np.ndarray]) -
 @partial(jax.jit, static_argnums=0)
 def shrink(inputs: Inputs, block: Array) -> Array:
     """Return resized images, or the resized frames of clips, as features [n, f] in [0, 1]."""
-    images = block.reshape(-1, *block.shape[-3:])
-    return resize_images(images, inputs).reshape(len(block), -1)
+    return resize_images(block.reshape(-1, *block.shape[-3:]), inputs).reshape(len(block), -1)
 
 
 def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
@@ -296,7 +276,7 @@ kind = Kind(
     describe=describe,
     plan=plan,
     make_reader=make_reader,
-    array=array,
+    array=lambda source, inputs: source.images(*inputs.resizing),
     views=make_views,
     find_crops=find_crops,
     view_shapes=view_shapes,

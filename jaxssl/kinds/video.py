@@ -1,6 +1,6 @@
 """The kind of examples "video": video clips."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +19,11 @@ from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
 from jaxssl.augment.views import Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
+from jaxssl.data.decoders import decoding
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.kind import Kind, Opened, Settings, Shape
+from jaxssl.data.records import Record
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.kinds import image
@@ -98,9 +100,7 @@ class ReadClips(NamedTuple):
         return assemble({"views": np.stack(views)}, examples, indices)
 
 
-def open_clips(
-    folder: Path, features: object, metadata: Mapping[str, object], data: object
-) -> Opened:
+def open_clips(folder: Path, features: object, metadata: Settings, data: object) -> Opened:
     """Return shape [t, h, w, c] (t may be None) and decoder of a prepared data set of clips.
 
     Raises:
@@ -113,7 +113,7 @@ def open_clips(
     return Opened(tuple(shape), partial(_decode, side=shape[1]))
 
 
-def _decode(record: Mapping[str, object], side: int) -> np.ndarray:
+def _decode(record: Record, side: int) -> np.ndarray:
     return resize_clip(np.asarray(record["clip"], np.uint8), side)
 
 
@@ -208,12 +208,9 @@ def resize_clip(clip: np.ndarray, side: int) -> np.ndarray:
     """Resize the frames of a uint8 clip [t, h, w, c] to [t, side, side, c]."""
     if clip.shape[1:3] == (side, side):
         return clip
-    t, _, _, c = clip.shape
-    out = np.empty((t, side, side, c), np.uint8)
-    for i, k in np.ndindex(t, c):
-        plane = Image.fromarray(clip[i, :, :, k])
-        out[i, :, :, k] = np.asarray(plane.resize((side, side), Image.Resampling.BILINEAR))
-    return out
+    pictures = (decoding.from_pixels(frame) for frame in clip)
+    resized = (x.resize((side, side), Image.Resampling.BILINEAR) for x in pictures)
+    return np.stack([decoding.pixels(frame) for frame in resized])
 
 
 def read_window(

@@ -22,8 +22,8 @@ from file_cases import (
     unpack,
 )
 
+from jaxssl.data import source
 from jaxssl.data.formats import user_files
-from jaxssl.data.opening import prepare
 
 pytestmark = pytest.mark.fast
 
@@ -284,7 +284,7 @@ class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
-    monkeypatch.setitem(prepare.PUBLISHED, "transparent", Transparent)
+    monkeypatch.setitem(source.PUBLISHED, "transparent", Transparent)
     opened = load("", name="transparent")
     assert opened.shape == (2, 3, 3)
     images = {image.tobytes() for image in opened.images(8)}
@@ -294,7 +294,7 @@ def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
 def test_preparing_a_folder_logs_one_line_with_the_copied_size(tmp_path, caplog, capsys):
     path = unpack(tmp_path / "pictures", LABELLED)
     with caplog.at_level("INFO", "jaxssl"):
-        prepare.prepare(data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared")))
+        source.prepare(data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared")))
     [line] = [line for line in caplog.messages if "copied" in line]
     assert line.startswith(f"data       copied {path} to {tmp_path}/prepared/folder/pictures-")
     assert line.endswith("KiB)") and "Downloading" not in capsys.readouterr().out

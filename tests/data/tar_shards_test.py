@@ -10,8 +10,7 @@ from data_cases import data_config
 from file_cases import encoded, pack, refused
 
 from jaxssl.data.opening import tar_shards
-from jaxssl.data.opening.prepare import prepare
-from jaxssl.data.source import load_splits
+from jaxssl.data.source import load_splits, prepare
 
 pytestmark = pytest.mark.fast
 PICTURES = 12  # number of pictures in a shard
@@ -85,8 +84,15 @@ def cut(path):
     path.write_bytes(path.read_bytes()[: -tarfile.RECORDSIZE - 2000])
 
 
+def write_sparse(path):
+    entry = tarfile.TarInfo("a.png")
+    entry.type = tarfile.GNUTYPE_SPARSE
+    path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT))
+
+
 BAD = [
     (cut, "0.tar cannot be read: "),
+    (write_sparse, "0.tar cannot be read: an entry is a sparse file"),
     (lambda shard: shard.write_bytes(b"no tar" * 999), "0.tar cannot be read"),
     (lambda shard: shard.write_bytes(gzip.compress(shard.read_bytes())), "0.tar cannot be read"),
     (lambda shard: shard.rename(shard.with_suffix(".tar.gz")), "holds no .tar files"),

@@ -6,6 +6,7 @@ import string
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,28 +25,19 @@ TAIL_BYTES = 4 + 64  # CRC-32 of the array, fingerprint of the record files
 BLOCK = 256  # rows that a thread decodes in one task
 
 
+@dataclass(frozen=True, eq=False)
 class LazyArray:
     """A uint8 array [n, ...] that decodes its rows when they are indexed.
 
     Attributes:
+        decode: maps indices [k] to the k rows.
         shape: shape of the whole array.
+        threads: number of threads that decode blocks of rows.
     """
 
-    def __init__(
-        self,
-        decode: Callable[[np.ndarray], Iterable[np.ndarray]],
-        shape: tuple[int, ...],
-        threads: int = 1,
-    ) -> None:
-        """Wrap a function that decodes rows by index.
-
-        Args:
-            decode: maps indices [k] to the k rows.
-            shape: shape of the whole array.
-            threads: number of threads that decode blocks of rows.
-        """
-        self._decode, self._threads = decode, threads
-        self.shape = shape
+    decode: Callable[[np.ndarray], Iterable[np.ndarray]]
+    shape: tuple[int, ...]
+    threads: int = 1
 
     def __len__(self) -> int:
         """Return the number of rows of the array."""
@@ -56,13 +48,13 @@ class LazyArray:
         indices = np.asarray(np.arange(len(self))[key])
         flat = indices.ravel()
         out = np.empty((len(flat), *self.shape[1:]), np.uint8)
-        block = max(1, min(BLOCK, -(-len(flat) // self._threads)))
+        block = max(1, min(BLOCK, -(-len(flat) // self.threads)))
 
         def fill(start: int) -> None:
-            for i, row in enumerate(self._decode(flat[start : start + block]), start):
+            for i, row in enumerate(self.decode(flat[start : start + block]), start):
                 out[i] = row
 
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(fill, range(0, len(flat), block)))
         return out.reshape(*indices.shape, *self.shape[1:])
 
@@ -84,7 +76,9 @@ def load_or_compute(
     origin = files.fingerprint(path.parent, RECORD_FILES, SAMPLES).encode()
     try:
         cached = np.lib.format.open_memmap(path, mode="r")
-        intact = _tail(path) == _checksum(cached) + origin
+        with path.open("rb") as file:
+            file.seek(-TAIL_BYTES, os.SEEK_END)
+            intact = file.read() == _checksum(cached) + origin
         if (cached.shape, cached.dtype) == (shape, dtype) and intact:
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
@@ -118,9 +112,3 @@ def write_cache(path: Path, write: Callable[[IO[Any]], object]) -> None:
 def _checksum(values: np.ndarray) -> bytes:
     flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     return zlib.crc32(flat.data).to_bytes(4, "little")
-
-
-def _tail(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-TAIL_BYTES, os.SEEK_END)
-        return file.read()

@@ -10,10 +10,10 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from jaxssl.data.decoders import decompression
 from jaxssl.errors import UserError
@@ -38,6 +38,7 @@ ARCHIVE_ERRORS = (
 )
 
 ReadBytes = Callable[[], bytes]
+Files = Iterable[tuple[str, ReadBytes]]  # names of files, and functions that read the files
 
 
 def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
@@ -68,9 +69,7 @@ def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
     return root, inside
 
 
-def read_files(
-    root: Path, inside: str = "", max_bytes: int = MAX_FILE
-) -> Iterator[tuple[str, ReadBytes]]:
+def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files:
     """Iterate over the files below ``root`` as (name, function that reads the bytes).
 
     Names are relative to ``inside``. The files of a folder are sorted by name, the files of an
@@ -129,7 +128,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
         root: the folder or archive.
         suffixes: files in a folder are ignored if their names do not end with one of these.
         samples: number of blocks whose content is hashed too. They are evenly spaced in every file,
-            at least two in each.
+            at least the first and the last block of each.
     """
     digest = hashlib.sha256()
     names = [""]
@@ -143,18 +142,12 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
             status = os.lstat(path)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
         if samples:
+            count, last = max(2, samples // len(names)), max(0, status.st_size - BLOCK)
             with open(path, "rb") as file:
-                for block in _blocks(file, status.st_size, max(2, samples // len(names))):
-                    digest.update(block)
+                for start in sorted({last * i // (count - 1) for i in range(count)}):
+                    file.seek(start)
+                    digest.update(file.read(BLOCK))
     return digest.hexdigest()
-
-
-def _blocks(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
-    """Read ``count`` evenly spaced blocks of a file, including the file's first and last block."""
-    last = max(0, size - BLOCK)
-    for start in sorted({last * i // (count - 1) for i in range(count)}):
-        file.seek(start)
-        yield file.read(BLOCK)
 
 
 def _list_folder(root: Path) -> list[str]:
@@ -180,7 +173,7 @@ def _list_folder(root: Path) -> list[str]:
     return sorted(paths)
 
 
-def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
+def _tar_entries(root: Path, max_bytes: int) -> Files:
     with root.open("rb") as file:
         content = decompression.open_tar(file, root)
         fileobj: Any = content
@@ -190,13 +183,14 @@ def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
                     continue
                 if not member.isfile():
                     raise _unsafe(root, member.name, "is a link or a device")
-                yield member.name, partial(_read_tar_entry, archive, member, max_bytes)
+                read = partial(_read_entry, archive.extractfile, member, member.size, max_bytes)
+                yield member.name, read
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
         while content is not file and content.read(decompression.CHUNK):
             pass  # Read to the end, where the decompressor compares checksums.
 
 
-def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
+def _zip_entries(root: Path, max_bytes: int) -> Files:
     budget = decompression.Budget(root, root.stat().st_size)
     with zipfile.ZipFile(root) as archive:
         for member in archive.infolist():
@@ -207,7 +201,8 @@ def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
             if member.compress_type in UNBOUNDED:
                 method = UNBOUNDED[member.compress_type]
                 raise _unsafe(root, member.filename, f"is compressed by {method}, not by deflate")
-            yield member.filename, partial(_read_zip_entry, archive, member, budget, max_bytes)
+            read = partial(_read_entry, archive.open, member, member.file_size, max_bytes, budget)
+            yield member.filename, read
 
 
 def _read_from_folder(path: Path, max_bytes: int) -> bytes:
@@ -219,7 +214,7 @@ def _read_from_folder(path: Path, max_bytes: int) -> bytes:
     return path.read_bytes()
 
 
-class _SparseEntryError(Exception):
+class _SparseEntryError(tarfile.TarError):
     """Raised for a tar archive with a sparse file."""
 
 
@@ -256,30 +251,26 @@ class TarEntry(tarfile.TarInfo):
         return entry
 
     def _refuse_sparse(self, *_: object) -> object:
-        raise _SparseEntryError
+        raise _SparseEntryError("an entry is a sparse file")
 
     # tarfile calls these methods to read the four formats of sparse files.
     _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
-def _read_tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: int) -> bytes:
-    _check_size(member.size, max_bytes)
-    try:
-        file = archive.extractfile(member)
-        return decompression.read_all(file) if file else b""
-    except ARCHIVE_ERRORS as error:
-        raise OSError(str(error)) from error
-
-
-def _read_zip_entry(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: decompression.Budget, max_bytes: int
+def _read_entry(
+    open_entry: Callable[[Any], Any],
+    member: tarfile.TarInfo | zipfile.ZipInfo,
+    size: int,
+    max_bytes: int,
+    budget: decompression.Budget | None = None,
 ) -> bytes:
-    _check_size(member.file_size, max_bytes)
-    budget.spend(member.file_size)  # zipfile reads no more than this size.
+    _check_size(size, max_bytes)
+    if budget:
+        budget.spend(size)  # zipfile reads no more than this size.
     try:
-        with archive.open(member) as file:
+        with open_entry(member) as file:
             return decompression.read_all(file)
-    except (RuntimeError, *ARCHIVE_ERRORS) as error:  # RuntimeError: the entry is encrypted
+    except (RuntimeError, *ARCHIVE_ERRORS) as error:  # RuntimeError: a zip entry is encrypted
         raise OSError(str(error)) from error
 
 

@@ -48,8 +48,7 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
         raise ValueError(f"texts must be a sequence of strings, got the string {texts!r:.80}")
     if context < 3:
         raise ValueError(f"context must be at least 3, got {context}")
-    cleaned = [clean_text(text) for text in texts]
-    ids = _tokenizer().tokenize_batch(cleaned, context_length=context)
+    ids = _tokenizer().tokenize_batch(list(map(clean_text, texts)), context_length=context)
     return np.asarray(ids).reshape(len(texts), context).astype(np.int32)
 
 

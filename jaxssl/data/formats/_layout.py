@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import tensorflow_datasets as tfds
 
+from jaxssl.components import Settings
+from jaxssl.data import KeyedExamples
 from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, abbreviate
 
@@ -27,7 +29,8 @@ class Layout(NamedTuple):
         other: files that are not used.
         files: for each clip its files: a video, or frames in order. For optical flow, the frames of
             x precede the frames of y. Empty for pictures.
-        channels: 3 for RGB, 2 for optical flow.
+        channels: of the examples. For clips 3 is RGB, and 2 optical flow.
+        frame_size: largest side of the frames of clips.
     """
 
     splits: dict[str, dict[str, str]]
@@ -35,6 +38,7 @@ class Layout(NamedTuple):
     other: tuple[str, ...]
     files: Mapping[str, tuple[str, ...]] = {}
     channels: int = 3
+    frame_size: int = 0
 
 
 class Builder(user_files.Builder, skip_registration=True):
@@ -45,60 +49,52 @@ class Builder(user_files.Builder, skip_registration=True):
     feature = "image"  # name of the TFDS feature that holds the example
 
     @abstractmethod
-    def _feature(self) -> tfds.features.FeatureConnector:
-        """Return the TFDS feature that holds an example."""
-
-    @abstractmethod
-    def _read(
-        self, classes: Mapping[str, str]
-    ) -> Iterator[tuple[str, object, tuple[int, int] | str]]:
-        """Yield name, content and size of each example, or the reason why it cannot be read.
-
-        The size is (height, width) of an image, and (frames, side) of a video.
-        """
+    def _read(self, classes: Mapping[str, str]) -> Iterator[user_files.Checked]:
+        """Yield name, content and size of each example, or the reason why it cannot be read."""
 
     @abstractmethod
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         """Return the shape that the metadata record, from the sizes of all examples."""
 
-    def _describe(self, metadata: Mapping[str, object]) -> tfds.core.DatasetInfo:
-        classes = self.builder_config.contents.classes
-        features = {self.feature: self._feature(), "file": tfds.features.Text()}
+    @property
+    def layout(self) -> Layout:
+        """Return the splits, classes and file names."""
+        return self.builder_config.contents
+
+    def _describe(self, feature: object, metadata: Settings) -> tfds.core.DatasetInfo:
+        classes = self.layout.classes
+        features = {self.feature: feature, "file": tfds.features.Text()}
         if classes:
             features["label"] = tfds.features.ClassLabel(names=list(classes))
         return self._make_info(self.title, features, metadata)
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         sizes: set[tuple[int, int]] = set()
-        splits = self.builder_config.contents.splits
-        return {split: self._generate_examples(split, sizes) for split in splits}
+        return {split: self._generate_examples(split, sizes) for split in self.layout.splits}
 
-    def _generate_examples(
-        self, split: str, sizes: set[tuple[int, int]]
-    ) -> Iterator[tuple[str, dict[str, object]]]:
+    def _generate_examples(self, split: str, sizes: set[tuple[int, int]]) -> KeyedExamples:
         # Splits are generated in order, so the last one completes the metadata of the data set.
-        config, metadata = self.builder_config, self.info.metadata
-        layout: Layout = config.contents
-        classes, reasons = layout.splits[split], []
-        for name, content, size in self._read(classes):
+        source, metadata = self.builder_config.source, self.info.metadata
+        layout, reasons = self.layout, []
+        for name, content, size in self._read(layout.splits[split]):
             if isinstance(size, str):
                 reasons.append(f"{name}: {size}")
                 continue
             sizes.add(size)
             example = {self.feature: content, "file": name}
             if layout.classes:
-                example["label"] = classes[name] or -1
+                example["label"] = layout.splits[split][name] or -1
             yield name, example
         assert metadata is not None
         metadata["skipped"] += reasons
-        if len(reasons) == len(classes):
+        if len(reasons) == len(layout.splits[split]):
             raise UserError(
-                f"none of the {len(reasons)} {self.noun} of {split!r} in {config.root} can be read "
+                f"none of the {len(reasons)} {self.noun} of {split!r} in {source.root} can be read "
                 f"({abbreviate(reasons)}); repair them or name another folder"
             )
         metadata["shape"] = self._shape(sizes)
-        if config.on_error == "stop" and split == [*layout.splits][-1]:
-            user_files.report_unreadable(self.noun, config.root, metadata["skipped"])
+        if source.on_error == "stop" and split == [*layout.splits][-1]:
+            user_files.report_unreadable(self.noun, source.root, metadata["skipped"])
 
 
 def assign(
@@ -135,7 +131,11 @@ def assign(
     parts = {name: name.split("/")[start:] for name in names}
     splits = _split(parts, path)
     if labels is not None:
-        _check_labels(labels, names)
+        if missing := sorted(set(labels) - set(names)):
+            raise UserError(
+                f"data.labels names {len(missing)} pictures that data.path does not hold: "
+                f"{abbreviate(missing)}; expected names such as {abbreviate(names[:1])}"
+            )
         splits = {s: {n: labels.get(n, "") for n in of} for s, of in splits.items()}
     for split, members in splits.items():
         loose = [name for name, c in members.items() if not c]
@@ -145,7 +145,12 @@ def assign(
                 problem = "have no label in data.labels; label all pictures of a split, or none"
             raise UserError(f"data.path={path}: of {split!r}, {abbreviate(loose)} {problem}")
     classes = sorted({c for members in splits.values() for c in members.values()} - {""})
-    _check_classes(classes, path)
+    for name in classes:  # TFDS stores one name a line.
+        if name != name.strip() or {"\n", "\r"} & set(name):
+            raise UserError(
+                f"data.path={path}: the class name {name!r} has a line break, or spaces at an end; "
+                "rename the folder or the label"
+            )
     if len(classes) == 1:
         raise UserError(
             f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
@@ -155,16 +160,6 @@ def assign(
         keys = {n: f"{split_seed}/{'/'.join(p)}{hash_suffix}" for n, p in parts.items()}
         splits = _split_off_test(splits["train"], test_fraction, keys)
     return splits, tuple(classes)
-
-
-def _check_classes(classes: Sequence[str], path: str) -> None:
-    """Raise UserError for class names that do not fit on one line, where TFDS stores them."""
-    for name in classes:
-        if name != name.strip() or {"\n", "\r"} & set(name):
-            raise UserError(
-                f"data.path={path}: the class name {name!r} has a line break, or spaces at an end; "
-                "rename the folder or the label"
-            )
 
 
 def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
@@ -211,12 +206,3 @@ def _split_off_test(
         "test": {name: c for name, c in train.items() if name in test},
     }
     return {split: members for split, members in splits.items() if members}
-
-
-def _check_labels(labels: Mapping[str, str], names: Sequence[str]) -> None:
-    missing = sorted(set(labels) - set(names))
-    if missing:
-        raise UserError(
-            f"data.labels names {len(missing)} pictures that data.path does not hold: "
-            f"{abbreviate(missing)}; expected names such as {abbreviate(names[:1])}"
-        )

@@ -7,12 +7,12 @@ table's header names the columns "image" and "caption". A picture may have sever
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
+from jaxssl.data import KeyedExamples
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, abbreviate, printable
@@ -39,20 +39,20 @@ class Builder(user_files.Builder, skip_registration=True):
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         return {"train": self._generate_examples()}
 
-    def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:
+    def _generate_examples(self) -> KeyedExamples:
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
-        everything = files.read_files(config.root, config.inside)
+        wanted = (file for file in config.source.read() if file[0] in captions)
         pictures, sizes = {}, set()
-        for name, data, size in user_files.read_checked(x for x in everything if x[0] in captions):
+        for name, data, size in user_files.read_checked(wanted):
             if isinstance(size, str):
                 metadata["skipped"].append(f"{name}: {size}")
                 continue
             sizes.add(size)
             pictures[name] = data
-        if config.on_error == "stop" or not pictures:
-            user_files.report_unreadable("pictures", config.root, metadata["skipped"])
+        if config.source.on_error == "stop" or not pictures:
+            user_files.report_unreadable("pictures", config.source.root, metadata["skipped"])
         metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
         for key, name in enumerate(sorted(pictures)):
             yield key, {"image": pictures[name], "captions": captions[name], "file": name}
@@ -70,24 +70,23 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """
     suffixes = (*decoding.SUFFIXES, *(Path(name).suffix for name in TABLES))
     source = user_files.locate(data, "a folder or archive of pictures", suffixes)
-    path = source.path
     table = None
     if data["labels"]:
         table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
     content = *source.content, table
 
-    def fields() -> dict[str, object]:
+    def read_captions() -> dict[str, list[str]]:
         text, pictures = _read_files(source, table)
-        captions = parse_captions(text, data["labels"] or path)
-        return {"contents": _match(captions, pictures, path)}
+        captions = parse_captions(text, data["labels"] or source.path)
+        return _match(captions, pictures, source.path)
 
-    return user_files.find_builder(Builder, source, content, data_dir, fields, default="captions")
+    return user_files.find_builder(Builder, source, content, data_dir, read_captions)
 
 
 def _read_files(source: user_files.UserFiles, table: str | None) -> tuple[str, list[str]]:
     """Return the captions ``table``, read from the files if it is None, and the pictures' names."""
     pictures = []
-    for file, read in files.read_files(source.root, source.inside):
+    for file, read in source.read():
         if file.lower().endswith(decoding.SUFFIXES):
             pictures.append(file)
         elif table is None and PurePosixPath(file).name in TABLES:

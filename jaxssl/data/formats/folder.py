@@ -18,10 +18,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
-from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import _layout, user_files
 from jaxssl.data.formats._layout import Layout
-from jaxssl.data.formats.user_files import CHANNELS
 from jaxssl.errors import UserError, abbreviate
 
 
@@ -34,21 +33,17 @@ class Builder(_layout.Builder, skip_registration=True):
     name = "folder"
 
     def _info(self) -> tfds.core.DatasetInfo:
-        channels = {"channels": self.builder_config.channels}
-        return self._describe({"shape": None, "skipped": [], "upright": True, **channels})
+        channels = self.layout.channels
+        image = tfds.features.Image(shape=(None, None, channels))
+        metadata = {"shape": None, "skipped": [], "upright": True, "channels": channels}
+        return self._describe(image, metadata)
 
-    def _feature(self) -> tfds.features.FeatureConnector:
-        return tfds.features.Image(shape=(None, None, self.builder_config.channels))
-
-    def _read(
-        self, classes: Mapping[str, str]
-    ) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
-        everything = files.read_files(self.builder_config.root, self.builder_config.inside)
-        wanted = (item for item in everything if item[0] in classes)
-        return user_files.read_checked(wanted, self.builder_config.channels)
+    def _read(self, classes: Mapping[str, str]) -> Iterator[user_files.Checked]:
+        wanted = (file for file in self.builder_config.source.read() if file[0] in classes)
+        return user_files.read_checked(wanted, self.layout.channels)
 
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
-        return [*next(iter(sizes)), self.builder_config.channels] if len(sizes) == 1 else None
+        return [*next(iter(sizes)), self.layout.channels] if len(sizes) == 1 else None
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -62,31 +57,32 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     Raises:
         UserError: if the path does not exist, holds no pictures, or has an unknown layout.
     """
-    channels = data.get("channels") or CHANNELS  # Configs of earlier versions lack this key.
+    # Configs of earlier versions lack this key.
+    channels = data.get("channels") or user_files.CHANNELS
     if not 0 < channels <= decoding.MAX_CHANNELS:
         raise UserError(f"data.channels must be in [0, {decoding.MAX_CHANNELS}], got {channels}")
-    suffixes = decoding.suffixes(channels)
-    source = user_files.locate(data, "a folder or an archive of pictures", suffixes)
+    expected = "a folder or an archive of pictures"
+    source = user_files.locate(data, expected, decoding.suffixes(channels))
     labels = read_labels(data["labels"]) if data["labels"] else None
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels
     # RGB sets keep the name that they had when RGB was the only choice, so that they are found.
-    content = content if channels == CHANNELS else (*content, channels)
+    content = content if channels == user_files.CHANNELS else (*content, channels)
 
-    def fields() -> dict[str, object]:
+    def make_layout() -> Layout:
         names = user_files.list_names(source)
-        layout = arrange(names, source.path, suffixes=suffixes, labels=labels, **split)
+        layout = arrange(names, source.path, channels, labels=labels, **split)
         user_files.log_left_out(layout.other, "are not pictures")
-        return {"contents": layout, "channels": channels}
+        return layout
 
-    return user_files.find_builder(Builder, source, content, data_dir, fields, default="folder")
+    return user_files.find_builder(Builder, source, content, data_dir, make_layout)
 
 
 def arrange(
     names: Iterable[str],
     path: str,
+    channels: int = user_files.CHANNELS,
     *,
-    suffixes: tuple[str, ...] = decoding.SUFFIXES,
     labels: Mapping[str, str] | None = None,
     **split: Any,
 ) -> Layout:
@@ -95,14 +91,14 @@ def arrange(
     Args:
         names: relative to ``path``, with slashes.
         path: for messages.
-        suffixes: endings of the names of pictures.
+        channels: of the pictures, which give the endings of their names.
         labels: class of each picture by its name, instead of the folders.
         **split: "test_fraction" and "split_seed", see `_layout.assign`.
 
     Raises:
         UserError: if there are no pictures, or the layout is not understood.
     """
-    names = sorted(names)
+    names, suffixes = sorted(names), decoding.suffixes(channels)
     pictures = [name for name in names if name.lower().endswith(suffixes)]
     other = tuple(name for name in names if not name.lower().endswith(suffixes))
     if not pictures:
@@ -111,7 +107,7 @@ def arrange(
             f"ending in {', '.join(suffixes)}"
         )
     splits, classes = _layout.assign(pictures, path, noun="pictures", labels=labels, **split)
-    return Layout(splits, classes, other)
+    return Layout(splits, classes, other, channels=channels)
 
 
 def read_labels(path: str) -> dict[str, str]:

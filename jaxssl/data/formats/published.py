@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 
+from jaxssl.data import KeyedExamples
 from jaxssl.data.decoders import decompression, files
 from jaxssl.errors import UserError, one_line
 
@@ -119,9 +120,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         except ValueError as error:
             raise self._damaged(file, error) from error
 
-    def _generate_examples(
-        self, split: Split, prefix: str
-    ) -> Iterator[tuple[int, dict[str, object]]]:
+    def _generate_examples(self, split: Split, prefix: str) -> KeyedExamples:
         images, labels = split
         for i, image in enumerate(images):
             png = io.BytesIO()

@@ -15,7 +15,7 @@ neighbours are numbered from 0.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
+from jaxssl.data import KeyedExamples
 from jaxssl.data.decoders import files
 from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, one_line
@@ -64,12 +65,12 @@ class Builder(user_files.Builder, skip_registration=True):
 
     @functools.cached_property
     def _set(self) -> Graphs:
-        return read_tu_graphs(self.builder_config.root, self.builder_config.inside)
+        return read_tu_graphs(self.builder_config.source.root, self.builder_config.source.inside)
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         return {"train": self._generate_examples()}
 
-    def _generate_examples(self) -> Iterator[tuple[int, dict[str, object]]]:
+    def _generate_examples(self) -> KeyedExamples:
         graphs, labels, _ = self._set
         order = np.random.default_rng(0).permutation(len(graphs))
         for key, i in enumerate(order.tolist()):
@@ -87,7 +88,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
         UserError: if the path does not hold one set, or its files are damaged.
     """
     source = user_files.locate(data, f"the files of a set, such as {URL}", (".txt",))
-    return user_files.find_builder(Builder, source, source.content, data_dir, dict, default="set")
+    return user_files.find_builder(Builder, source, source.content, data_dir, lambda: None)
 
 
 def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
@@ -122,7 +123,9 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
     (name,) = names
     try:
         if f"{name}_A" in texts:
-            return _parse_many_files({part: texts.get(f"{name}_{part}") for part in PARTS})
+            return _parse_many_files(
+                {k: texts[f"{name}_{k}"] for k in PARTS if f"{name}_{k}" in texts}
+            )
         return _parse_one_file(texts[name])
     except (ValueError, IndexError, StopIteration, OverflowError) as error:
         reason = "cut short" if isinstance(error, StopIteration) else one_line(error)
@@ -140,15 +143,17 @@ def _set_names(texts: Mapping[str, bytes]) -> set[str]:
     return many | {stem for stem in others if not any(stem.startswith(f"{n}_") for n in many)}
 
 
-def _parse_many_files(texts: Mapping[str, bytes | None]) -> Graphs:
-    required = {part: text for part in PARTS[:3] if (text := texts[part]) is not None}
-    if missing := [part for part in PARTS[:3] if part not in required]:
+def _parse_many_files(texts: Mapping[str, bytes]) -> Graphs:
+    if missing := [part for part in PARTS[:3] if part not in texts]:
         raise ValueError(f"the file *_{missing[0]}.txt is missing")
-    edges, graph_of, labels = (_integers(required[part]) for part in PARTS[:3])
+    edges, graph_of, labels = (
+        np.array(texts[part].replace(b",", b" ").split(), np.int64) for part in PARTS[:3]
+    )
     edges = edges.reshape(-1, 2) - 1
     tags = np.zeros(len(graph_of), np.int64)
-    if texts["node_labels"] is not None:
-        tags = _first_column(texts["node_labels"])
+    if "node_labels" in texts:  # In some data sets nodes have several labels. The first is read.
+        lines = texts["node_labels"].splitlines()
+        tags = np.array([line.partition(b",")[0] for line in lines if line.strip()], np.int64)
     if len(tags) != len(graph_of):
         raise ValueError(f"{len(tags)} nodes have a label, but {len(graph_of)} belong to a graph")
     if len(graph_of) == 0 or (np.diff(graph_of) < 0).any():
@@ -209,14 +214,3 @@ def _require_nodes(edges: np.ndarray, n: int, first: int) -> None:
         raise ValueError(
             f"an edge has node {wrong[0] + first}, but nodes are {first} to {n - 1 + first}"
         )
-
-
-def _integers(text: bytes) -> np.ndarray:
-    """Parse all integers of a text, separated by commas or white space."""
-    return np.array(text.replace(b",", b" ").split(), np.int64)
-
-
-def _first_column(text: bytes) -> np.ndarray:
-    """Parse the first number of each line. In some TU data sets nodes have several labels."""
-    rows = [row.partition(b",")[0] for row in text.splitlines() if row.strip()]
-    return np.array(rows, np.int64)

@@ -11,7 +11,7 @@ import io
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,33 +49,31 @@ class UserFiles(NamedTuple):
     on_error: str
     content: tuple[object, ...]
 
+    def read(self, max_bytes: int = files.MAX_FILE) -> files.Files:
+        """Iterate over the files below the path, see `files.read_files`."""
+        return files.read_files(self.root, self.inside, max_bytes)
 
+
+# Name and content of an example, and its size: (height, width) of an image, (frames, side) of a
+# video. Instead of a size, the reason why the example cannot be read.
+Checked = tuple[str, Any, tuple[int, int] | str]
 # TFDS warns of every configuration that the class of a builder does not list.
-CUSTOM = "Using custom data configuration"
-logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswith(CUSTOM))
+logging.getLogger("absl").addFilter(
+    lambda record: not str(record.msg).startswith("Using custom data configuration")
+)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class Config(tfds.core.BuilderConfig):
     """TFDS configuration of a user's data set. The name contains the fingerprint of the files.
 
     Attributes:
-        root: the folder or archive.
-        inside: folder inside the archive. "" is all of it.
-        on_error: "stop" or "skip", for files that cannot be read.
+        source: the user's files.
         contents: a layout, or the captions of each image.
-        frame_size: largest side of the frames of a clip.
-        channels: of pictures.
     """
 
-    root: Path = Path()
-    inside: str = ""
-    on_error: str = "stop"
-    contents: Any = dataclasses.field(
-        default=None, repr=False
-    )  # With repr=True, TFDS would log all file contents.
-    frame_size: int = 0
-    channels: int = 3
+    source: UserFiles
+    contents: Any = dataclasses.field(repr=False)  # TFDS would log all of it.
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -85,15 +83,11 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     builder_config: Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _make_info(
-        self,
-        title: str,
-        features: Mapping[str, object],
-        metadata: Mapping[str, object],
-        disable_shuffling: bool = False,
+        self, title: str, features: Settings, metadata: Settings, disable_shuffling: bool = False
     ) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
-            description=f"{title} of {self.builder_config.root}",
+            description=f"{title} of {self.builder_config.source.root}",
             features=tfds.features.FeaturesDict(features),
             metadata=tfds.core.MetadataDict(metadata),
             disable_shuffling=disable_shuffling,
@@ -127,7 +121,7 @@ def list_names(source: UserFiles) -> list[str]:
     Raises:
         UserError: if the archive has no such folder.
     """
-    names = [name for name, _ in files.read_files(source.root, source.inside)]
+    names = [name for name, _ in source.read()]
     if source.inside and not names:
         raise UserError(
             f"data.path={source.path}: the archive {source.root} has no folder {source.inside!r}"
@@ -140,32 +134,31 @@ def find_builder(
     source: UserFiles,
     content: object,
     data_dir: str | None,
-    arrange: Callable[[], Settings],
-    *,
-    default: str,
+    make_contents: Callable[[], object],
 ) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a user's data set, which may not be prepared yet.
 
-    The name of the set consists of the path's last part and a fingerprint. If the set is prepared,
-    the user's files are not read again.
+    The name of the set consists of the path's last part and a fingerprint. The name of the format
+    replaces a part that begins with a dot. If the set is prepared, the user's files are not read
+    again.
 
     Args:
         builder: class of the format.
         source: the user's files.
         content: identifies files and settings by its `repr`.
         data_dir: folder of prepared sets. None is TFDS' default.
-        arrange: returns further fields of the `Config` of a set that is not prepared.
-        default: replaces the path's last part if it has no letters or digits.
+        make_contents: returns the contents for the `Config` of a set that is not prepared.
     """
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(source.path).name.partition(".")[0])[:64] or default
-    name, root = f"{stem}-{digest}", Path(data_dir or constants.DATA_DIR).expanduser()
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(source.path).name.partition(".")[0])[:64]
+    name = f"{stem or builder.name}-{digest}"
+    root = Path(data_dir or constants.DATA_DIR).expanduser()
     folder = root / builder.name / name / str(builder.VERSION)
     if folder.exists():
         with integrity.guard(folder):
             return tfds.builder_from_directory(folder)
-    fields = {"root": source.root, "inside": source.inside, "on_error": source.on_error}
-    return builder(data_dir=data_dir, config=Config(name, **fields, **arrange()))
+    config = Config(name=name, source=source, contents=make_contents())
+    return builder(data_dir=data_dir, config=config)
 
 
 def log_left_out(names: Sequence[str], problem: str) -> None:
@@ -175,9 +168,7 @@ def log_left_out(names: Sequence[str], problem: str) -> None:
         log.info(text, len(names), problem, abbreviate(names))
 
 
-def read_checked(
-    pictures: Iterable[tuple[str, files.ReadBytes]], channels: int = CHANNELS
-) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
+def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Checked]:
     """Read image files and check in threads that they decode. The order is kept.
 
     Args:
@@ -188,7 +179,7 @@ def read_checked(
         Name, content, and (height, width), or the reason why the image cannot be decoded.
     """
 
-    def check(group: Sequence[tuple[str, bytes, str]]) -> list[tuple]:
+    def check(group: Sequence[tuple[str, bytes, str]]) -> list[Checked]:
         return [(name, data, error or image_size(data, channels)) for name, data, error in group]
 
     def groups() -> Iterator[list[tuple[str, bytes, str]]]:

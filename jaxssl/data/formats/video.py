@@ -57,30 +57,20 @@ class Builder(_layout.Builder, skip_registration=True):
     feature = "clip"
 
     def _info(self) -> tfds.core.DatasetInfo:
-        return self._describe({"kind": "video", "shape": None, "skipped": []})
+        shape = (None, None, None, self.layout.channels)
+        clip = tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding="zlib")
+        return self._describe(clip, {"kind": "video", "shape": None, "skipped": []})
 
-    def _feature(self) -> tfds.features.FeatureConnector:
-        shape = (None, None, None, self.builder_config.contents.channels)
-        return tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding="zlib")
-
-    def _read(
-        self, classes: Mapping[str, str]
-    ) -> Iterator[tuple[str, np.ndarray | None, tuple[int, int] | str]]:
-        config = self.builder_config
-        layout: Layout = config.contents
+    def _read(self, classes: Mapping[str, str]) -> Iterator[user_files.Checked]:
+        layout, everything = self.layout, self.builder_config.source.read(max_bytes=MAX_CLIP)
         wanted = {name: layout.files[name] for name in classes}
-        everything = files.read_files(config.root, config.inside, max_bytes=MAX_CLIP)
-        clips = read_clips(everything, wanted, layout.channels, config.frame_size)
-        for name, clip in clips:
-            if isinstance(clip, str):
-                yield name, None, clip
-            else:
-                yield name, clip, (clip.shape[0], clip.shape[1])
+        clips = read_clips(everything, wanted, layout.channels, layout.frame_size)
+        return ((name, x, x if isinstance(x, str) else x.shape[:2]) for name, x in clips)
 
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         lengths, sides = (set(values) for values in zip(*sizes, strict=True))
         length = lengths.pop() if len(lengths) == 1 else None
-        return [length, max(sides), max(sides), self.builder_config.contents.channels]
+        return [length, max(sides), max(sides), self.layout.channels]
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -102,17 +92,18 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values(), size)
 
-    def fields() -> dict[str, object]:
+    def make_layout() -> Layout:
         layout = arrange(user_files.list_names(source), source.path, **split)
-        if any(map(is_video, layout.files)) and importlib.util.find_spec("av") is None:
+        has_videos = any(name.lower().endswith(SUFFIXES) for name in layout.files)
+        if has_videos and importlib.util.find_spec("av") is None:
             raise UserError(
                 f"data.path={source.path} holds videos, which need PyAV: pip install "
                 "'jaxssl[video]', or extract the frames of each video into a folder of pictures"
             )
         user_files.log_left_out(layout.other, "do not belong to a clip")
-        return {"contents": layout, "frame_size": size}
+        return layout._replace(frame_size=size)
 
-    return user_files.find_builder(Builder, source, content, data_dir, fields, default="video")
+    return user_files.find_builder(Builder, source, content, data_dir, make_layout)
 
 
 def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
@@ -127,7 +118,7 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
         UserError: if there are no clips, or the layout is not understood.
     """
     names = sorted(names)
-    videos = [name for name in names if is_video(name)]
+    videos = [name for name in names if name.lower().endswith(SUFFIXES)]
     frames = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
     if not videos and not frames:
         raise UserError(
@@ -154,10 +145,7 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
 
 
 def read_clips(
-    everything: Iterable[tuple[str, files.ReadBytes]],
-    clips: Mapping[str, Sequence[str]],
-    channels: int,
-    size: int,
+    everything: files.Files, clips: Mapping[str, Sequence[str]], channels: int, size: int
 ) -> Iterator[tuple[str, np.ndarray | str]]:
     """Yield video clips, each as soon as the last of the clip's files has been read.
 
@@ -185,10 +173,10 @@ def read_clips(
         if clip not in reasons:
             try:
                 data = load()
-                is_frame = name != clip
-                pixels = (
-                    _decode_frame(data, channels, size) if is_frame else _decode_video(data, size)
-                )
+                if name == clip:
+                    pixels = _decode_video(data, size)
+                else:
+                    pixels = _decode_frame(data, channels, size)
                 num_bytes[clip] += pixels.nbytes
                 if num_bytes[clip] > MAX_CLIP:
                     raise OSError(_too_long())
@@ -301,11 +289,6 @@ def channels_of(frames: Sequence[str], path: str) -> int:
 
 def _match_flow(name: str) -> re.Match[str] | None:
     return FLOW_NAME.fullmatch(PurePosixPath(name).name)
-
-
-def is_video(name: str) -> bool:
-    """Return True if a file name has the ending of a video."""
-    return name.lower().endswith(SUFFIXES)
 
 
 def by_numbers(name: str) -> list[object]:

@@ -1,1 +1,1 @@
-"""Open data sets: prepare them once, or take them as Python objects."""
+"""Python objects and tar shards as data sets, and conversion of prepared sets."""

@@ -14,18 +14,16 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl import components
-from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY, kind
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
 from jaxssl.data.opening import items, tar_shards
-from jaxssl.data.opening.items import PictureFile
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
-Images = Sequence[np.ndarray | PictureFile] | np.ndarray | items.Stream
+Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
 LABEL_TYPES = (int, float, str, np.generic, type(None))
 EXPECTED = (
     "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
@@ -138,15 +136,14 @@ def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     infos = {split: tfds.core.SplitInfo(split, [len(part)], 0) for split, part in parts.items()}
 
     def open_split(split: str) -> Source:
-        chosen = find_records(name, split, infos)
-        members = [parts[part].take(indices) for part, indices in chosen]
+        members = [parts[part].take(i) for part, i in find_records(name, split, infos)]
         joined = tuple(part for member in members for part in member.parts)
         return finish(replace(members[0], name=name, split=split, parts=joined), data)
 
     return open_split
 
 
-def split_options(data: ConfigDict) -> Settings:
+def split_options(data: ConfigDict) -> kind.Settings:
     """Return the arguments of `load_splits` that the group `config.data` sets."""
     return {
         "test_fraction": data["test_fraction"],
@@ -179,7 +176,7 @@ def load_images(
         raise UserError("images is empty; expected at least one image")
     records = cast(_Records, source.parts[0][0].records)
     pictures = [] if isinstance(records.images, items.Stream) else records.images
-    names = [x.name for x in pictures if isinstance(x, PictureFile)]
+    names = [x.name for x in pictures if isinstance(x, items.PictureFile)]
     unlabelled = _source(records.images, records.labels, (), source.shape)
     return unlabelled, names if len(names) == len(source) else None
 
@@ -278,11 +275,11 @@ def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
 
 
 def _check_files(
-    images: list[np.ndarray | PictureFile], name: str, channels: int, on_error: str
+    images: list[np.ndarray | items.PictureFile], name: str, channels: int, on_error: str
 ) -> list[kind.Shape | None]:
     """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
     shapes: list[kind.Shape | None] = [getattr(image, "shape", None) for image in images]
-    files = {str(i): x for i, x in enumerate(images) if isinstance(x, PictureFile)}
+    files = {str(i): x for i, x in enumerate(images) if isinstance(x, items.PictureFile)}
     reasons = []
     contents = ((i, x.tobytes) for i, x in files.items())
     for index, _, size in user_files.read_checked(contents, channels):
@@ -317,7 +314,7 @@ class _Records(Sequence):
 
     def __getitem__(self, index: Any) -> Any:
         image = self.images[index]
-        image = image.tobytes() if isinstance(image, PictureFile) else image
+        image = image.tobytes() if isinstance(image, items.PictureFile) else image
         return {"image": image, "label": self.labels[index]}
 
     def __len__(self) -> int:

@@ -115,7 +115,8 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
             f"data.path={root} holds no .tar files; unpack shards that are compressed as a whole, "
             "such as .tar.gz"
         )
-    splits = [_split_of(path.relative_to(root).as_posix()) for path in paths]
+    matches = [SPLIT.search(path.relative_to(root).as_posix().lower()) for path in paths]
+    splits = [match.group() if match else "" for match in matches]
     words = set(splits)
     if words != {""} and ("" in words or "train" not in words or len(words) > 2):
         raise UserError(
@@ -131,11 +132,6 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
         if name == "train" or len(words) == 2:
             out[name] = TarShards(paths, part), part.label
     return out
-
-
-def _split_of(name: str) -> str:
-    match = SPLIT.search(name.lower())
-    return match.group() if match else ""
 
 
 def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:

@@ -1,10 +1,9 @@
 """The handwritten digits with generated captions, for demos and tests of image-text models."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import tensorflow_datasets as tfds
 
+from jaxssl.data import KeyedExamples
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digits
 
@@ -34,7 +33,7 @@ class Builder(digits.Builder):
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, object]]]:
+    ) -> KeyedExamples:
         stroke, slant = _thirds(ink(images)), _thirds(lean(images))
         for i, example in super()._generate_examples(images, labels, ids):
             words = {

@@ -1,14 +1,13 @@
 """Data set of scikit-learn's 1 797 images of handwritten digits."""
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from jaxssl.data import toy
+from jaxssl.data import KeyedExamples, toy
 
 NUM_TRAIN = 1297
 
@@ -35,7 +34,7 @@ class Builder(toy.ToyBuilder):
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, object]]]:
+    ) -> KeyedExamples:
         for i in ids.tolist():
             png = io.BytesIO()
             Image.fromarray(images[i]).save(png, format="png")

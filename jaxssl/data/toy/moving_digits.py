@@ -1,12 +1,12 @@
 """Generated clips of moving digits, for demos and tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow_datasets as tfds
 from jax.typing import ArrayLike
 
-from jaxssl.data import toy
+from jaxssl.data import KeyedExamples, toy
 from jaxssl.data.toy import digits
 
 SIZES = {"train": 600, "test": 200}
@@ -52,15 +52,12 @@ class Builder(toy.ToyBuilder):
         }
 
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
-        splits = digits.load_splits()
         return {
             split: self._generate_examples(split, images[indices])
-            for split, (images, _, indices) in splits.items()
+            for split, (images, _, indices) in digits.load_splits().items()
         }
 
-    def _generate_examples(
-        self, split: str, images: np.ndarray
-    ) -> Iterator[tuple[int, dict[str, object]]]:
+    def _generate_examples(self, split: str, images: np.ndarray) -> KeyedExamples:
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             motion = list(MOTIONS)[i % len(MOTIONS)]

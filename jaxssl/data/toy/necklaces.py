@@ -1,11 +1,9 @@
 """Generated graphs of rings with pendants, for demos and tests."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import toy
+from jaxssl.data import KeyedExamples, toy
 
 # Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
@@ -34,7 +32,7 @@ class Builder(toy.ToyBuilder):
     def _split_generators(self, dl_manager: object) -> dict[str, object]:
         return {split: self._generate_examples(split) for split in SIZES}
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, object]]]:
+    def _generate_examples(self, split: str) -> KeyedExamples:
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             name = list(CLASSES)[i % len(CLASSES)]
