@@ -140,9 +140,9 @@ def test_each_process_reads_only_its_rows_of_every_batch(crops):
     reader = image.ReadImages(source, crops, 5)
     whole = reader(3, order(3))
     for rows in (np.arange(2), np.array([2, 3, 6]), np.arange(4, 8)):
-        local = batches._LocalReader(order, rows, reader)
-        np.testing.assert_array_equal(local.indices(3), order(3)[rows])
-        jax.tree.map(np.testing.assert_array_equal, local(3), jax.tree.map(itemgetter(rows), whole))
+        local = batches._read_rows(reader, order, rows, 3)
+        np.testing.assert_array_equal(local["index"], order(3)[rows])
+        jax.tree.map(np.testing.assert_array_equal, local, jax.tree.map(itemgetter(rows), whole))
 
 
 def test_host_crops_differ_between_seeds_steps_examples_and_views():

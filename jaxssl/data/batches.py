@@ -129,8 +129,7 @@ class Batches:
         self.plan, self.crops = plan, crops
         self.example, self.shapes = reader.example, reader.shapes
         self._reader, self._mesh = reader, mesh
-        rows = distributed.local_rows(order.batch_size, mesh)
-        self._local = _LocalReader(order, rows, reader.read)
+        self._rows = distributed.local_rows(order.batch_size, mesh)
         self._settings = {"num_examples": order.num_examples, "host_crops": plan.host}
         self._position = 0
         self._iterator: Iterator[Batch] | None = None
@@ -199,7 +198,7 @@ class Batches:
         self._iterator = None
 
     def _take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
-        rows = [self._local.indices(self._position + min(i, n - 1)) for i in range(k)]
+        rows = [self.indices(self._position + min(i, n - 1))[self._rows] for i in range(k)]
         self._iterator = None  # `next` starts again at the new position.
         self._position += n
         return self._cached, distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
@@ -214,7 +213,7 @@ class Batches:
         for step in itertools.count(self._position):
             # The cached images are an argument of the jitted function. As constants, XLA would copy
             # them into the program.
-            rows = distributed.shard_rows(self._local.indices(step), self._mesh)
+            rows = distributed.shard_rows(self.indices(step)[self._rows], self._mesh)
             yield self._gather(self._cached, rows)
 
     def _stream_batches(self) -> Iterator[Batch]:
@@ -222,10 +221,11 @@ class Batches:
         # Each reading thread holds this process's share of a batch in memory.
         inputs = jax.tree.leaves(self.shapes["input"])
         num_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in inputs)
-        share = max(1, num_bytes * len(self._local.rows) // self.indices.batch_size)
+        share = max(1, num_bytes * len(self._rows) // self.indices.batch_size)
         threads = 1 if workers else max(1, min(16, files.cpu_count(), READ_AHEAD // share))
         steps = grain.MapDataset.range(self._position, ENDLESS)
-        stream = steps.map(self._local).to_iter_dataset(grain.ReadOptions(threads, threads))
+        read = functools.partial(_read_rows, self._reader.read, self.indices, self._rows)
+        stream = steps.map(read).to_iter_dataset(grain.ReadOptions(threads, threads))
         if workers:
             if not absl.flags.FLAGS.is_parsed():
                 absl.flags.FLAGS.mark_as_parsed()  # Grain's worker processes read the flags.
@@ -315,18 +315,11 @@ def assemble(inputs: object, examples: Sequence[Example], indices: np.ndarray) -
     return {"input": inputs, "label": labels, "index": indices}
 
 
-class _LocalReader(NamedTuple):
-    """Reader of the rows of each batch that belong to this process."""
-
-    order: Order
-    rows: np.ndarray
-    read: Callable[[int, np.ndarray], Batch]
-
-    def indices(self, step: int) -> np.ndarray:
-        return self.order(step)[self.rows]
-
-    def __call__(self, step: int) -> Batch:
-        return self.read(step, self.indices(step))
+def _read_rows(
+    read: Callable[[int, np.ndarray], Batch], order: Order, rows: np.ndarray, step: int
+) -> Batch:
+    """Read the rows of batch number ``step`` that belong to this process."""
+    return read(step, order(step)[rows])
 
 
 @functools.lru_cache(maxsize=2)

@@ -89,7 +89,7 @@ class Kind(NamedTuple):
     statistics: Callable[..., dict[str, tuple[float, ...]]] | None = None
     batch_of: Callable | None = None
     left_out: Callable[..., list[str]] = lambda settings, channels: []
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], object] = lambda: None
     small_crops: bool = False
     pictures: bool = False
     captions: bool = False

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from flax.typing import VariableDict
-from jax import numpy as jnp
-from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from jaxssl.augment.graph import Row, as_float, make_graph_views
@@ -227,9 +225,7 @@ def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = N
         return packed(indices, rows * len(indices) // batch_size, largest([enough, needed]))
 
     first = np.arange(min(2, len(graphs)), dtype=np.int32)
-    whole = np.zeros(batch_size, np.int32)
-    empty = {"input": pack([], rows, num_tags, enough, batch_size), "label": whole, "index": whole}
-    shapes = jax.eval_shape(lambda: empty)
+    shapes = jax.eval_shape(lambda: read(0, order(0)))
     return Reader(read, packed(first, 1, room_for(sizes[first], 1)), shapes)
 
 
@@ -241,17 +237,10 @@ def array(source: Source, inputs: object = None) -> GraphArray:
 
 def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
     """Return the views of a small packed batch as `jax.ShapeDtypeStruct`."""
-
-    def shape(dtype: DTypeLike, *axes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((config.views, 1, *axes), dtype)
-
-    row = {
-        "x": shape(jnp.float32, 8, inputs.num_tags),
-        "graph": shape(jnp.int32, 8),
-        "edge": shape(jnp.int32, 8, 2),
-        "size": shape(jnp.int32, 2),
-    }
-    return {"views": row}
+    row = pack([], 1, inputs.num_tags, Room(nodes=8, edges=8), size=2)
+    row["x"] = row["x"].astype(np.float32)
+    views = {k: jax.ShapeDtypeStruct((config.views, *x.shape), x.dtype) for k, x in row.items()}
+    return {"views": views}
 
 
 def make_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:

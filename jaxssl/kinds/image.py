@@ -72,14 +72,13 @@ class ReadImages(NamedTuple):
             return np.stack([decoding.pixels(picture) for picture in pictures])
         if not self.crops.views:
             return np.stack([decoding.centre(picture, self.crops.size) for picture in pictures])
-        groups: dict[str, list[np.ndarray]] = {"views": [], "crops": []}
+        views, crops = [], []
         for index, picture in zip(indices, pictures, strict=True):
             rng = np.random.default_rng((self.seed, step, int(index)))
-            groups["views"].append(np.stack(decoding.random_crops(picture, self.crops.views, rng)))
-            if self.crops.crops:
-                small = decoding.random_crops(picture, self.crops.crops, rng)
-                groups["crops"].append(np.stack(small))
-        return {name: np.stack(images) for name, images in groups.items() if images}
+            views.append(decoding.random_crops(picture, self.crops.views, rng))
+            crops.append(decoding.random_crops(picture, self.crops.crops, rng))
+        small = {"crops": np.array(crops)} if self.crops.crops else {}
+        return {"views": np.array(views), **small}
 
 
 def open_images(
@@ -205,14 +204,13 @@ def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[flo
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the views and small crops of a batch of two as `jax.ShapeDtypeStruct`."""
-
-    def shape(number: int, side: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
-
-    views = {"views": shape(config.views, inputs.size)}
+    sides = {"views": (config.views, inputs.size)}
     if config.crops.number:
-        views["crops"] = shape(config.crops.number, config.crops.get("size", inputs.size))
-    return views
+        sides["crops"] = (config.crops.number, config.crops.get("size", inputs.size))
+    return {
+        name: jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
+        for name, (number, side) in sides.items()
+    }
 
 
 def make_inputs(config: ConfigDict, shape: Shape) -> Inputs:

@@ -86,6 +86,6 @@ kind = image.kind._replace(
     inputs=lambda config, shape: CaptionedInputs(*image.make_inputs(config, shape)),
     infer_inputs=lambda *args: CaptionedInputs(*image.infer_inputs(*args)),
     batch_of=with_empty_captions,
-    check=tokens.check_package,
+    check=tokens.load_tokenizer,
     captions=True,
 )

@@ -108,7 +108,7 @@ def test_tokenizer_error_names_the_invalid_argument():
 
 def test_missing_text_dependency_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
-    tokens._tokenizer.cache_clear()
+    tokens.load_tokenizer.cache_clear()
     with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$") as caught:
         tokens.tokenize(["a"])
     assert "\n" not in str(caught.value)
@@ -119,7 +119,7 @@ def test_missing_text_dependency_is_found_before_the_data_are_prepared(tmp_path,
     recipe = DIGITS.parent / "image_text" / "digit_captions.py"
     settings = config.load(recipe, [("data.dir", str(tmp_path / "data"))])
     for start in (partial(jaxssl.train, workdir=tmp_path / "run"), dry_run):
-        tokens._tokenizer.cache_clear()
+        tokens.load_tokenizer.cache_clear()
         with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$"):
             start(settings)
     assert not list(tmp_path.iterdir())

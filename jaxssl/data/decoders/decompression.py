@@ -84,8 +84,7 @@ def gunzip(data: bytes, name: str) -> bytes:
         UserError: if they expand to more than their number allows.
         OSError, EOFError, zlib.error: if they are damaged.
     """
-    stream = _Limited(gzip.GzipFile(fileobj=io.BytesIO(data)), Budget(name, len(data)))
-    return read_all(stream)
+    return read_all(_Limited(gzip.GzipFile(fileobj=io.BytesIO(data)), Budget(name, len(data))))
 
 
 def read_all(stream: Readable) -> bytes:

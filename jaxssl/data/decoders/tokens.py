@@ -48,7 +48,7 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
         raise ValueError(f"texts must be a sequence of strings, got the string {texts!r:.80}")
     if context < 3:
         raise ValueError(f"context must be at least 3, got {context}")
-    ids = _tokenizer().tokenize_batch(list(map(clean_text, texts)), context_length=context)
+    ids = load_tokenizer().tokenize_batch(list(map(clean_text, texts)), context_length=context)
     return np.asarray(ids).reshape(len(texts), context).astype(np.int32)
 
 
@@ -64,14 +64,13 @@ def clean_text(text: str) -> str:
     return unicodedata.normalize("NFC", text).encode(errors="replace").decode()
 
 
-def check_package() -> None:
-    """Raise UserError if the package instant-clip-tokenizer is not installed."""
-    _tokenizer()
-
-
 @cache
-def _tokenizer() -> Any:
-    """Create the CLIP tokenizer once, because it takes 0.1 s and cannot be pickled."""
+def load_tokenizer() -> Any:
+    """Create the CLIP tokenizer once, because it takes 0.1 s and cannot be pickled.
+
+    Raises:
+        UserError: if the package instant-clip-tokenizer is not installed.
+    """
     try:
         # instant-clip-tokenizer is optional and has no type annotations.
         from instant_clip_tokenizer import Tokenizer  # pyright: ignore[reportAttributeAccessIssue]

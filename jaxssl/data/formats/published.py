@@ -179,9 +179,8 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
         parts = {"train": "train", "test": "t10k"}
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         names = [f"{part}-{kind}" for part in parts.values() for kind in kinds]
-        contents = self._read_all(
-            dl_manager, {name: f"{self.URL}{name}.gz" for name in names}, names
-        )
+        urls = {name: f"{self.URL}{name}.gz" for name in names}
+        contents = self._read_all(dl_manager, urls, names)
         splits = {}
         for split, part in parts.items():
             image, label = (f"{part}-{kind}" for kind in kinds)
