@@ -76,27 +76,21 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     content = *source.content, table
 
     def read_captions() -> dict[str, list[str]]:
-        text, pictures = _read_files(source, table)
+        text, pictures = table, []
+        for file, read in source.read():
+            if file.lower().endswith(decoding.SUFFIXES):
+                pictures.append(file)
+            elif text is None and PurePosixPath(file).name in TABLES:
+                text = _read_text(read, file)
+        if text is None:
+            raise UserError(
+                f"data.path={source.path} has no table of captions ({', '.join(TABLES)}); name one "
+                "with data.labels"
+            )
         captions = parse_captions(text, data["labels"] or source.path)
         return _match(captions, pictures, source.path)
 
     return user_files.find_builder(Builder, source, content, data_dir, read_captions)
-
-
-def _read_files(source: user_files.UserFiles, table: str | None) -> tuple[str, list[str]]:
-    """Return the captions ``table``, read from the files if it is None, and the pictures' names."""
-    pictures = []
-    for file, read in source.read():
-        if file.lower().endswith(decoding.SUFFIXES):
-            pictures.append(file)
-        elif table is None and PurePosixPath(file).name in TABLES:
-            table = _read_text(read, file)
-    if table is None:
-        raise UserError(
-            f"data.path={source.path} has no table of captions ({', '.join(TABLES)}); name one "
-            "with data.labels"
-        )
-    return table, pictures
 
 
 def parse_captions(table: str, path: str) -> dict[str, list[str]]:
