@@ -278,17 +278,13 @@ def _check_files(
     images: list[np.ndarray | items.PictureFile], name: str, channels: int, on_error: str
 ) -> list[kind.Shape | None]:
     """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
-    shapes: list[kind.Shape | None] = [getattr(image, "shape", None) for image in images]
-    files = {str(i): x for i, x in enumerate(images) if isinstance(x, items.PictureFile)}
-    reasons = []
-    contents = ((i, x.tobytes) for i, x in files.items())
-    for index, _, size in user_files.read_checked(contents, channels):
-        if isinstance(size, str):
-            reasons.append(f"{files[index].name}: {size}")
-        else:
-            shapes[int(index)] = (*size, channels)
+    pictures = [image for image in images if isinstance(image, items.PictureFile)]
+    contents = ((picture.name, picture.tobytes) for picture in pictures)
+    sizes = [(file, size) for file, _, size in user_files.read_checked(contents, channels)]
+    reasons = [f"{file}: {size}" for file, size in sizes if isinstance(size, str)]
     user_files.report_unreadable("pictures", name, reasons, on_error)
-    return shapes
+    shapes = iter([None if isinstance(size, str) else (*size, channels) for _, size in sizes])
+    return [next(shapes) if isinstance(x, items.PictureFile) else x.shape for x in images]
 
 
 def _join_classes(sources: Sequence[Source]) -> list[Source]:
