@@ -76,15 +76,15 @@ def read_settings(folder: Path) -> tuple[Settings, Settings]:
     ):
         net["activation"] = "quick_gelu"
     timm, open_clip = config.get("pretrained_cfg", {}), clip.get("preprocess_cfg", {})
-    inputs = _statistics(timm), _statistics(open_clip)
+    by_timm, by_open_clip = _statistics(timm), _statistics(open_clip)
     if "input_size" in timm:
-        inputs[0]["size"] = timm["input_size"][-1]
-    inputs[0]["crop"] = 0.0 if timm.get("crop_mode") == "squash" else timm.get("crop_pct")
-    inputs[1]["size"] = clip.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
+        by_timm["size"] = timm["input_size"][-1]
+    by_timm["crop"] = 0.0 if timm.get("crop_mode") == "squash" else timm.get("crop_pct")
+    by_open_clip["size"] = clip.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
     if "resize_mode" in open_clip:
-        inputs[1]["crop"] = 0.0 if open_clip["resize_mode"] == "squash" else 1.0
+        by_open_clip["crop"] = 0.0 if open_clip["resize_mode"] == "squash" else 1.0
     size = {"size": vision.get("image_size")}
-    return _merge(net), _merge(size, *inputs, _processor_inputs(processor))
+    return _merge(net), _merge(size, by_timm, by_open_clip, _processor_inputs(processor))
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
@@ -92,7 +92,7 @@ def _merge(*groups: Mapping[str, object]) -> Settings:
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
-def _statistics(settings: Settings) -> Settings:
+def _statistics(settings: Settings) -> dict[str, object]:
     return {name: settings.get(name) for name in ("mean", "std", "interpolation")}
 
 
