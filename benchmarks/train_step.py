@@ -122,10 +122,12 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # XLA is slow at convolutions in loops on CPUs.
-    step = make_train_step(*stages)
-    steps, alone = (
-        make_train_steps(lambda _: step, mesh, resident=True, loop=each) for each in (loop, False)
-    )
+
+    def make_steps(loop: bool) -> Callable[..., tuple]:
+        # Each program has a step of its own, because JAX would reuse the trace of another's step.
+        step = make_train_step(*stages)
+        return make_train_steps(lambda _: step, mesh, resident=True, loop=loop)
+
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
     # Each part of the step has its own arrays, because the step donates the state.
     nets = {name: state.params[name] for name in ("net", "projector")}
@@ -155,7 +157,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         updates, opt_state = parts.optimiser.update(grads, opt_state, params)
         return ((optax.apply_updates(params, updates), opt_state),)
 
-    advance = chained(steps, state)
+    advance = chained(make_steps(loop), state)
 
     def whole(number: int) -> tuple:
         data = (given, places) if ready else batches.take(number, MOST_STEPS)
@@ -179,7 +181,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     contenders |= {name: Timed(call) for name, call in calls.items()}
     if ready:
         with mock.patch.object(convnet, "strided_conv", lax.conv_general_dilated):
-            with_xla = chained(alone, state_of_xla)
+            with_xla = chained(make_steps(loop=False), state_of_xla)
             contenders[XLA] = Timed(lambda: with_xla(given, places, 1))
     operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
     return contenders, operations, (config, np.asarray(views))
