@@ -18,7 +18,7 @@ from jaxssl.augment.graph import Row, as_float, make_graph_views
 from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.kind import Kind, Opened, Settings, Shape
+from jaxssl.data.kind import Kind, Opened, Settings
 from jaxssl.data.records import Record
 from jaxssl.data.splits import Source
 from jaxssl.distributed import round_up
@@ -189,11 +189,6 @@ def open_graphs(folder: Path, features: object, metadata: Settings, data: object
     return Opened((count,), _decode)
 
 
-def describe(shape: Shape) -> str:
-    """Describe in words how many labels (tags) the nodes of graphs have."""
-    return f"nodes with {shape[0]} tags"
-
-
 def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     """Choose how graphs get to the device: packed on the host.
 
@@ -241,11 +236,6 @@ def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
     row["x"] = row["x"].astype(np.float32)
     views = {k: jax.ShapeDtypeStruct((config.views, *x.shape), x.dtype) for k, x in row.items()}
     return {"views": views}
-
-
-def make_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
-    """Return the input format of a run's network for graphs of ``shape`` [number of node tags]."""
-    return GraphInputs(shape[0])
 
 
 def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> GraphInputs:
@@ -297,13 +287,13 @@ kind = Kind(
     units="graphs",
     data="graph",
     open=open_graphs,
-    describe=describe,
+    describe=lambda shape: f"nodes with {shape[0]} tags",
     plan=plan,
     make_reader=make_reader,
     array=array,
     views=make_graph_views,
     view_shapes=view_shapes,
-    inputs=make_inputs,
+    inputs=lambda config, shape: GraphInputs(shape[0]),
     infer_inputs=infer_inputs,
     fit_inputs=fit_inputs,
     raw_features=histograms,

@@ -254,11 +254,6 @@ def shrink(inputs: Inputs, block: Array) -> Array:
     return resize_images(block.reshape(-1, *block.shape[-3:]), inputs).reshape(len(block), -1)
 
 
-def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
-    """Return images, cropped to ``size`` if their sizes differ."""
-    return draw(source.lazy_images(size)[indices])
-
-
 def draw(images: np.ndarray) -> np.ndarray:
     """Show images [..., h, w, c] as RGB if they have three channels or more, else as grey.
 
@@ -282,7 +277,7 @@ kind = Kind(
     infer_inputs=infer_inputs,
     fit_inputs=fit_inputs,
     raw_features=pixels,
-    show=show,
+    show=lambda source, indices, size: draw(source.lazy_images(size)[indices]),
     draw=draw,
     statistics=statistics,
     batch_of=lambda images: images,

@@ -74,18 +74,14 @@ def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, object]:
     return {**image.view_shapes(config, inputs), "texts": texts}
 
 
-def with_empty_captions(images: Array) -> dict[str, object]:
-    """Return images with empty captions, from which views are drawn. The text view is not used."""
-    return {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
-
-
 kind = image.kind._replace(
     make_reader=make_reader,
     views=make_image_text_views,
     view_shapes=view_shapes,
     inputs=lambda config, shape: CaptionedInputs(*image.make_inputs(config, shape)),
     infer_inputs=lambda *args: CaptionedInputs(*image.infer_inputs(*args)),
-    batch_of=with_empty_captions,
+    # The captions are empty, because protocols do not use their view.
+    batch_of=lambda images: {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)},
     check=tokens.load_tokenizer,
     captions=True,
 )
