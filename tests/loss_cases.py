@@ -4,6 +4,7 @@ import importlib
 import inspect
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,27 +21,13 @@ NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
 EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # Classes 2 and 3 have one example.
 # Losses that compare an anchor only with the other views of its example, or with its key.
-BY_PARTNER = {
-    *(
-        "arb",
-        "barlow_twins",
-        "byol",
-        "dino",
-        "lejepa",
-        "ressl",
-        "simsiam",
-        "swav",
-        "vicreg",
-        "w_mse",
-    ),
-}
+BY_PARTNER = {"arb", "barlow_twins", "byol", "dino", "lejepa", "ressl", "simsiam", "swav"}
+BY_PARTNER |= {"vicreg", "w_mse"}
 # Losses that are defined for two towers.
 TOWERS = {"auc_dino", "clip", "dino", "fastclip", "info_nce", "mochi", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
-VIEWS_ON_ARRAYS = {
-    *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
-    *("mmcl", "tcl"),
-}
+VIEWS_ON_ARRAYS = {"auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "mmcl", "nt_xent"}
+VIEWS_ON_ARRAYS |= {"sogclr", "sup_con", "swav", "tcl"}
 # Settings that are tested in addition to the defaults. Together they have another value than the
 # default for every number of a loss.
 HYPER: dict[str, list[dict[str, Any]]] = {
@@ -49,17 +36,9 @@ HYPER: dict[str, list[dict[str, Any]]] = {
         {"form": "matrix"},
         {"b": 0.3, "a": 0.8, "negative_weight": 0.5, "count_positive_as_negative": True},
         {"b": 0.3, "a": 1.0, "negative_weight": 0.5, "negative_reduction": "sum"},
-        {
-            "b": 0.1,
-            "a": 10.0,
-            "alpha": 1.0,
-            "negative_weight": 1.0,
-            "negative_reduction": "sum",
-            "similarity": "unit",
-            "positive_margin": 0.5,
-            "clip_positive": True,
-            "count_positive_as_negative": True,
-        },
+        {"b": 0.1, "a": 10.0, "alpha": 1.0, "negative_weight": 1.0, "negative_reduction": "sum"}
+        | {"similarity": "unit", "positive_margin": 0.5, "clip_positive": True}
+        | {"count_positive_as_negative": True},
     ],
     "auc_dino": [
         {"extra": ("center",)},
@@ -77,10 +56,7 @@ HYPER: dict[str, list[dict[str, Any]]] = {
         {"weight": 0.0},
         {"similarity": "neg_euclidean"},
     ],
-    "dino": [
-        {"extra": ("center",)},
-        {"student_temperature": 0.5, "teacher_temperature": 0.3},
-    ],
+    "dino": [{"extra": ("center",)}, {"student_temperature": 0.5, "teacher_temperature": 0.3}],
     "graphcl": [{"temperature": 0.5}],
     "fastclip": [{"extra": ("log_u", "log_v")}, {"temperature": 0.4, "gamma": 0.3}],
     "hcl": [{"beta": 0.0}, {"beta": 2.0, "temperature": 0.3, "positive_prior": 0.3}],
@@ -202,20 +178,19 @@ def pairs_of(kind: str, z, index=None, axis_name: str | None = None) -> Pairs:
     if index is not None:
         labels = labels[index]
     options = {"index": index, "axis_name": axis_name}
+    views, towers = partial(pair_views, **options), partial(pair_towers, z[0], z[1], **options)
     queue = jnp.cos(jnp.arange(3 * z.shape[2], dtype=jnp.float32) ** 2).reshape(3, -1)
     queue = queue.astype(z.dtype)
     return {
-        "views": lambda: pair_views(z, **options),
-        "labels": lambda: pair_views(z, labels=labels, **options),
-        "views, queue": lambda: pair_views(z, queue=queue, **options),
-        "three views": lambda: pair_views(jnp.concatenate([z, z[:1] + 1]), **options),
-        "one view": lambda: pair_views(z[:1], labels=labels, **options),
-        "towers": lambda: pair_towers(z[0], z[1], **options),
-        "tower labels": lambda: pair_towers(z[0], z[1], labels=labels, **options),
-        "queue": lambda: pair_towers(z[0], z[1], queue=queue, **options),
-        "queue only": lambda: pair_towers(
-            z[0], z[1], queue=queue, batch_negatives=False, **options
-        ),
+        "views": lambda: views(z),
+        "labels": lambda: views(z, labels=labels),
+        "views, queue": lambda: views(z, queue=queue),
+        "three views": lambda: views(jnp.concatenate([z, z[:1] + 1])),
+        "one view": lambda: views(z[:1], labels=labels),
+        "towers": towers,
+        "tower labels": lambda: towers(labels=labels),
+        "queue": lambda: towers(queue=queue),
+        "queue only": lambda: towers(queue=queue, batch_negatives=False),
     }[kind]()
 
 

@@ -94,9 +94,8 @@ def sup_con(pairs, *, temperature=0.1, base_temperature=None, **_) -> np.ndarray
 
 
 def info_nce(pairs, *, temperature=0.2, scale_by_temperature=True, **_) -> np.ndarray:
-    return nt_xent(pairs, temperature=temperature) * (
-        2 * temperature if scale_by_temperature else 1
-    )
+    scale = 2 * temperature if scale_by_temperature else 1
+    return scale * nt_xent(pairs, temperature=temperature)
 
 
 def mochi(
@@ -278,13 +277,7 @@ def mmcl(
 
 
 def decl(
-    pairs,
-    rate=None,
-    *,
-    weight=1.0,
-    temperature=0.5,
-    similarity="cosine",
-    include_positive=False,
+    pairs, rate=None, *, weight=1.0, temperature=0.5, similarity="cosine", include_positive=False
 ) -> np.ndarray:
     def score(u, v):
         return cosine(u, v) if similarity == "cosine" else -np.linalg.norm(u - v)

@@ -67,8 +67,7 @@ def test_accumulation_stores_activations_of_only_one_chunk():
         value = lambda params: accumulate(  # noqa: E731
             lambda chunk: encode(params, chunk), LOSSES["auc_cl"], batch, num_chunks
         )
-        compiled = jax.jit(jax.grad(value)).lower(params).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
+        return jax.jit(jax.grad(value)).lower(params).compile().memory_analysis().temp_size_in_bytes
 
     activations = 2 * 512 * 2048 * 4
     assert memory(1) > activations

@@ -192,32 +192,21 @@ def split(devices: int, mapping: str, kind: str = ""):
     return on_devices(devices, mapping)(z, index[:, None] if mapping == "pmap" else index)
 
 
-def equal_one_device(actual, expected):
+MAPPED = [
+    *((case, 4, "checked") for case in PROGRAMS),
+    *(pytest.param(case, 8, "shard_map", marks=long) for case in PROGRAMS),
+    *((case, 8, "pmap") for case in PMAPPED),
+    *((case, 4, "ring checked") for case in RINGS),
+    *((case, 4, "ring") for case in PLAIN_RINGS),
+]
+
+
+@pytest.mark.parametrize(("case", "devices", "mapping"), MAPPED, ids=str)
+def test_loss_and_gradient_on_several_devices_equal_one_device(case, devices, mapping):
+    actual, expected = split(devices, mapping)[case], split(1, "whole")[case]
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
     np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
-
-
-@pytest.mark.parametrize(
-    ("devices", "mapping"), [(4, "checked"), pytest.param(8, "shard_map", marks=long)]
-)
-@each_program
-def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices, mapping):
-    equal_one_device(split(devices, mapping)[case], split(1, "whole")[case])
-
-
-@pytest.mark.parametrize("case", PMAPPED, ids=str)
-def test_loss_under_pmap_equals_one_device(case):
-    equal_one_device(split(8, "pmap")[case], split(1, "whole")[case])
-
-
-@pytest.mark.parametrize(
-    ("case", "mapping"),
-    [*((c, "ring checked") for c in RINGS), *((c, "ring") for c in PLAIN_RINGS)],
-    ids=str,
-)
-def test_ring_loss_and_gradient_equal_one_device(case, mapping):
-    equal_one_device(split(4, mapping)[case], split(1, "whole")[case])
 
 
 @pytest.mark.parametrize(
@@ -412,11 +401,11 @@ def gradients_of_numbers(how: str):
             pairs = pairs_of(kind, z, axis_name=axis_name)
             return loss_of(name)(pairs, **numbers, **options).mean()
 
-        names = [(name, kind) for name in NUMBERS for kind in ("views", "towers")]
-        out = {}
-        for name, kind in names:
-            numbers = {key: jnp.float32(number) for key, number in NUMBERS[name].items()}
-            out[name, kind] = jax.grad(value)(numbers, name, kind)
+        out = {
+            (name, kind): jax.grad(value)(jax.tree.map(jnp.float32, numbers), name, kind)
+            for name, numbers in NUMBERS.items()
+            for kind in ("views", "towers")
+        }
         return collectives.mean(out, axis_name)
 
     if axis_name:
@@ -427,9 +416,7 @@ def gradients_of_numbers(how: str):
 @pytest.mark.parametrize("how", ["blocks", "ring"])
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_hyper_parameter_gradients_on_eight_devices_equal_the_full_matrix_gradients(
-    name, kind, how
-):
+def test_hyper_parameter_gradients_on_eight_devices_equal_those_of_one_device(name, kind, how):
     actual, expected = gradients_of_numbers(how)[name, kind], gradients_of_numbers("whole")
     for key, slope in expected[name, kind].items():
         assert abs(slope) > 1e-3

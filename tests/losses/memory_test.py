@@ -32,18 +32,14 @@ def test_queue_starts_with_different_unit_vectors():
 def test_queue_holds_the_latest_rows_of_all_devices(size, devices):
     """Two views of eight examples are added at a time, view by view."""
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    add = jax.jit(
-        distributed.spmd(
-            lambda queue, z: enqueue(queue, z, "data"), mesh, (P(), P(None, "data")), P()
-        )
-    )
+    local = lambda queue, z: enqueue(queue, z, "data")  # noqa: E731
+    add = jax.jit(distributed.spmd(local, mesh, (P(), P(None, "data")), P()))
     queue = empty_queue(jax.random.key(0), size, 3)
     expected, place = np.array(queue["rows"]), 0
     for step in range(4):
         z = rows(2, 8, 3, seed=step)
         queue = add(queue, z)
-        new = unit(z).reshape(16, 3)[-size:]
-        for row in new:
+        for row in unit(z).reshape(16, 3)[-size:]:
             expected[place] = row
             place = (place + 1) % size
         np.testing.assert_allclose(queue["rows"], expected, rtol=1e-5, atol=1e-6)

@@ -22,8 +22,7 @@ def cosines(z):
 
 def decl(z, **hyper):
     loss = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
-    pairs = pair_views(z)
-    return loss.loss(pairs, {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
+    return loss.loss(pair_views(z), {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
 
 
 @pytest.mark.parametrize("noise_on", ["similarity", "score"])
@@ -98,13 +97,11 @@ def test_tcl_metrics_are_means_over_anchors_with_a_positive():
     _, _, metrics = loss(pairs, {}, (), step=jnp.int32(0), key=None)
     for name, each in zip(("positive", "negative"), tcl_gradients(pairs, **SETTINGS), strict=True):
         np.testing.assert_array_equal(each[np.array([3, 6, 7])], 0)
-        expected = each.sum() / 5
-        assert metrics[f"{name}_gradient"] == pytest.approx(float(expected), rel=1e-6)
+        assert metrics[f"{name}_gradient"] == pytest.approx(float(each.sum() / 5), rel=1e-6)
 
 
 def test_tcl_gradients_are_finite_without_positives_and_for_equal_rows():
-    lonely = tcl_gradients(pair_views(jnp.ones((1, 4, 3))))
-    np.testing.assert_array_equal(np.stack(lonely), 0)
+    np.testing.assert_array_equal(np.stack(tcl_gradients(pair_views(jnp.ones((1, 4, 3))))), 0)
     for z in (jnp.zeros((2, 4, 3)), jnp.ones((2, 4, 3))):
         actual = tcl_gradients(pair_views(z), temperature=0.01, k1=5e4)
         assert np.isfinite(np.stack(actual)).all()

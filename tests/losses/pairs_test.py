@@ -99,8 +99,7 @@ def test_partners_are_the_other_views_of_an_image_or_the_key_of_a_query():
 def test_swapping_pairs_exchanges_queries_and_keys():
     z, index, labels = embeddings(2, 4, 5), jnp.array([7, 2, 9, 4]), jnp.array([0, 1, 0, 1])
     swapped = swap(pair_towers(z[0], z[1], index, labels))
-    expected = pair_towers(z[1], z[0], index, labels)
-    chex.assert_trees_all_equal(swapped, expected)
+    chex.assert_trees_all_equal(swapped, pair_towers(z[1], z[0], index, labels))
     views = pair_views(z)
     assert swap(views) is views
     with pytest.raises(ValueError, match="swap needs pairs without a queue"):
@@ -148,8 +147,7 @@ def test_normalised_embedding_has_length_one_at_any_scale(scale):
 
 
 def test_positives_of_an_empty_batch_are_empty():
-    pairs = pair_views(jnp.ones((3, 0, 2)))
-    assert partners(pairs, "auc_cl").shape == (2, 0, 2)
+    assert partners(pair_views(jnp.ones((3, 0, 2))), "auc_cl").shape == (2, 0, 2)
 
 
 def test_normalised_zero_embedding_is_zero_with_zero_gradient():

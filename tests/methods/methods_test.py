@@ -48,7 +48,6 @@ def batch_of(num_views=2, num_crops=0, seed=0):
 
 ENCODER = Encoder(Net(), Head())
 PREDICTING = ENCODER._replace(predictor=Head())
-ALL = ("net", "projector", "predictor")
 NT_XENT = objective("nt_xent", temperature=0.3)
 
 
@@ -131,10 +130,8 @@ def test_loss_terms_of_a_step_have_separate_weights_and_random_keys():
     init: Any = lambda *_: ()  # noqa: E731
     terms: Any = [(0.5, 1.0), (1.5, 3.0), (1.0, 8.0)]
     params: Any = 10.0
-    made: Any = weighted_loss(
-        Objective(init, loss), terms, params, 7.0, step=jnp.float32(4), key=KEY
-    )
-    value, memory, metrics = made
+    how: Any = {"step": jnp.float32(4), "key": KEY}
+    value, memory, metrics = weighted_loss(Objective(init, loss), terms, params, 7.0, **how)
     close([value, memory], [10 * (0.5 + 4.5 + 8.0), 7 + (1 + 3 + 8) / 3])
     close([metrics["figure"], metrics["step"]], [13 / 3, 4])
     expected = [jax.random.key_data(jax.random.fold_in(KEY, i)).tolist() for i in range(3)]
@@ -161,9 +158,7 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
     ("make", "encoder"),
     [(siamese.method, ENCODER), (partial(momentum.method, momentum=0.9), PREDICTING)],
 )
-def test_gradient_accumulation_equals_the_whole_batch_with_random_layers_or_a_predictor(
-    make, encoder
-):
+def test_accumulation_with_random_layers_or_a_predictor_equals_the_whole_batch(make, encoder):
     batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
     whole, parts = make(encoder, NT_XENT), make(encoder._replace(num_chunks=3), NT_XENT)
     params, carried = start(whole, batch)
@@ -206,6 +201,7 @@ def test_bfloat16_training_stores_float32_parameters():
     assert any("bf16" not in line for line in products)
 
 
+CHUNKED = partial(siamese.method, ENCODER._replace(num_chunks=4), NT_XENT)
 BYOL = partial(momentum.method, ENCODER, objective("byol"))
 
 
@@ -218,11 +214,7 @@ BYOL = partial(momentum.method, ENCODER, objective("byol"))
         (lambda: BYOL(momentum=0.0, evaluate="target"), 2, "got 'target' with momentum=0.0"),
         (BYOL, 1, "needs views=2, .* got views=1"),
         (lambda: BYOL(symmetric=False), 3, "needs views=2, .* got views=3"),
-        (
-            lambda: siamese.method(ENCODER._replace(num_chunks=4), NT_XENT),
-            2,
-            "num_chunks must divide the batch size 6, got 4",
-        ),
+        (CHUNKED, 2, "num_chunks must divide the batch size 6, got 4"),
     ],
 )
 def test_training_schemes_reject_invalid_arguments_and_views(make, num_views, message):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from scipy.optimize import lsq_linear
+from oracles import svm_dual
 
 from jaxssl.solvers import svm_dual_admm, svm_dual_inv, svm_dual_pgd
 from jaxssl.solvers._problem import certify, make_problem
@@ -72,19 +72,11 @@ def dense_pgd(delta, start, steps, step, C, accelerated, momentum, restart=False
     return x, restarts
 
 
-def exact_box(matrix, linear, lower, upper):
-    """Minimise 1/2 x'Qx - linear'x as a least-squares problem in the square root of Q."""
-    root = np.linalg.cholesky(matrix)
-    right = np.linalg.solve(root, linear)
-    fit = lsq_linear(root.T, right, (lower, upper), method="bvls", tol=1e-14)
-    return fit.x, 0.5 * fit.x @ matrix @ fit.x - linear @ fit.x
-
-
 def exact_duals(kernel, positive, excluded, C=np.inf):
     alpha, objective = np.zeros((len(positive), len(kernel))), []
     for i, (delta, free) in enumerate(dense(kernel, positive, excluded)):
-        alpha[i, free], value = exact_box(delta, 2 * np.ones(len(free)), 0, C)
-        objective.append(value)
+        alpha[i, free] = x = svm_dual(delta, C)
+        objective.append(0.5 * x @ delta @ x - 2 * x.sum())
     return alpha, np.array(objective)
 
 
@@ -129,18 +121,10 @@ iterative = pytest.mark.parametrize("name", ["pgd", "admm"])
 def test_pgd_equals_dense_pgd_step_by_step(excluded, accelerated, step):
     kernel, excluded_rows = kernels()["rbf"], EXCLUDED[excluded]
     init = np.maximum(np.random.default_rng(2).normal(size=(M, M)), 0)
-    hyper = {"C": 1.5, "momentum_start": 0.4, "init": init}
+    hyper = {"C": 1.5, "momentum_start": 0.4, "init": init, "num_steps": STEPS, "step": step}
+    hyper |= {"accelerated": accelerated, "restart": False}
     with jax.enable_x64(True):
-        solution = pgd(
-            kernel,
-            POSITIVE,
-            excluded_rows,
-            **hyper,
-            num_steps=STEPS,
-            step=step,
-            accelerated=accelerated,
-            restart=False,
-        )
+        solution = pgd(kernel, POSITIVE, excluded_rows, **hyper)
         for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
             eta = 1 / np.linalg.norm(delta) if step == "frobenius" else step
             start = np.clip(init[i, free], 0, 1.5)
@@ -247,8 +231,7 @@ def test_pgd_default_step_size_is_at_most_one_over_lambda_max():
             one = wide(pgd, kernel, POSITIVE, excluded_rows, num_steps=1, accelerated=False).alpha
             for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
                 step = one[i, free[0]] / 2  # The first step from alpha = 0 is 2 step sizes.
-                largest = np.linalg.eigvalsh(delta)[-1]
-                assert 0.4 < step * largest <= 1
+                assert 0.4 < step * np.linalg.eigvalsh(delta)[-1] <= 1
 
 
 def test_admm_penalty_of_indefinite_kernels_is_slightly_above_all_norms():
@@ -260,8 +243,7 @@ def test_admm_penalty_of_indefinite_kernels_is_slightly_above_all_norms():
             rho, _ = _penalty(problem, jnp.asarray(kernel))
             norms = [np.linalg.norm(delta, 2) for delta, _ in dense(kernel, POSITIVE, ONE)]
             assert least < rho / max(norms) < most
-            steps = _step_size(problem, None)
-            np.testing.assert_allclose(rho, 1.2 / steps.min(), rtol=1e-9)
+            np.testing.assert_allclose(rho, 1.2 / _step_size(problem, None).min(), rtol=1e-9)
 
 
 @each_solver
@@ -354,8 +336,7 @@ def test_solvers_accept_lists():
     kernel: Any = kernels()["rbf"]
     lists: Any = [x.tolist() for x in (kernel, POSITIVE, TWO)]
     for solver in (svm_dual_pgd, svm_dual_admm, svm_dual_inv):
-        expected = solver(kernel, POSITIVE, TWO).alpha
-        np.testing.assert_array_equal(solver(*lists).alpha, expected)
+        np.testing.assert_array_equal(solver(*lists).alpha, solver(kernel, POSITIVE, TWO).alpha)
 
 
 def test_solvers_reject_invalid_arguments():
@@ -374,10 +355,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, MASK), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "solver setting check_every"),
-        (
-            lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0),
-            "solver setting regularization",
-        ),
+        (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "solver setting regu.*"),
     ):
         with pytest.raises(ValueError, match=f"^{beginning} must "):
             jax.eval_shape(call)
@@ -396,8 +374,7 @@ def test_kernel_matrix_with_a_nan_gives_a_nan_solution(name):
 def test_admm_converges_on_indefinite_kernels(kernel):
     kernel = kernels()[kernel]
     assert min(np.linalg.eigvalsh(delta)[0] for delta, _ in dense(kernel, POSITIVE, ONE)) < -1
-    solution = wide(admm, kernel, POSITIVE, ONE, 1.0, num_steps=3000)
-    assert solution.kkt_residual.max() < 1e-3
+    assert wide(admm, kernel, POSITIVE, ONE, 1.0, num_steps=3000).kkt_residual.max() < 1e-3
 
 
 def test_admm_is_fast_on_a_kernel_that_only_rounding_makes_indefinite():
