@@ -22,10 +22,8 @@ def intermediate_shapes(net, *shape):
 
     def apply(images):
         variables = net.init(KEY, images, train=False)
-        mutable = ["intermediates", "batch_stats"]
-        _, state = net.apply(
-            variables, images, train=True, mutable=mutable, capture_intermediates=True
-        )
+        how = {"mutable": ["intermediates", "batch_stats"], "capture_intermediates": True}
+        _, state = net.apply(variables, images, train=True, **how)
         return {k: v["__call__"][0] for k, v in state["intermediates"].items() if k != "__call__"}
 
     return jax.eval_shape(apply, jax.ShapeDtypeStruct(shape, jnp.float32))

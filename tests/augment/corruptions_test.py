@@ -61,10 +61,8 @@ def test_corruptions_give_images_that_depend_on_severity(name, shape, photos):
     images = np.concatenate([images, np.zeros_like(images[:1]), np.full_like(images[:1], 255)])
     actual = [apply(name, images, severity)[0] for severity in ops.SEVERITIES]
     for x in actual:
-        assert x.shape == images.shape
-        assert np.isfinite(x).all()
-        assert x.min() >= 0
-        assert x.max() <= 255.001
+        assert x.shape == images.shape and np.isfinite(x).all()
+        assert 0 <= x.min() and x.max() <= 255.001
     assert np.abs(actual[4][:8] - images[:8]).mean() > 1
     assert not np.allclose(actual[0], actual[4])
     assert corrupt_batch._cache_size() <= len(NAMES) * len(SHAPES)  # one program for all severities
@@ -78,8 +76,7 @@ def test_corruption_depends_only_on_seed_index_and_image(photos):
         np.testing.assert_array_equal(actual[:2], few)
         # All copies of a picture get different noise, because their indices differ.
         assert len({image.tobytes() for image in actual[::8]}) == 40
-        other = ops.corrupt(name, many[:2], 2, seed=4)
-        assert not np.array_equal(few, other)
+        assert not np.array_equal(few, ops.corrupt(name, many[:2], 2, seed=4))
         u = ops.draw(jax.random.fold_in(jax.random.key(3), 1), many.shape[1:])
         single = ops.JAX_CORRUPTIONS[name](u, jnp.asarray(many[1] / np.float32(255)), 2)
         np.testing.assert_allclose(actual[1], 255 * single, atol=0.51)
@@ -190,8 +187,7 @@ def test_frost_corruption_adds_an_overlay_independent_of_the_image(photos):
     for severity, share in zip(ops.SEVERITIES, kept, strict=True):
         ice, _ = apply("frost", np.zeros_like(photos), severity)
         assert ice.std(axis=(1, 2)).min() > 3
-        blue = ice[..., 2:]
-        np.testing.assert_allclose(ice, blue * [0.85, 0.95, 1], atol=1e-3)
+        np.testing.assert_allclose(ice, ice[..., 2:] * [0.85, 0.95, 1], atol=1e-3)
         expected = np.minimum(share * photos + ice, 255)
         np.testing.assert_allclose(apply("frost", photos, severity)[0], expected, atol=1e-2)
 
@@ -202,11 +198,8 @@ def test_fog_on_grey_has_the_expected_range_and_is_smooth():
         actual = apply("fog", GREY, severity)[0] / 255
         np.testing.assert_allclose(actual.max(axis=(1, 2)), x, atol=1e-5)
         np.testing.assert_allclose(actual.min(axis=(1, 2)), x**2 / (x + strength), atol=1e-5)
-        smooth = (
-            np.abs(np.diff(actual, axis=1)).mean(),
-            np.abs(np.diff(actual[:, ::8], axis=1)).mean(),
-        )
-        assert smooth[0] < 0.5 * smooth[1]  # neighbouring pixels are similar
+        near, far = (np.abs(np.diff(x, axis=1)).mean() for x in (actual, actual[:, ::8]))
+        assert near < 0.5 * far  # neighbouring pixels are similar
 
 
 def test_brightness_raises_the_hsv_value_as_matplotlib(photos):
@@ -238,12 +231,8 @@ def test_elastic_transform_equals_scipy_interpolation_at_displaced_positions(pho
                 raw = 2 * of_image[6 + 1024 * axis :][:1024].reshape(32, 32) - 1
                 smooth = ndimage.gaussian_filter(raw, 32 * sigma, mode="mirror")
                 indices[axis] += 32 * alpha * smooth
-            expected = [
-                ndimage.map_coordinates(
-                    image[..., c].astype(float), indices, order=1, mode="mirror"
-                )
-                for c in range(3)
-            ]
+            move = partial(ndimage.map_coordinates, coordinates=indices, order=1, mode="mirror")
+            expected = [move(image[..., c].astype(float)) for c in range(3)]
             np.testing.assert_allclose(result, np.moveaxis(expected, 0, 2), atol=0.5)
 
 

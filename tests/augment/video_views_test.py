@@ -107,6 +107,9 @@ def test_operations_with_probability_zero_are_not_compiled():
         assert lines(**{name: value}) > plain
 
 
+TOO_SHORT = "at least 7 frames for augment.frames={} and augment.stride={}, got 6"
+
+
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
@@ -114,16 +117,8 @@ def test_operations_with_probability_zero_are_not_compiled():
         ({"reverse": -0.1}, None, r"reverse must be in \[0, 1\], got -0.1"),
         ({"frames": 0}, None, "augment.frames and augment.stride must be >= 1, got 0 and 1"),
         ({"stride": 0}, None, "augment.frames and augment.stride must be >= 1, got 4 and 0"),
-        (
-            {"frames": 7},
-            (6, 8, 8, 3),
-            "at least 7 frames for augment.frames=7 and augment.stride=1, got 6",
-        ),
-        (
-            {"stride": 2},
-            (6, 8, 8, 3),
-            "at least 7 frames for augment.frames=4 and augment.stride=2, got 6",
-        ),
+        ({"frames": 7}, (6, 8, 8, 3), TOO_SHORT.format(7, 1)),
+        ({"stride": 2}, (6, 8, 8, 3), TOO_SHORT.format(4, 2)),
         ({}, (6, 8, 8, 4), r"3 \(RGB\) channels, got 4"),
     ],
 )

@@ -24,6 +24,8 @@ COLOURS = {"jitter": 0.21, "grayscale": 0.22, "blur": 0.23, "blur_kernel": 5, "b
 COLOURS |= STRENGTHS
 VIEW = {"size": SIZE, "crop_scale": SCALE}
 POLICY = {**VIEW, "crop": "pad", "pad": 3, "flip": 0.26, "erasing": 0.25}
+FLIPPED, ERASED = {"probability": 0.26}, {"probability": 0.25}
+PADDED = {"random_pad_crop": {"pad": 3}, "random_flip": FLIPPED}
 CHANGED = {
     "random_jitter": {**STRENGTHS, "probability": 0.21},
     "random_grayscale": {"probability": 0.22},
@@ -48,41 +50,31 @@ CASES = {
         (9, 12, 3),
         {
             "random_resized_crop": CROP,
-            "random_flip": {"probability": 0.26},
+            "random_flip": FLIPPED,
             **CHANGED,
             "random_solarize": {"probability": 0.24},
-            "random_erase": {"probability": 0.25},
+            "random_erase": ERASED,
         },
     ),
     "policy": (
         {**POLICY, "policy": "randaugment", "num_ops": 3, "magnitude": 7},
         (9, 12, 3),
-        {
-            "random_pad_crop": {"pad": 3},
-            "random_flip": {"probability": 0.26},
-            "rand_augment": {"magnitude": 7},
-            "random_erase": {"probability": 0.25},
-        },
+        {**PADDED, "rand_augment": {"magnitude": 7}, "random_erase": ERASED},
     ),
     "policy resized": (
         {**POLICY, "crop": "resized", "policy": "autoaugment_cifar"},
         (9, 12, 3),
         {
             "random_resized_crop": {"size": SIZE, "scale": SCALE},
-            "random_flip": {"probability": 0.26},
+            "random_flip": FLIPPED,
             "auto_augment": {"table": policies.CIFAR},
-            "random_erase": {"probability": 0.25},
+            "random_erase": ERASED,
         },
     ),
     "policy imagenet": (
         {**POLICY, "policy": "autoaugment_imagenet"},
         (9, 12, 3),
-        {
-            "random_pad_crop": {"pad": 3},
-            "random_flip": {"probability": 0.26},
-            "auto_augment": {"table": policies.IMAGENET},
-            "random_erase": {"probability": 0.25},
-        },
+        {**PADDED, "auto_augment": {"table": policies.IMAGENET}, "random_erase": ERASED},
     ),
     "video": (
         {**VIEW, **COLOURS, "crop_ratio": RATIO, "flip": 0.26, "reverse": 0.27}
@@ -92,7 +84,7 @@ CASES = {
             "random_window": {"frames": 2, "stride": 3},
             "random_reverse": {"probability": 0.27},
             "random_resized_crop": CROP,
-            "random_flip": {"probability": 0.26},
+            "random_flip": FLIPPED,
             **CHANGED,
         },
     ),
@@ -136,8 +128,7 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_each_operation_of_a_recipe_gets_its_settings_and_separate_random_numbers(case, calls):
     settings, shape, expected = CASES[case]
-    view = getattr(recipes, case.split()[0])(**settings)
-    view(jax.random.key(0), jnp.zeros(shape))
+    getattr(recipes, case.split()[0])(**settings)(jax.random.key(0), jnp.zeros(shape))
     assert {name: values for name, (_, values) in calls.items()} == expected
     assert list(calls) == list(expected)  # operations run in this order
     numbers = np.concatenate([u for u, _ in calls.values()])

@@ -37,8 +37,7 @@ def test_clip_resnet_parameter_count_and_feature_size_equal_openai(size):
     variables, out = init_shapes(clip_resnet.net(size=size), 2, side, side, 3)
     assert count_params(variables) == image
     assert (out.shape, out.dtype) == ((2, dim), jnp.float32)
-    pool = variables["params"]["AttentionPool_0"]
-    assert pool["positions"].shape[0] == 1 + (side // 32) ** 2
+    assert variables["params"]["AttentionPool_0"]["positions"].shape[0] == 1 + (side // 32) ** 2
 
 
 def test_default_number_of_heads_gives_head_dimension_64():
@@ -78,8 +77,7 @@ def test_residual_block_is_the_identity_at_initialisation():
 
 
 def test_clip_initialisation_follows_the_released_code():
-    net = tiny(width=32)
-    params = jax.jit(partial(net.init, train=False))(KEY, IMAGES)["params"]
+    params = jax.jit(partial(tiny(width=32).init, train=False))(KEY, IMAGES)["params"]
     kernel = np.asarray(params["Block_0"]["Conv_1"]["kernel"])  # shape [3, 3, 32, 32]
     bound = (9 * 32) ** -0.5  # bound of PyTorch's default initialisation
     assert 0.99 * bound < np.abs(kernel).max() <= bound

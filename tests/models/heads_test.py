@@ -15,6 +15,7 @@ pytestmark = pytest.mark.fast
 # method: (head, input dimension, layers in order); "+b" marks a Dense layer with a bias
 MLP, PREDICTOR = heads.mlp, heads.predictor
 WIDE = {"proj_hidden_dim": 4096, "proj_output_dim": 256, "proj_last_norm": "bn_fixed"}
+MOCO = PREDICTOR(pred_last_norm="bn_fixed")
 BARLOW = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_last_bias": False}
 PAPERS = {
     "simclr": (MLP(), 2048, "2048x2048 bn 2048x128+b"),
@@ -23,11 +24,7 @@ PAPERS = {
     "tcl": (MLP(proj_hidden_dim=512, proj_norm="none"), 512, "512x512+b 512x128+b"),
     "mmcl_imagenet": (MLP(proj_last_norm="bn_scale"), 2048, "2048x2048 bn 2048x128 bn_scale"),
     "last_bn": (MLP(proj_layers=1, proj_last_norm="bn"), 512, "512x128 bn"),
-    "moco_v3_predictor": (
-        PREDICTOR(pred_last_norm="bn_fixed"),
-        256,
-        "256x4096 bn 4096x256 bn_fixed",
-    ),
+    "moco_v3_predictor": (MOCO, 256, "256x4096 bn 4096x256 bn_fixed"),
     "byol_predictor": (PREDICTOR(), 256, "256x4096 bn 4096x256+b"),
     "plain_predictor": (PREDICTOR(pred_hidden_dim=8, pred_norm="none"), 4, "4x8+b 8x4+b"),
 }
@@ -65,13 +62,8 @@ def test_head_with_zero_layers_returns_the_features():
 @pytest.mark.parametrize("norm", ["bn", "none"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_mlp_equals_numpy(norm, activation):
-    head = heads.mlp(
-        proj_hidden_dim=6,
-        proj_output_dim=3,
-        proj_norm=norm,
-        proj_last_norm="bn_fixed",
-        proj_activation=activation,
-    )
+    sizes = {"proj_hidden_dim": 6, "proj_output_dim": 3, "proj_last_norm": "bn_fixed"}
+    head = heads.mlp(**sizes, proj_norm=norm, proj_activation=activation)
     x = normal(8, 5)
     variables = jax.jit(partial(head.init, train=False))(KEY, x)
     out, _ = jax.jit(partial(head.apply, train=True, mutable=["batch_stats"]))(variables, x)
@@ -94,12 +86,8 @@ def test_dino_head_has_the_parameter_count_of_the_released_one(norm_last_layer):
 
 @pytest.mark.parametrize("norm_last_layer", [True, False])
 def test_dino_scores_are_cosines_with_the_prototypes(norm_last_layer):
-    head = heads.dino(
-        proj_hidden_dim=16,
-        proj_bottleneck_dim=6,
-        proj_output_dim=40,
-        norm_last_layer=norm_last_layer,
-    )
+    sizes = {"proj_hidden_dim": 16, "proj_bottleneck_dim": 6, "proj_output_dim": 40}
+    head = heads.dino(**sizes, norm_last_layer=norm_last_layer)
     x = normal(7, 5)
     variables = jax.jit(partial(head.init, train=False))(KEY, x)
     # Scaling the prototypes must not change the scores.

@@ -81,13 +81,10 @@ def step_of(net, batch: int, side: int):
 @pytest.mark.parametrize(
     ("make", "share"),
     [
-        pytest.param(partial(vit.net, patch_size=4, dim=64, layers=6, num_heads=4), 0.3, id="vit"),
-        pytest.param(
-            partial(resnet.ResNet, (2, 2, 2), bottleneck=True, stem="cifar", width=16),
-            0.5,
-            id="resnet",
-        ),
+        (partial(vit.net, patch_size=4, dim=64, layers=6, num_heads=4), 0.3),
+        (partial(resnet.ResNet, (2, 2, 2), bottleneck=True, stem="cifar", width=16), 0.5),
     ],
+    ids=["vit", "resnet"],
 )
 def test_remat_reduces_the_memory_of_a_training_step(make, share):
     # Optimisation barriers keep the recomputation in the backward pass. XLA's CPU compiler removes
@@ -110,19 +107,12 @@ def test_remat_does_not_repeat_the_all_reduce_of_batch_norm(name):
 
         def gradient(variables, x):
             def out(params):
-                out, _ = net.apply(
-                    {**variables, "params": params},
-                    x,
-                    train=True,
-                    axis_name="data",
-                    mutable=["batch_stats"],
-                )
-                return out.sum()
+                how = {"train": True, "axis_name": "data", "mutable": ["batch_stats"]}
+                return net.apply({**variables, "params": params}, x, **how)[0].sum()
 
             return jax.grad(out)(variables["params"])
 
-        mesh = distributed.make_mesh()
-        mapped = distributed.spmd(gradient, mesh, (P(), P("data")), P())
+        mapped = distributed.spmd(gradient, distributed.make_mesh(), (P(), P("data")), P())
         x = jax.ShapeDtypeStruct(shape, jnp.float32)
         return jax.jit(mapped).lower(variables, x).as_text().count("all_reduce")
 

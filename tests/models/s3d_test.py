@@ -141,15 +141,13 @@ def inception(x, variables, branches, gating=False):
     y = unit(x, variables, 0, (1, 1, 1))
     second, third = y[..., one : one + two_in], y[..., one + two_in :]
     assert third.shape[-1] == three_in
-    return np.concatenate(
-        [
-            y[..., :one],
-            separable(second, below(variables, "Separable_0"), 3, 1, gating),
-            separable(third, below(variables, "Separable_1"), 3, 1, gating),
-            unit(pooled(x, (3, 3, 3), (1, 1, 1), (1, 1, 1)), variables, 1, (1, 1, 1)),
-        ],
-        axis=-1,
-    )
+    branches = [
+        y[..., :one],
+        separable(second, below(variables, "Separable_0"), 3, 1, gating),
+        separable(third, below(variables, "Separable_1"), 3, 1, gating),
+        unit(pooled(x, (3, 3, 3), (1, 1, 1), (1, 1, 1)), variables, 1, (1, 1, 1)),
+    ]
+    return np.concatenate(branches, axis=-1)
 
 
 @pytest.mark.parametrize("gating", [False, True])
@@ -171,10 +169,8 @@ def test_s3d_equals_numpy(gating):
 
 
 def test_s3d_factory_passes_gating_and_remat_to_the_module():
-    net = s3d.net(gating=True, remat=True)
-    assert (net.gating, net.remat) == (True, True)
-    plain = s3d.net()
-    assert (plain.gating, plain.remat) == (False, False)
+    nets = s3d.net(), s3d.net(gating=True, remat=True)
+    assert [(net.gating, net.remat) for net in nets] == [(False, False), (True, True)]
 
 
 def test_s3d_computes_in_the_dtype_of_parameters_and_inputs():

@@ -44,9 +44,7 @@ def test_vit_parameter_count_is_the_published_one(size):
 def test_vit_with_fixed_positions_accepts_images_of_any_size():
     _, out = init_shapes(small(), 2, 4, 10, 1)
     assert out.shape == (2, 8)
-    small_crop, _ = init_shapes(small(), 2, 4, 4, 3)
-    large_crop, _ = init_shapes(small(), 2, 12, 6, 3)
-    assert small_crop == large_crop
+    assert init_shapes(small(), 2, 4, 4, 3)[0] == init_shapes(small(), 2, 12, 6, 3)[0]
 
 
 def test_vit_initialisation_follows_moco_v3():
@@ -126,9 +124,8 @@ def test_stochastic_depth_of_an_image_depends_only_on_its_key():
 
 def test_stochastic_depth_scales_have_linear_rates_and_mean_one():
     n, layers = 4000, 4
-    scales = np.asarray(
-        jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
-    )
+    draw = jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))
+    scales = np.asarray(draw(jax.random.split(KEY, n)))
     assert (scales.shape, scales.dtype) == ((n, layers, 2), np.float32)
     for layer, rate in enumerate([0, 0.2, 0.4, 0.6]):
         for half in range(2):
@@ -151,8 +148,7 @@ def test_frozen_patch_embedding_has_no_gradient_but_input_images_have(frozen):
         return net.apply({"params": params}, x, train=True)[:, 0].sum()
 
     def start_and_gradient(x):
-        params = net.init(KEY, x, train=False)["params"]
-        return jax.grad(loss, argnums=(0, 1))(params, x)
+        return jax.grad(loss, argnums=(0, 1))(net.init(KEY, x, train=False)["params"], x)
 
     grads, images = jax.jit(start_and_gradient)(IMAGES)
     patches = grads.pop("frozen_patches" if frozen else "patches")
