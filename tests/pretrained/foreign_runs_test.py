@@ -136,9 +136,7 @@ def test_python_file_is_executed_if_the_run_is_trusted_or_the_user_trained_with_
         trust.require([f"{copy}:loss"], run, False)
 
 
-def test_warning_names_the_reason_if_trust_cannot_be_recorded(
-    plugin, tmp_path, monkeypatch, caplog
-):
+def test_warning_says_why_trust_cannot_be_recorded(plugin, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("jaxssl.training.output.logs.log.propagate", True)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -158,23 +156,21 @@ class Opened(Exception):
 
 
 @pytest.mark.parametrize("key", trust.DATA_KEYS)
-def test_data_paths_of_an_untrusted_run_are_neither_read_nor_written(
-    key, forge, tmp_path, monkeypatch
-):
+def test_data_paths_of_an_untrusted_run_are_not_opened(key, forge, tmp_path, monkeypatch):
     def opened(*_):
         raise Opened
 
     theirs, defaults = tmp_path / "theirs", base.get_config().data
     run = forge({"config.data.dir": "", f"config.data.{key}": str(theirs)})
     message = f"names data that you have not trained with: data.{key}={theirs}; .*--trust"
-    with pytest.raises(UserError, match=message):
-        jaxssl.evaluate(run, "knn")
-    with pytest.raises(UserError, match=message):
-        data_config(run, defaults, None, [("data.test_split", "test")])
-    with pytest.raises(UserError, match=message):
-        jaxssl.resume(run)
-    with pytest.raises(UserError, match=message):
-        config.load(run / "config.json")
+    for read in (
+        lambda: jaxssl.evaluate(run, "knn"),
+        lambda: data_config(run, defaults, None, [("data.test_split", "test")]),
+        lambda: jaxssl.resume(run),
+        lambda: config.load(run / "config.json"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read()
     assert not theirs.exists()
 
     named = data_config(run, defaults, None, [(f"data.{key}", "ours")])

@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from functools import partial
 from importlib import util
 
 import jax
@@ -11,7 +12,6 @@ import pytest
 import weights_cases
 from public_encoders_test import CASES as ENCODERS
 from public_encoders_test import write_folder
-from safetensors.numpy import save_file
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained import export as export_lib
@@ -32,11 +32,11 @@ REFUSED = {
 
 @pytest.fixture
 def exported_to(tmp_path, monkeypatch):
-    """Return a function that exports a public encoder: the encoder and the files."""
+    """Return a function that exports an encoder, by default a public one: it and the files."""
 
-    def make(case, formats, **options):
-        source = write_folder(tmp_path / case, case)
-        encoder = load.load_pretrained(source, **ENCODERS[case]["options"])
+    def make(case, formats, source=None, settings=None, **options):
+        source = source or write_folder(tmp_path / case, case)
+        encoder = load.load_pretrained(source, **settings or ENCODERS[case]["options"])
         monkeypatch.setattr(export_lib, "load_pretrained", lambda *_, **__: encoder)
         return encoder, export_lib.export(source, formats, out=tmp_path / "out", **options)
 
@@ -44,22 +44,14 @@ def exported_to(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def exported(tmp_path, monkeypatch):
+def exported(file, exported_to):
     """Return a function that exports a tiny ViT: the encoder and the files."""
-
-    def make(case="tiny", **options):
-        path = tmp_path / f"{case}.safetensors"
-        arrays = weights_cases.draw_weights(case, 8).items()
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays}, path)
-        encoder = load.load_pretrained(path, num_heads=2)
-        monkeypatch.setattr(export_lib, "load_pretrained", lambda *_, **__: encoder)
-        return encoder, export_lib.export(path, ["timm"], out=tmp_path / "out", **options)
-
-    return make
+    path = file(weights_cases.draw_weights("tiny", 8), "tiny.safetensors")
+    return partial(exported_to, "tiny", ["timm"], path, {"num_heads": 2})
 
 
 def test_timm_export_writes_a_config_json_for_network_and_preprocessing(exported):
-    encoder, (weights, config, card) = exported("tiny")
+    encoder, (weights, config, card) = exported()
     assert (weights.name, config.name) == ("model.safetensors", "config.json")
     described = json.loads(config.read_text())
     assert described["num_features"] == 8 and described["num_classes"] == 0
@@ -82,9 +74,8 @@ def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_
     encoder, files = exported_to(case, ["safetensors" if case in REFUSED else "timm"])
     again, expected = load.load_pretrained(files[0]), timm_format.prepare(encoder)
     assert again.inputs == encoder.inputs and again.encoder.net == encoder.encoder.net
-    assert jax.tree.all(
-        jax.tree.map(np.array_equal, again.variables["net"], expected.variables["net"])
-    )
+    both = (x.variables["net"] for x in (again, expected))
+    jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 @pytest.mark.long
@@ -139,25 +130,23 @@ def test_push_to_the_hub_uploads_exactly_the_exported_files(exported, tmp_path, 
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "private.txt").write_text("not exported")
-    _, files = exported("tiny", push="hf://me/tiny")
+    _, files = exported(push="hf://me/tiny")
     assert hub.files == {f"me/tiny/{path.name}": path.read_bytes() for path in files}
 
 
+GONE = FakeHub("the hub is\n gone")
+
+
 @pytest.mark.parametrize(
-    ("target", "message"),
+    ("target", "hub", "message"),
     [
-        ("me/tiny", "--push must be hf://owner/name, got 'me/tiny'"),
-        ("hf://tiny", "--push must be hf://owner/name"),
-        ("hf://me/tiny", "--push hf://me/tiny: the hub is gone; the files are in"),
+        ("me/tiny", FakeHub(), "--push must be hf://owner/name, got 'me/tiny'"),
+        ("hf://tiny", FakeHub(), "--push must be hf://owner/name"),
+        ("hf://me/tiny", GONE, "--push hf://me/tiny: the hub is gone; the files are in"),
+        ("hf://me/tiny", None, "--push needs huggingface_hub: pip install"),
     ],
 )
-def test_failed_upload_to_the_hub_is_reported_in_one_line(exported, monkeypatch, target, message):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", FakeHub("the hub is\n gone"))
+def test_failed_upload_is_reported_in_one_line(exported, monkeypatch, target, hub, message):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with weights_cases.refused(message):
-        exported("tiny", push=target)
-
-
-def test_push_to_the_hub_without_huggingface_hub_says_what_to_install(exported, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match="--push needs huggingface_hub: pip install"):
-        exported("tiny", push="hf://me/tiny")
+        exported(push=target)

@@ -48,12 +48,9 @@ def write_folder(folder, case, shards=1, **files):
 
 def assert_features_equal(path, case):
     apply, variables, _ = jaxssl.load_encoder(path, **CASES[case]["options"])
-    size = CASES[case]["size"]
+    size, expected = CASES[case]["size"], GOLDEN[f"{case}/features"]
     x = np.random.default_rng(1).standard_normal((2, 3, size, size), np.float32)
-    actual, expected = (
-        jax.jit(apply)(variables, x.transpose(0, 2, 3, 1)),
-        GOLDEN[f"{case}/features"],
-    )
+    actual = jax.jit(apply)(variables, x.transpose(0, 2, 3, 1))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -75,8 +72,7 @@ def test_sharded_folder_is_read_and_a_missing_shard_is_named(tmp_path):
         ({}, "index.json must have a weight_map"),
         (["model.safetensors"], "index.json must have a weight_map"),
     ):
-        index = json.dumps({"weight_map": files})
-        (folder / "model.safetensors.index.json").write_text(index)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
         with pytest.raises(UserError, match=message):
             jaxssl.load_encoder(folder)
 
@@ -131,60 +127,39 @@ MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
 PROCESSOR = {"image_mean": MEAN, "image_std": STD, "resample": 3}
 
 
+TIMM = {"mean": MEAN, "std": STD, "interpolation": "bilinear", "crop_pct": 0.9}
+VIT_CONFIG = {"architecture": "vit", "pretrained_cfg": {**TIMM, "input_size": [3, 24, 24]}}
+CLIP = {"preprocess_cfg": {"mean": MEAN, "std": STD, "resize_mode": "squash"}}
+CLIP |= {"model_cfg": {"vision_cfg": {"image_size": 24}}}
+
+
+def processor(**settings):
+    return {"preprocessor_config": PROCESSOR | settings}
+
+
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("files", "crop", "interpolation"),
     [
-        (
-            {"preprocessor_config": PROCESSOR | {"size": {"height": 24, "width": 24}}},
-            (24, 0.0, "bicubic"),
-        ),
-        (
-            {"preprocessor_config": PROCESSOR | {"size": 32, "crop_size": 24, "do_center_crop": 1}},
-            (24, 0.75, "bicubic"),
-        ),
-        (
-            {
-                "preprocessor_config": PROCESSOR
-                | {"size": {"shortest_edge": 24}, "crop_pct": 0.875, "resample": 2}
-            },
-            (24, 0.875, "bilinear"),
-        ),
-        (
-            {
-                "config": {
-                    "architecture": "vit",
-                    "pretrained_cfg": {
-                        **{"mean": MEAN, "std": STD, "interpolation": "bilinear"},
-                        **{"crop_pct": 0.9, "input_size": [3, 24, 24]},
-                    },
-                }
-            },
-            (24, 0.9, "bilinear"),
-        ),
-        (
-            {
-                "open_clip_config": {
-                    "model_cfg": {"vision_cfg": {"image_size": 24}},
-                    "preprocess_cfg": {"mean": MEAN, "std": STD, "resize_mode": "squash"},
-                }
-            },
-            (24, 0.0, "bicubic"),
-        ),
+        (processor(size={"height": 24, "width": 24}), 0.0, "bicubic"),
+        (processor(size=32, crop_size=24, do_center_crop=1), 0.75, "bicubic"),
+        (processor(size={"shortest_edge": 24}, crop_pct=0.875, resample=2), 0.875, "bilinear"),
+        ({"config": VIT_CONFIG}, 0.9, "bilinear"),
+        ({"open_clip_config": CLIP}, 0.0, "bicubic"),
     ],
 )
-def test_preprocessing_settings_in_the_folder_of_public_weights_are_used(files, expected, tmp_path):
+def test_preprocessing_settings_in_a_folder_of_weights_are_used(
+    files, crop, interpolation, tmp_path
+):
     folder = write_folder(tmp_path / "x", VIT, **files)
-    size, crop, interpolation = expected
-    wanted = Inputs(size, 3, tuple(MEAN), tuple(STD), crop, interpolation)
+    wanted = Inputs(24, 3, tuple(MEAN), tuple(STD), crop, interpolation)
     for path in (folder, folder / "model.safetensors"):
         assert jaxssl.pretrained.load.load_pretrained(path).inputs == wanted
 
 
 def test_config_of_a_weights_folder_sets_what_parameter_names_do_not_tell(tmp_path):
     config = {"num_attention_heads": 4, "layer_norm_eps": 1e-3, "hidden_act": "quick_gelu"}
-    net = jaxssl.pretrained.load.load_pretrained(
-        write_folder(tmp_path / "x", VIT, config=config)
-    ).encoder.net
+    folder = write_folder(tmp_path / "x", VIT, config=config)
+    net = jaxssl.pretrained.load.load_pretrained(folder).encoder.net
     assert (net.heads, net.epsilon, net.activation) == (4, 1e-3, "quick_gelu")
     config["num_hidden_layers"] = 3  # The config asks for more blocks than the file has.
     with pytest.raises(UserError, match="missing: 'blocks.2"):
@@ -208,14 +183,13 @@ def test_error_names_unsupported_public_networks(name, network, tmp_path):
         jaxssl.load_encoder(tmp_path / "x.safetensors")
 
 
+LAYER = "encoder.layers.encoder_layer"
+
+
 @pytest.mark.parametrize(
     ("project", "theirs", "common"),
     [
-        (
-            "torchvision's ViT",
-            "encoder.layers.encoder_layer_1.mlp.linear_2.bias",
-            "blocks.1.mlp.fc2.bias",
-        ),
+        ("torchvision's ViT", f"{LAYER}_1.mlp.linear_2.bias", "blocks.1.mlp.fc2.bias"),
         ("timm's ViT", "storage_tokens", "reg_token"),
         ("timm's ViT", "blocks.1.11.attn.qkv.bias_mask", "blocks.11.attn.qkv.bias_mask"),
         ("timm's ViT", "blocks.3.mlp.w3.weight", "blocks.3.mlp.fc2.weight"),

@@ -79,32 +79,25 @@ def legacy(*pickles):
 
 
 BYTES = np.zeros(4, np.float32).tobytes()
+WIDE = rebuild(shape=(1 << 40, 2), strides=(0, 1))
+NESTED = legacy(pickle.dumps({}, 2), b"\x80\x02]" + doubled(100) + b"a.")
 MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
 BAD = {
     "empty": (b"", "is empty"),
     "text": (b"my weights", "not a file of torch.save"),
     "plain pickle": (pickle.dumps({"a": 1}), "a pickle, but not one of torch.save"),
     "no dict": (zipped(pickle.dumps([1], 2)), "expected a state dict .* got list"),
-    "a module": (
-        zipped(b"\x80\x02cmodels\nNet\n)\x81}b."),
-        "expected a state dict .* got a module",
-    ),
+    "a module": (zipped(b"\x80\x02cmodels\nNet\n)\x81}b."), "a state dict .* got a module"),
     "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "expected a ResNet, ViT .* got nothing"),
     "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "torch.save did not write"),
     "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),
     "huge memo": (zipped(MEMO), "expected a ResNet, ViT .* got nothing"),
     "huge array": (zipped(b"\x80\x05\x96" + b"\0" * 6 + b"\1\0."), "has an array of bytes"),
-    "nested names of storages": (
-        legacy(pickle.dumps({}, 2), b"\x80\x02]" + doubled(100) + b"a."),
-        "names of the storages must be text",
-    ),
+    "nested names of storages": (NESTED, "names of the storages must be text"),
     "cut pickle": (zipped(rebuild()[:-9], [BYTES]), "is damaged, cut off"),
     "beyond": (zipped(rebuild(offset=1), [BYTES]), "goes beyond its storage"),
     "huge strides": (zipped(rebuild(strides=(1 << 40, 1)), [BYTES]), "goes beyond its storage"),
-    "expanded": (
-        zipped(rebuild(shape=(1 << 40, 2), strides=(0, 1)), [BYTES]),
-        "numbers, but its storage",
-    ),
+    "expanded": (zipped(WIDE, [BYTES]), "numbers, but its storage"),
     "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor has the invalid shape"),
     "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor has"),
     "wild count": (zipped(rebuild(count=-1), [BYTES]), "or size -1"),
@@ -161,19 +154,12 @@ def test_torch_checkpoints_with_too_many_values_or_long_names_are_rejected(file)
 
 def test_weights_of_networks_too_large_for_memory_are_rejected(file):
     inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
+    vit = {"name": "vit", "size": "base", "layers": 1, "patch_size": 1}
+    convnet = {"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001}
     for net, message in (
-        (
-            {"name": "vit", "size": "base", "layers": 1, "patch_size": 1},
-            "the positions of a ViT must have at most",
-        ),
-        (
-            {"name": "vit", "size": "base", "layers": 1, "patch_size": 1, "positions": "learned"},
-            "the positions of a ViT",
-        ),
-        (
-            {"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001},
-            "at most 1000 layers, got 1001",
-        ),
+        (vit, "the positions of a ViT must have at most"),
+        (vit | {"positions": "learned"}, "the positions of a ViT must have at most"),
+        (convnet, "at most 1000 layers, got 1001"),
     ):
         header = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
         with refused(message):

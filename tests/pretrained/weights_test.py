@@ -139,12 +139,8 @@ def described(arrays, place="", others=(), **options):
 def small_vit(dim, grid=2, zero=0.0, learned=False):
     positions = np.concatenate([np.full((1, dim), zero), vit.positions(grid, grid, dim)])[None]
     arrays = {"patch_embed.proj.weight": np.zeros((dim, 3, 16, 16), np.float32)}
-    arrays |= {
-        "cls_token": np.zeros((1, 1, dim)),
-        "blocks.0.norm1.bias": np.zeros(dim),
-        "pos_embed": positions + 0.01 * learned,
-    }
-    return arrays
+    arrays |= {"cls_token": np.zeros((1, 1, dim)), "blocks.0.norm1.bias": np.zeros(dim)}
+    return arrays | {"pos_embed": positions + 0.01 * learned}
 
 
 @pytest.mark.parametrize(
@@ -251,12 +247,14 @@ def resnet_with(**changes):
     return arrays
 
 
-def filled(value, *shape, dtype=np.float32):
-    return np.full(shape, value, dtype)
+def filled(value, *shape):
+    return np.full(shape, value, np.float32)
 
 
 LARGE = {"conv1.weight": {"dtype": "F32", "shape": [2**29, 2**29], "data_offsets": [0, 2**60]}}
 LARGE = json.dumps(LARGE).encode()
+LARGE = struct.pack("<Q", len(LARGE)) + LARGE + bytes(64)
+NOT_FINITE = r"x.safetensors: params/BatchNorm_0/scale has values that are not finite"
 REFUSED = {
     "a classifier": (lambda: {"fc.weight": filled(1, 2, 3)}, r"got fc.weight \[2, 3\]"),
     "a text tower": (lambda: {"token_embedding.weight": filled(1, 9, 8)}, "like a text network"),
@@ -264,10 +262,7 @@ REFUSED = {
     "nothing": (lambda: b"", "is empty"),
     "lfs": (lambda: b"version https://git-lfs.github.com/spec/v1", "fetch the file: git lfs pull"),
     "a header of 2^60 bytes": (lambda: struct.pack("<Q", 2**60) + b"{}", "damaged, cut off"),
-    "an array of 2^60 bytes": (
-        lambda: struct.pack("<Q", len(LARGE)) + LARGE + bytes(64),
-        "damaged, cut off",
-    ),
+    "an array of 2^60 bytes": (lambda: LARGE, "damaged, cut off"),
     "an end that is cut off": (lambda: save(resnet_with())[:-4], "damaged, cut off"),
     "no first block": (lambda: resnet_with(**{"layer1.0.conv1": None}), r"got bn1.bias \[4\]"),
     "no third stage": (
@@ -286,14 +281,8 @@ REFUSED = {
         lambda: resnet_with(**{"conv1.weight": filled(0, 4, 3, 5, 5)}),
         "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5",
     ),
-    "NaN": (
-        lambda: resnet_with(**{"bn1.weight": filled(np.nan, 4)}),
-        r"x.safetensors: params/BatchNorm_0/scale has values that are not finite",
-    ),
-    "float64 beyond float32": (
-        lambda: resnet_with(**{"bn1.weight": filled(1e300, 4, dtype=np.float64)}),
-        "params/BatchNorm_0/scale has values that are not finite",
-    ),
+    "NaN": (lambda: resnet_with(**{"bn1.weight": filled(np.nan, 4)}), NOT_FINITE),
+    "float64 above float32": (lambda: resnet_with(**{"bn1.weight": np.full(4, 1e300)}), NOT_FINITE),
     "a negative variance": (
         lambda: resnet_with(**{"bn1.running_var": filled(-1, 4)}),
         "batch_stats/BatchNorm_0/var has a negative variance",
