@@ -29,12 +29,8 @@ SMALL = flags(short(6))
 
 def start(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen:
     # Command processes have one device, as on a laptop; other tests have eight.
-    env = {
-        **os.environ,
-        "XLA_FLAGS": QUICK_FLAGS,
-        "PYTHONPATH": str(ROOT),
-        **options.pop("env", {}),
-    }
+    env = {**os.environ, "XLA_FLAGS": QUICK_FLAGS, "PYTHONPATH": str(ROOT)}
+    env |= options.pop("env", {})
     script, *arguments = command
     call = [sys.executable, str(ROOT / script), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
@@ -155,19 +151,16 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_of_a_command_lists_all_flags_and_its_example_is_valid(command, capsys, monkeypatch):
+def test_help_of_a_command_lists_all_flags_and_a_valid_example(command, run_command, monkeypatch):
     module, calls = cli.load(command), []
     main = module.main
-    with pytest.raises(SystemExit) as stop:
-        cli.run(command, ["--help"])
-    text = capsys.readouterr().out
-    assert stop.value.code == 0 and f"usage: jaxssl {command}" in text
+    status, text, _ = run_command(command, "--help")
+    assert status == 0 and f"usage: jaxssl {command}" in text
     for flag in module.FLAGS:
         assert re.search(rf"--(\[no\])?{flag}:", text)
     monkeypatch.setattr(module, "main", lambda *given: calls.append(given))
-    with pytest.raises(SystemExit) as stop:
-        cli.run(command, cli.COMMANDS[command].example.split())
-    assert stop.value.code == 0 and len(calls) == 1
+    assert run_command(command, *cli.COMMANDS[command].example.split())[0] == 0
+    assert len(calls) == 1
     assert len(inspect.signature(main).parameters) == len(calls[0])
 
 
@@ -234,13 +227,11 @@ def test_command_exits_after_an_error_even_if_a_thread_is_still_running():
     ],
 )
 def test_user_errors_print_one_line_and_exit_with_status_2(
-    command, message, tmp_path, monkeypatch, capsys
+    command, message, tmp_path, monkeypatch, run_command
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        cli.run(command[0], command[1:])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+    status, _, error = run_command(*command)
+    assert status == 2 and error.startswith("error: ") and message in error
     assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
@@ -261,21 +252,20 @@ def test_user_errors_print_one_line_and_exit_with_status_2(
 )
 @pytest.mark.parametrize("command", ["export", "report"])
 def test_only_process_0_of_several_processes_exports_and_reports(
-    command, flags, environment, does_nothing, tmp_path, monkeypatch, capsys
+    command, flags, environment, does_nothing, tmp_path, monkeypatch, run_command
 ):
     monkeypatch.chdir(tmp_path)
     for name in (*cli.INDICES, "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as stop:
-        cli.run(command, ["nowhere", *(["--to=safetensors"] * (command == "export")), *flags])
-    output = capsys.readouterr()
+    formats = ["--to=safetensors"] if command == "export" else []
+    status, out, err = run_command(command, "nowhere", *formats, *flags)
     if does_nothing:
         line = "process 1 has nothing to do: process 0 writes the files\n"
-        assert (stop.value.code, output.out, output.err) == (0, line, "")
+        assert (status, out, err) == (0, line, "")
     else:
-        assert stop.value.code == 2 and "error: " in output.err and "nowhere" in output.err
+        assert status == 2 and "error: " in err and "nowhere" in err
 
 
 @pytest.mark.parametrize(
@@ -286,31 +276,25 @@ def test_only_process_0_of_several_processes_exports_and_reports(
         jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes."),
     ],
 )
-def test_exhausted_memory_is_reported_in_one_line(monkeypatch, capsys, error):
+def test_exhausted_memory_is_reported_in_one_line(monkeypatch, run_command, error):
     def fail(*args, **kwargs):
         raise error
 
     monkeypatch.setattr(config, "load", fail)
-    with pytest.raises(SystemExit) as stop:
-        cli.run("train", [])
-    lines = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and len(lines) == 1
-    assert lines[0].startswith("error: memory is used up; reduce batch_size")
+    status, _, error = run_command("train")
+    assert status == 2 and error.count("\n") == 1
+    assert error.startswith("error: memory is used up; reduce batch_size")
 
 
-@pytest.mark.parametrize("command", [("list", "losses", "nt_xent"), ("train", "--keys")])
-def test_list_and_help_show_each_setting_with_type_value_and_description(command, capsys):
-    with pytest.raises(SystemExit):
-        cli.run(command[0], command[1:])
-    keys = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    if command[0] == "list":
-        assert (
-            keys["loss.ring"].split()[1:3] == ["bool", "False"] and "devices" in keys["loss.ring"]
-        )
-    else:
-        assert {"optim.lr", "loss.alpha", "net.widths", "schedule.name"} <= keys.keys()
-        assert "base learning rate" in keys["optim.lr"]
-        assert "small crops" in keys["crops.number"]
+def test_list_and_help_show_each_setting_with_type_value_and_description(run_command):
+    listed, keys = (
+        {line.split()[0]: line for line in run_command(*command)[1].splitlines()}
+        for command in (("list", "losses", "nt_xent"), ("train", "--keys"))
+    )
+    ring = listed["loss.ring"]
+    assert ring.split()[1:3] == ["bool", "False"] and "devices" in ring
+    assert {"optim.lr", "loss.alpha", "net.widths", "schedule.name"} <= keys.keys()
+    assert "base learning rate" in keys["optim.lr"] and "small crops" in keys["crops.number"]
 
 
 @pytest.mark.parametrize("group", config.GROUPS)

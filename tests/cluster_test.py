@@ -151,15 +151,9 @@ time.sleep(60 if abort else 20)
 def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status):
     port = free_port()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", WATCHED, str(port), str(i), action],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    options = {"env": environment, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", WATCHED, str(port)]
+    hosts = [subprocess.Popen([*command, str(i), action], **options) for i in range(2)]
     errors = hosts[1].communicate(timeout=120)[1]
     hosts[0].kill()
     hosts[0].communicate()

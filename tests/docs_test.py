@@ -87,6 +87,19 @@ def test_python_blocks_of_each_docs_page_run_in_order(page, tmp_path, monkeypatc
             exec(compile("\n" * lines + block[1], page.name, "exec"), names)
 
 
+def test_docs_example_of_a_stream_reads_few_of_its_million_items(tmp_path, monkeypatch):
+    blocks = BLOCK.findall((ROOT / "docs" / "data.md").read_text())
+    [code] = [code for code in blocks if "class Generated" in code]
+    monkeypatch.chdir(tmp_path)
+    getter = "def __getitem__(self, index):"
+    code = code.replace(getter, f"{getter}\n        read.append(index)")
+    with jax.numpy_dtype_promotion("standard"):
+        exec(code, names := {"read": []})
+    assert len(names["run"].splits.train) == 10**6 and names["run"].metrics[-1]["step"] == 3
+    # Read are 66 items for the shape, 1 024 for the hash, 3 batches of 64, and batches read ahead.
+    assert 66 + 1024 + 3 * 64 <= len(names["read"]) < 10_000
+
+
 def test_python_code_in_docs_pages_is_inside_python_blocks():
     code = re.compile(
         r"^    (import \w+|from \w+ import |.*\bjaxssl\.\w+\(|config\.).*", re.MULTILINE
@@ -149,8 +162,7 @@ def test_code_example_of_the_losses_page_computes_arrays_without_nan(line):
 
 def test_docs_examples_on_several_devices_give_value_and_gradient_of_one_device():
     names = ("NamedSharding(mesh, P())", "jax.shard_map(step")
-    examples = [next(e for e in EXAMPLES.values() if name in e) for name in names]
-    for example in examples:
+    for example in [next(e for e in EXAMPLES.values() if name in e) for name in names]:
         scope = {}
         exec(example, scope)
         x1, x2 = (np.reshape(scope[name], (32, 64)) for name in ("x1", "x2"))

@@ -123,8 +123,7 @@ def test_two_array_loss_on_the_extending_page_works_as_a_loss_of_pairs():
     exec(text, scope)
     z = jax.random.normal(jax.random.key(0), (2, 3, 4))
     objective = custom.make_factory("loss", "loss", scope["loss"])(weight=2.0)
-    pairs = jaxssl.losses.pair_views(z)
-    value = objective.loss(pairs, {}, (), step=jnp.int32(0), key=None)[0]
+    value = objective.loss(jaxssl.losses.pair_views(z), {}, (), step=jnp.int32(0), key=None)[0]
     np.testing.assert_allclose(value, 2 * jnp.mean((z[0] - z[1]) ** 2), rtol=1e-5)
 
 

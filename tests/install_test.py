@@ -74,8 +74,7 @@ def test_installed_wheel_trains_evaluates_studies_and_exports_outside_the_checko
     imported = python(site, tmp_path, "-c", where).split()
     assert imported and all(Path(path).is_relative_to(site) for path in imported)
 
-    listed = python(site, tmp_path, "-m", "jaxssl", "list", "configs")
-    assert "cifar10_baselines:simclr" in listed
+    assert "cifar10_baselines:simclr" in python(site, tmp_path, "-m", "jaxssl", "list", "configs")
     data, workdir = f"--config.data.dir={data_dir}", str(tmp_path / "runs" / "digits")
     lines = (
         ("train", *flags(SETTINGS), data),

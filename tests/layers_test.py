@@ -75,8 +75,7 @@ def test_file_imports_only_from_lower_layers(path):
 )
 def test_lower_folders_import_from_jaxssl_training_only_output_config_and_workdir(folder):
     for path in sorted((PACKAGE / folder).rglob("*.py")):
-        imported = imports(nodes_of(path), "jaxssl.training")
-        assert imported <= {"output", "config", "workdir"}, path
+        assert imports(nodes_of(path), "jaxssl.training") <= {"output", "config", "workdir"}, path
 
 
 def modules_of(folder: Path) -> dict[str, set[str]]:

@@ -9,19 +9,15 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from graph_cases import NUM_TAGS, random_graphs
 from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.data import batches
-from jaxssl.data import kind as kinds
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
-from jaxssl.evaluation.context import _raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.kinds import image
-from jaxssl.kinds.graph import GraphArray
 from jaxssl.training import processes
 from jaxssl.training.workdir import opening as workdir
 
@@ -114,20 +110,6 @@ def test_every_process_gets_the_features_of_all_images(monkeypatch, n, number, d
     for features in results:
         np.testing.assert_array_equal(features, 2 * images.reshape(n, -1).astype(np.float32))
     assert max(read) <= max(n / number + 512, 1) and sum(read) <= n + number
-
-
-@pytest.mark.parametrize("kind", ["image", "video", "graph"])
-def test_raw_features_of_each_kind_have_a_row_for_each_example(kind):
-    rng, mesh = np.random.default_rng(0), distributed.make_mesh(jax.devices()[:1])
-    examples = {
-        "image": rng.integers(0, 256, (9, 6, 4, 3), np.uint8),
-        "video": rng.integers(0, 256, (9, 2, 16, 16, 1), np.uint8),
-        "graph": GraphArray(random_graphs(9), NUM_TAGS),
-    }[kind]
-    whole = _raw_features(kinds.get(kind), mesh, examples)
-    assert len(whole) == 9
-    if kind == "image":
-        np.testing.assert_allclose(whole, examples.reshape(9, -1) / 255.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("crops", [None, Crops((Crop(4, (0.2, 0.6), (1.5, 2.5)),) * 2, (), 4)])

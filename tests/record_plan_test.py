@@ -71,8 +71,7 @@ def test_measured_piece_times_replace_planned_times():
     estimates = Estimates(plan, a_record(done), DEVICE.name)
     assert estimates.minutes(plan[1]) == 6.0  # same run with another seed
     assert estimates.minutes(plan[2]) == 4.0 * 6 / 4  # planned 4.0, scaled by 6 / 4
-    elsewhere = Estimates(plan, a_record(done), "another GPU")
-    assert elsewhere.minutes(plan[1]) == 4.0
+    assert Estimates(plan, a_record(done), "another GPU").minutes(plan[1]) == 4.0
 
 
 def test_total_time_of_a_stopped_run_is_estimated_from_its_last_checkpoint():

@@ -34,8 +34,7 @@ def out(tmp_path):
         "attention/vit": figure(layer),
     }
     failed = {"run/tcl-b64-s0": {"commit": "abc", "reason": "error: no such thing"}}
-    result = a_record(runs | lost | speed, failed=failed)
-    book.write_record(folder / "figures.json", result)
+    book.write_record(folder / "figures.json", a_record(runs | lost | speed, failed=failed))
     return folder
 
 
@@ -62,13 +61,11 @@ def test_merging_keeps_the_recorded_result_over_one_of_another_commit(out, tmp_p
     book.merge(out, pages, "tiny")
     first = texts(pages)
     name = "run/simclr-b64-s0"
-    other = a_record({name: {**a_run(99.0), "commit": "def"}})
-    book.write_record(out / "figures.json", other)
+    book.write_record(out / "figures.json", a_record({name: {**a_run(99.0), "commit": "def"}}))
     book.merge(out, pages, "tiny")
     assert texts(pages) == first
-    assert f"{name}: record.json keeps the result of commit abc, not that of def" in (
-        capsys.readouterr().out
-    )
+    message = f"{name}: record.json keeps the result of commit abc, not that of def"
+    assert message in capsys.readouterr().out
 
 
 def test_unfinished_benchmark_run_is_recorded_until_it_is_finished(out, tmp_path):
@@ -120,8 +117,7 @@ def row_of(text, first):
 
 
 def test_record_pages_have_tables_of_the_measurements(out):
-    result = book.read_record(out / "figures.json", "tiny")
-    pages = record_tables.pages(result)
+    pages = record_tables.pages(book.read_record(out / "figures.json", "tiny"))
     results, speed = pages["methods.md"], pages["performance.md"]
     methods, batches = results.split("**By batch size.**")
     last, best = methods.split("Best epoch:")

@@ -47,8 +47,7 @@ def digits_in(data_dir, split):
 
 def of_records(records, shape=(8, 8, 1)):
     part = PreparedSplit(records, PictureReader(channels=shape[2]))
-    names = tuple("0123456789")
-    return Source("made", "train", ((part, np.arange(len(records))),), names, shape)
+    return Source("made", "train", ((part, np.arange(len(records))),), tuple("0123456789"), shape)
 
 
 @pytest.fixture(scope="module")
@@ -258,8 +257,7 @@ def test_streamed_images_larger_than_a_view_are_cropped_on_the_host(make, some):
 )
 def test_host_crops_streamed_images_only_if_both_sides_are_larger_than_a_view(some, shape, host):
     assert TWO_VIEWS.size == 4
-    source = splits_lib.replace(some, shape=shape)
-    assert make_plan(source, TWO_VIEWS, cache="none").host == host
+    assert make_plan(splits_lib.replace(some, shape=shape), TWO_VIEWS, cache="none").host == host
 
 
 def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs):

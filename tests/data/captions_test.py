@@ -253,8 +253,7 @@ def test_captions_under_the_path_and_under_the_name_of_an_image_are_merged(opene
 def test_captions_of_a_tfds_text_list_or_dict_feature_are_repeated_to_a_fixed_number(found):
     one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
     expected = [one, two, one, two, one] if len(found) == 2 else [one] * MOST
-    actual = CaptionReader("captions", CONTEXT)({"captions": found})
-    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(CaptionReader("captions", CONTEXT)({"captions": found}), expected)
 
 
 def test_image_without_a_caption_is_rejected():

@@ -119,10 +119,6 @@ def everything(folder):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def final(folder):
-    return sorted(path.name for path in folder.rglob("*array_record*"))
-
-
 def assert_converted(folder, prepared):
     ours, theirs = map(tfds.builder_from_directory, (folder, prepared[0]))
     for split, lengths in SHARDS.items():
@@ -152,8 +148,7 @@ def test_tfrecord_conversion_keeps_records_and_order(old, prepared, template, ch
     after = everything(folder)
     names = {path.name for path in after} - {path.name for path in before}
     assert len(names) == 4 and all("array_record" in name for name in names)
-    changed = {path.name for path in before if after[path] != before[path]}
-    assert changed == {"dataset_info.json"}
+    assert {path.name for path in before if after[path] != before[path]} == {"dataset_info.json"}
     assert "tensorflow" not in sys.modules
 
 
@@ -204,8 +199,7 @@ def test_conversion_of_a_folder_without_a_prepared_set_is_rejected(tmp_path, run
     if kind == "the set's folder":
         (folder / "1.0.0").mkdir()
     if kind in INFOS:
-        text = INFOS[kind].encode(errors="surrogateescape")
-        (folder / "dataset_info.json").write_bytes(text)
+        (folder / "dataset_info.json").write_bytes(INFOS[kind].encode(errors="surrogateescape"))
     status, out, err = run_command("data convert", folder)
     assert (status, out) == (2, "")
     assert err.startswith(f"error: {folder} does not hold a prepared set (cannot read ")

@@ -98,8 +98,7 @@ def bomb(path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", [".zip", *sorted(COMPRESSED)])
 def test_decompression_bomb_is_refused_without_using_much_memory(tmp_path, kind):
-    path = bomb(tmp_path / f"bomb{kind}")
-    measure = [sys.executable, "-c", MEASURE, str(path)]
+    measure = [sys.executable, "-c", MEASURE, str(bomb(tmp_path / f"bomb{kind}"))]
     out = subprocess.run(measure, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "is refused because it expands to more than" in out[-2]
     assert "unpack it and name the folder" in out[-2]

@@ -229,8 +229,7 @@ def test_archive_gives_the_examples_of_its_folder_in_order(load, train_and_test,
 def test_folder_inside_an_archive_is_read_as_a_data_set(load, tmp_path):
     content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
     path = pack(tmp_path / "pack.tar.xz", content)
-    expected = folder.arrange(LABELLED, "").splits["train"]
-    assert classes_of(load(f"{path}/a")) == expected
+    assert classes_of(load(f"{path}/a")) == folder.arrange(LABELLED, "").splits["train"]
     with refused(f"data.path={path}/c: the archive {path} has no folder 'c'"):
         load(f"{path}/c")
 

@@ -66,8 +66,7 @@ def test_node_and_edge_capacity_of_a_graph_batch_is_that_of_the_largest_row_roun
     parts = [GRAPHS[first : first + k] for first in range(0, len(GRAPHS), k)]
     nodes = max(sum(len(g.tag) for g in part) for part in parts)
     edges = max(sum(len(g.edge) for g in part) for part in parts)
-    room = room_for(sizes_of(GRAPHS), rows)
-    for actual, need in zip(room, (nodes, edges), strict=True):
+    for actual, need in zip(room_for(sizes_of(GRAPHS), rows), (nodes, edges), strict=True):
         assert need <= actual < need + graph_kind.ROUND and actual % graph_kind.ROUND == 0
     for tight in (Room(nodes - 1, edges), Room(nodes, edges - 1)):
         with pytest.raises(ValueError, match="nodes and .* edges do not fit into Room"):

@@ -139,8 +139,7 @@ def test_hugging_face_data_keep_their_class_names(key):
 
 
 def test_separate_labels_do_not_get_the_class_names_of_the_hugging_face_label_column():
-    data = HuggingFace(examples([1, 0, 1]), ["dog", "cat"])
-    given = data, ["dog", "cat", "cat"]
+    given = HuggingFace(examples([1, 0, 1]), ["dog", "cat"]), ["dog", "cat", "cat"]
     splits, _ = load_splits({"train": given, "test": given})
     assert (splits.train.labels.tolist(), splits.train.class_names) == ([1, 0, 0], ("cat", "dog"))
 
@@ -268,8 +267,7 @@ def files(tmp_path):
     with (tmp_path / "all.csv").open("w", newline="") as file:
         rows = zip(names, labels, range(6), strict=True)
         csv.writer(file).writerows([("file", "label", "row"), *rows])
-    table = pyarrow.table({"path": names, "class": labels})
-    parquet.write_table(table, tmp_path / "all.parquet")
+    parquet.write_table(pyarrow.table({"path": names, "class": labels}), tmp_path / "all.parquet")
     return tmp_path, images, [tmp_path / name for name in names], labels
 
 
@@ -307,8 +305,7 @@ def test_unreadable_picture_files_are_named_or_left_out(files, caplog):
     paths[4] = paths[4].with_name("missing.png")
     with refused("2 of the pictures in data", f"{paths[2]}: ".replace("\n", "\\n"), "No such file"):
         load_splits((paths, labels))
-    data = {"train": (paths, labels), "test": (paths, labels)}
-    splits, _ = load_splits(data, on_error="skip")
+    splits, _ = load_splits({"train": (paths, labels), "test": (paths, labels)}, on_error="skip")
     np.testing.assert_array_equal(splits.train.images(0), images[[0, 1, 3, 5]])
     assert splits.train.labels.tolist() == [1, 0, 0, 1]
     assert "2 unreadable pictures are left out" in caplog.text

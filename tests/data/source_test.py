@@ -191,7 +191,7 @@ def test_missing_class_list_is_reported(directory, tmp_path):
             load(group(directory, classes=str(path)), "train")
 
 
-def test_unknown_class_error_suggests_similar_names(monkeypatch):
+def test_unknown_class_error_suggests_similar_names():
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     reason = "has no class 'n01440765' (1 of 1 are unknown); the closest of "
@@ -200,8 +200,7 @@ def test_unknown_class_error_suggests_similar_names(monkeypatch):
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():
-    path = Path(splits_lib.__file__).with_name("imagenet100.txt")
-    names = read_classes(path)
+    names = read_classes(Path(splits_lib.__file__).with_name("imagenet100.txt"))
     assert len(names) == len(set(names)) == 100
     assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)
 

@@ -1,12 +1,9 @@
 """Data sets that are read by index while training goes on, because they exceed the memory."""
 
 import logging
-import re
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from file_cases import refused
@@ -15,9 +12,9 @@ from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.opening import items as items_of
 from jaxssl.data.opening.in_memory import load_images, load_splits
 
+pytestmark = pytest.mark.fast
+
 NUMBER = 10**6
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Items:
@@ -37,7 +34,6 @@ class Items:
         return self.item(np.full(shape, index % 251, np.uint8), index)
 
 
-@pytest.mark.fast
 def test_opening_and_fingerprinting_a_huge_user_sequence_reads_few_items():
     items = Items()
     splits, digest = load_splits(items)
@@ -54,7 +50,6 @@ def test_opening_and_fingerprinting_a_huge_user_sequence_reads_few_items():
     assert load_splits(Items(NUMBER - 1))[1] != digest
 
 
-@pytest.mark.fast
 def test_separate_labels_of_a_sequence_are_used_and_labels_in_items_are_reported(caplog):
     labels = np.arange(NUMBER) % 7
     items = Items()
@@ -68,7 +63,6 @@ def test_separate_labels_of_a_sequence_are_used_and_labels_in_items_are_reported
     assert not splits.labelled and "pass (data, labels) to use them" in caplog.text
 
 
-@pytest.mark.fast
 def test_label_column_of_a_hugging_face_data_set_is_used():
     class HuggingFace(Items):
         features = {"label": SimpleNamespace(names=["a", "b"])}
@@ -83,14 +77,11 @@ def test_label_column_of_a_hugging_face_data_set_is_used():
     assert splits.labelled and splits.test.class_names == ("a", "b") and data.read < 100
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(
     ("cache", "side", "streamed"),
     [("auto", 32, True), ("auto", 2, False), ("none", 2, True), ("device", 32, False)],
 )
-def test_sequences_are_read_into_memory_if_small_or_cached_on_the_device(
-    cache, side, streamed, monkeypatch
-):
+def test_small_or_cached_sequences_are_read_into_memory(cache, side, streamed, monkeypatch):
     monkeypatch.setattr(items_of, "IN_ADVANCE", 1000 * 32 * 32)
     splits, _ = load_splits(Items(500, side), cache=cache)
     assert splits.train.streamed == streamed
@@ -100,28 +91,9 @@ def test_sequences_are_read_into_memory_if_small_or_cached_on_the_device(
     assert load_images(Items(500, side))[0].streamed == (side == 32)
 
 
-@pytest.mark.fast
 def test_sequences_with_unequal_item_shapes_or_too_many_items_are_refused():
-    def item(image, index):
-        return image[1:] if index == 5 else image
-
-    splits, _ = load_splits(Items(item=item))
+    splits, _ = load_splits(Items(item=lambda image, index: image[int(index == 5) :]))
     with refused("item 5 of data has the shape [31, 32, 3], but the first 64 items"):
         splits.train.read(np.array([5]))
     with refused("data has 2147483648 items; expected at most 2147483647"):
         load_splits(Items(2**31))
-
-
-def test_docs_example_trains_on_a_million_items_but_reads_only_the_needed_ones(
-    tmp_path, monkeypatch
-):
-    [code] = [code for code in BLOCK.findall(PAGE.read_text()) if "class Generated" in code]
-    monkeypatch.chdir(tmp_path)
-    read = []
-    getter = "def __getitem__(self, index):"
-    code = code.replace(getter, f"{getter}\n        read.append(index)")
-    with jax.numpy_dtype_promotion("standard"):
-        exec(code, names := {"read": read})
-    assert len(names["run"].splits.train) == NUMBER and names["run"].metrics[-1]["step"] == 3
-    # Read are 66 items for the shape, 1 024 for the hash, 3 batches of 64, and batches read ahead.
-    assert 66 + 1024 + 3 * 64 <= len(read) < 10_000

@@ -177,8 +177,7 @@ def test_graph_classes_are_sorted_numerically(tmp_path, prepared):
     files = {**MANY, "{0}_graph_labels.txt": b"10\n-1\n2\n"}
     opened = of_tu(unpack(tmp_path / "TINY", named(files)), prepared)
     assert opened.class_names == ("-1", "2", "10")
-    nodes = {len(e.input.tag): e.label for e in opened.read(np.arange(3))}
-    assert nodes == {4: 2, 1: 0, 3: 1}
+    assert {len(e.input.tag): e.label for e in opened.read(np.arange(3))} == {4: 2, 1: 0, 3: 1}
 
 
 def test_graph_set_is_prepared_again_only_when_a_file_changes(tmp_path, monkeypatch):
@@ -301,8 +300,6 @@ def test_necklaces_has_four_classes(prepared):
     assert not train & test  # No test graph is a training graph.
     for example in opened[1].read(np.arange(8)):
         ring = ring_of(example.input)
-        degree = np.bincount(example.input.edge.ravel())
-        marked = degree[ring] == 3
+        marked = np.bincount(example.input.edge.ravel())[ring] == 3
         runs = (marked & ~np.roll(marked, 1)).sum()
-        groups = necklaces.CLASSES[opened[1].class_names[example.label]]
-        assert runs == len(groups)
+        assert runs == len(necklaces.CLASSES[opened[1].class_names[example.label]])

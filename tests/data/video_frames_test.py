@@ -39,8 +39,7 @@ def test_class_of_a_clip_is_its_parent_folder(around, file):
     assert {s: len(of) for s, of in actual.splits.items()} == {"train": 16, "test": 4}
     whole = actual.splits["train"] | actual.splits["test"]
     assert whole == {c: c.removeprefix(around).rpartition("/")[0] for c in of}
-    other = video.arrange(names, "PATH", test_fraction=0.5, split_seed=1)
-    assert len(other.splits["test"]) == 10
+    assert len(video.arrange(names, "PATH", test_fraction=0.5, split_seed=1).splits["test"]) == 10
 
 
 @pytest.mark.parametrize("file", ["{}.webm", "{}/0.jpg"])
@@ -99,8 +98,7 @@ def test_video_frames_are_centre_cropped_to_the_frame_size(load, tmp_path):
     for name, (c, clip) in actual.items():
         assert c == name[0] and clip.dtype == np.uint8
         np.testing.assert_array_equal(clip, of_stills(name, 5 if name == "b/3" else 3))
-    expected = {"kind": "video", "shape": [None, 8, 8, 3], "skipped": []}
-    assert dict(opened.info.metadata) == expected
+    assert dict(opened.info.metadata) == {"kind": "video", "shape": [None, 8, 8, 3], "skipped": []}
     assert "tensorflow" not in sys.modules
 
 

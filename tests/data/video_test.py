@@ -75,8 +75,7 @@ def test_videos_of_all_supported_formats_are_decoded(load, tmp_path):
     assert set(actual) == set(content) - {"mov/1.txt"}
     for name, (c, clip) in actual.items():
         assert c == name.partition("/")[0]
-        expected = shown_frames()[: 5 if name == "mov/2.MOV" else COUNT, :, 8:40]
-        assert_near(clip, expected)
+        assert_near(clip, shown_frames()[: 5 if name == "mov/2.MOV" else COUNT, :, 8:40])
     assert opened.info.metadata["shape"] == [None, HEIGHT, HEIGHT, 3]
     assert "tensorflow" not in sys.modules
 
@@ -93,8 +92,7 @@ def test_video_rotation_metadata_is_applied():
     assert data.count(IDENTITY) == 2  # rotation matrices of the movie and of its track
     head, _, tail = data.rpartition(IDENTITY)
     clip = frames._decode_video(head + QUARTER + tail, HEIGHT)
-    turned = np.rot90(shown_frames(), -1, (1, 2))
-    assert_near(clip, turned[:, 8:40])
+    assert_near(clip, np.rot90(shown_frames(), -1, (1, 2))[:, 8:40])
 
 
 def test_playlist_is_rejected_as_video(tmp_path):
