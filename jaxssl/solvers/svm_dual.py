@@ -19,34 +19,49 @@ Given K, rows are independent, so n may be one device's share of the anchors. No
 """
 
 from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.solvers._numerics import (
-    extrapolate,
-    finite,
-    inverse,
-    inverse_root,
-    not_zero,
-    product,
-    require_positive,
-    small_inverse,
-    spectral_radius,
-    times,
-    tiny,
-)
-from jaxssl.solvers._problem import (
-    DualSolution,
-    Problem,
-    certify,
-    dual_gradient,
-    make_problem,
-    solve_rows,
-)
+from jaxssl.collectives import align
+from jaxssl.solvers import _linalg as linalg
 
 # PGD steps between two evaluations of the certificate, each of which costs one step
 CHECK_EVERY = 8
+State = TypeVar("State", bound=tuple)
+
+
+class DualSolution(NamedTuple):
+    """Solution and optimality certificates of each anchor's SVM. An anchor without negatives has 0.
+
+    Attributes:
+        alpha: [n, m] in [0, C], 0 on the excluded rows.
+        suboptimality: [n] ||d||^2 / (2 beta) / |objective| with the projected gradient d. Since
+            Delta_i >= beta, it bounds (objective - optimum) / |objective|. This does not hold if
+            Delta_i - beta I is indefinite (tanh, or poly with K_xx > 1).
+        kkt_residual: [n] max |a - clip(a - gradient, 0, C)|.
+        objective: [n] g_i(alpha).
+        num_steps: [n] int32, steps until the anchor was certified, or all steps.
+    """
+
+    alpha: Array
+    suboptimality: Array
+    kkt_residual: Array
+    objective: Array
+    num_steps: Array
+
+
+class Problem(NamedTuple):
+    """The SVM dual problems of all anchors in centred form, as the module docstring derives."""
+
+    matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
+    row: Array  # [n, m] centred kernel rows k' of the positives
+    offset: Array  # [n, 1] offset t of each anchor's SVM dual
+    upper: Array  # [n, m] upper bound of alpha: C, or 0 on excluded rows
+    positive: Array  # [n, 1] index of each anchor's positive
+    beta: Array  # [] ridge term (regularization)
 
 
 def svm_dual_pgd(
@@ -100,9 +115,9 @@ def svm_dual_pgd(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
-    require_positive(num_steps=num_steps, step=step)
+    _require_positive(num_steps=num_steps, step=step)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=True)
+    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
     if isinstance(init, str):
         if init != "inv":
@@ -114,18 +129,17 @@ def svm_dual_pgd(
         init = jnp.zeros_like(problem.row)
     if init.shape != problem.row.shape:
         raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
-    start = lax.stop_gradient(init.astype(problem.row.dtype))
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, y, momentum = state
-        new = jnp.clip(y - eta * dual_gradient(problem, y), 0, problem.upper)
+        new = jnp.clip(y - eta * _dual_gradient(problem, y), 0, problem.upper)
         if not accelerated:
             return new, new, momentum
-        return new, *extrapolate(new, x, y, momentum, restart=restart)
+        return new, *linalg.extrapolate(new, x, y, momentum, restart=restart)
 
-    x = jnp.clip(start, 0, problem.upper)
+    x = jnp.clip(lax.stop_gradient(init.astype(problem.row.dtype)), 0, problem.upper)
     state = x, x, jnp.full_like(x[:, :1], lax.stop_gradient(momentum_start))
-    return solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
+    return _solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
 
 
 def svm_dual_admm(
@@ -158,25 +172,25 @@ def svm_dual_admm(
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
-    require_positive(num_steps=num_steps, check_every=check_every)
+    _require_positive(num_steps=num_steps, check_every=check_every)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
-    matrix = inverse(problem.matrix + rho * eye)
+    matrix = linalg.inverse(problem.matrix + rho * eye)
     solve = _inverter(problem, excluded, rho, matrix)
     free = problem.upper > 0
 
     def advance(state: tuple[Array, Array]) -> tuple[Array, Array]:
         z, u = state
         right = jnp.where(free, 2 + rho * (z - u), 0)
-        x = solve(product(right, matrix), jnp.sum(right, axis=1, keepdims=True), 0.0)
-        relaxed = finite(relax * x + (1 - relax) * z + u)
+        x = solve(linalg.product(right, matrix), jnp.sum(right, axis=1, keepdims=True), 0.0)
+        relaxed = linalg.finite(relax * x + (1 - relax) * z + u)
         z = jnp.clip(relaxed, 0, problem.upper)
         return z, jnp.where(free, relaxed - z, 0)
 
     zeros = jnp.zeros_like(problem.row)
-    return solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
+    return _solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
 
 
 def svm_dual_inv(
@@ -203,33 +217,156 @@ def svm_dual_inv(
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
-    matrix = inverse(problem.matrix)
+    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
     total = jnp.full_like(problem.offset, 2 * kernel.shape[0])
     free = problem.upper > 0
-    alpha = jnp.where(free, finite(solve(image, total, 2.0)), 0)
+    alpha = jnp.where(free, linalg.finite(solve(image, total, 2.0)), 0)
     # One step of iterative refinement removes rounding errors from the low-rank corrections.
-    residual = jnp.where(free, -dual_gradient(problem, alpha), 0)
-    image = product(residual, matrix)
-    alpha = finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
+    residual = jnp.where(free, -_dual_gradient(problem, alpha), 0)
+    image = linalg.product(residual, matrix)
+    alpha = linalg.finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
     steps = jnp.ones(positive.shape, jnp.int32)
-    return certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
+    return _certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
+
+
+def _make_problem(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    C: float | Array,
+    regularization: float | Array,
+    *,
+    mask: bool,
+) -> Problem:
+    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor."""
+    n, m = positive.shape[0], kernel.shape[0]
+    if kernel.shape != (m, m):
+        raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
+    if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
+        raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
+    is_mask = excluded.dtype == jnp.bool_
+    if is_mask and not mask:
+        raise ValueError(
+            "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
+        )
+    if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
+        raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
+    _require_positive(C=C, regularization=regularization)
+    dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
+    kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
+    kernel, C, beta = lax.stop_gradient((kernel, C, beta))
+    # The loops of the solvers need arrays of one type under `jax.shard_map` with check_vma=True.
+    kernel, positive, excluded, C, beta = align((kernel, positive, excluded, C, beta))
+    mean = jnp.mean(kernel, axis=0)
+    centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
+    row = centred[positive]
+    diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
+    if not is_mask:
+        rows = jnp.arange(m)[None, None, :]
+        excluded = jnp.any(rows == excluded[:, :, None].astype(rows.dtype), axis=1)
+    return Problem(
+        matrix=centred + beta * jnp.eye(m, dtype=dtype),
+        row=row,
+        offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
+        upper=jnp.where(excluded, 0, jnp.minimum(C, linalg.largest(dtype))),
+        positive=positive[:, None],
+        beta=beta,
+    )
+
+
+def _dual_gradient(problem: Problem, alpha: Array) -> Array:
+    """Compute the gradient Delta_i a_i - 2 [n, m] of each SVM dual, valid on rows not excluded."""
+    image = linalg.product(alpha, problem.matrix)
+    total = jnp.sum(alpha, axis=1, keepdims=True)
+    # The product k'a is the entry of ``image`` at the positive. The ridge term adds nothing there,
+    # because alpha of the positive is 0.
+    along = jnp.take_along_axis(image, problem.positive, axis=1)
+    return image - total * problem.row + (total * problem.offset - along - 2)
+
+
+def _solve_rows(
+    problem: Problem,
+    advance: Callable[[State], State],
+    state: State,
+    num_steps: int,
+    tol: float | Array | None,
+    check_every: int,
+) -> DualSolution:
+    """Iterate all SVM duals until each is solved; return solutions and optimality certificates.
+
+    Args:
+        problem: n problems.
+        advance: one step, state -> state.
+        state: tuple of arrays [n, d], of which the first is alpha.
+        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
+        tol: a problem stops once its suboptimality is at most this. None takes all steps.
+        check_every: number of steps between two evaluations of the suboptimality.
+    """
+    n = problem.positive.shape[0]
+    state = align(state)
+
+    def repeat(count: int | Array, state: State) -> State:
+        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
+
+    if tol is None:
+        state = repeat(num_steps, state)
+        return _certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
+    limit = lax.stop_gradient(tol)
+
+    def check(carry: tuple) -> tuple:
+        state, done, steps, total = carry
+        count = jnp.minimum(check_every, num_steps - total)
+        new = repeat(count, state)
+        # Solved problems are frozen, so that one problem's result does not depend on the others.
+        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
+        steps = jnp.where(done, steps, steps + count)
+        errors = _certify(problem, state[0], steps).suboptimality
+        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
+
+    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
+    state, _, steps, _ = lax.while_loop(
+        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
+    )
+    return _certify(problem, state[0], steps)
+
+
+def _certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
+    """Compute the optimality certificates of the SVM solutions ``alpha`` [n, m]."""
+    # A kernel with a NaN has no solution. Its mean is NaN, and so is every offset.
+    alpha = jnp.where(jnp.isnan(problem.offset), problem.offset, alpha)
+    gradient = jnp.where(problem.upper > 0, _dual_gradient(problem, alpha), 0)
+    objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
+    # At a bound only the component of the gradient that points into the box counts. This is the
+    # subgradient of least norm.
+    inward = jnp.where(alpha <= 0, jnp.minimum(gradient, 0), gradient)
+    inward = jnp.where(alpha >= problem.upper, jnp.maximum(inward, 0), inward)
+    gap = jnp.sum(inward * inward, axis=1) / (2 * problem.beta)
+    moved = jnp.clip(alpha - gradient, 0, problem.upper)
+    scale = jnp.maximum(jnp.abs(objective), linalg.tiny(gap.dtype))
+    return DualSolution(
+        alpha=alpha,
+        suboptimality=jnp.minimum(gap / scale, float(jnp.finfo(gap.dtype).max)),
+        kkt_residual=jnp.max(jnp.abs(alpha - moved), axis=1, initial=0),
+        objective=objective,
+        num_steps=steps,
+    )
 
 
 def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     """Return the step size of projected gradient descent, [n, 1] or [1, 1]."""
     dtype = problem.row.dtype
-    if isinstance(step, str) and step != "frobenius":
-        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
-    if step is not None and not isinstance(step, str):
+    if step is None:
+        return 1 / _bound_norm(problem, linalg.spectral_radius(problem.matrix))
+    if not isinstance(step, str):
         return lax.stop_gradient(jnp.asarray(step).astype(dtype).reshape(1, 1))
-    if step is not None:
-        square = _squared_norm(problem)
-        return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, tiny(dtype))), 0)
-    return 1 / _bound_norm(problem, spectral_radius(problem.matrix))
+    if step != "frobenius":
+        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
+    square = _squared_norm(problem)
+    return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, linalg.tiny(dtype))), 0)
 
 
 def _bound_norm(problem: Problem, across: Array) -> Array:
@@ -251,8 +388,8 @@ def _squared_norm(problem: Problem) -> Array:
     """Compute the squared Frobenius norm [n, 1] of every problem's matrix Delta_i."""
     free = (problem.upper > 0).astype(problem.row.dtype)
     c = free * (problem.offset / 2 - problem.row)
-    squares = product(free, problem.matrix * problem.matrix)
-    crossed = product(free, problem.matrix)
+    squares = linalg.product(free, problem.matrix * problem.matrix)
+    crossed = linalg.product(free, problem.matrix)
     count = jnp.sum(free, axis=1, keepdims=True)
     return (
         jnp.sum(free * squares + 4 * c * crossed + 2 * count * c * c, axis=1, keepdims=True)
@@ -275,9 +412,9 @@ def _inverter(
         result are meaningful.
     """
     dtype, m = problem.row.dtype, problem.row.shape[1]
-    matrix = finite(matrix + matrix.T) / 2
+    matrix = linalg.finite(matrix + matrix.T) / 2
     rows = matrix[excluded]
-    block = small_inverse(jnp.take_along_axis(rows, excluded[:, None, :], axis=2))
+    block = linalg.small_inverse(jnp.take_along_axis(rows, excluded[:, None, :], axis=2))
     unit = (excluded == problem.positive.astype(excluded.dtype)).astype(dtype)
     diagonal = jnp.take_along_axis(problem.row, problem.positive, axis=1)
     gamma, t = problem.beta + rho, problem.offset
@@ -285,12 +422,12 @@ def _inverter(
     # These are the products 1'p, 1'q and k''q, and the determinant of the rank-2 correction.
     a = m / gamma - jnp.sum(sums, axis=1, keepdims=True) / gamma**2
     b = 1 - jnp.sum(sums * unit, axis=1, keepdims=True) / gamma
-    c = gamma + diagonal - jnp.sum(times(block, unit) * unit, axis=1, keepdims=True)
-    determinant = not_zero((1 - b) ** 2 + a * (t - c))
+    c = gamma + diagonal - jnp.sum(linalg.times(block, unit) * unit, axis=1, keepdims=True)
+    determinant = linalg.not_zero((1 - b) ** 2 + a * (t - c))
 
     def solve(image: Array, total: Array, at_positive: float) -> Array:
         deleted = jnp.take_along_axis(image, excluded, axis=1)
-        weights = times(block, deleted)
+        weights = linalg.times(block, deleted)
         # With y0 = B^-1 v, the solution is y = y0 + (kappa - t sigma) p + sigma q, where sigma =
         # 1'y and kappa = k'y.
         sum0 = (total - jnp.sum(weights, axis=1, keepdims=True)) / gamma
@@ -298,7 +435,7 @@ def _inverter(
         sigma = ((1 - b) * sum0 + a * along0) / determinant
         kappa = ((1 + t * a - b) * along0 - (t * b - c) * sum0) / determinant
         shift = (kappa - t * sigma) / gamma
-        coefficients = times(block, deleted + shift + sigma * unit)
+        coefficients = linalg.times(block, deleted + shift + sigma * unit)
         solution = image + shift
         for e in range(excluded.shape[1]):
             solution = solution - coefficients[:, e, None] * rows[:, e]
@@ -311,16 +448,23 @@ def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
     """Choose ADMM's penalty rho and over-relaxation from the kernel, equally on all devices."""
     m, dtype = kernel.shape[0], problem.row.dtype
     eye = jnp.eye(m, dtype=dtype)
-    top = spectral_radius(problem.matrix)
+    top = linalg.spectral_radius(problem.matrix)
     centred, diagonal = jnp.diagonal(problem.matrix), jnp.diagonal(kernel)
     usual = 1.2 * jnp.sqrt(jnp.maximum(jnp.mean(centred), problem.beta) * top)
     # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. Both conditions are tested
     # up to ``shift``, because of rounding errors.
     shift = jnp.maximum(problem.beta / m, 100 * float(jnp.finfo(dtype).eps) * top)
-    root = inverse_root(problem.matrix + (shift - problem.beta) * eye)
+    root = linalg.inverse_root(problem.matrix + (shift - problem.beta) * eye)
     convex = jnp.all(jnp.isfinite(root)) & (jnp.max(diagonal) <= 1 + shift)
     # If a Delta_x may be indefinite, rho is 1.2 times a bound on the norms of all Delta_x.
     offset = (centred - problem.beta + 1 - diagonal)[:, None]
     every = problem._replace(row=problem.matrix - problem.beta * eye, offset=offset)
     safe = 1.2 * jnp.max(_bound_norm(every, top))
     return jnp.where(convex, usual, safe), jnp.where(convex, 1.6, 1.0).astype(dtype)
+
+
+def _require_positive(**numbers: object) -> None:
+    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
+    for name, value in numbers.items():
+        if isinstance(value, int | float) and not value > 0:
+            raise ValueError(f"solver setting {name} must be > 0, got {value}")

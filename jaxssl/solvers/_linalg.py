@@ -142,10 +142,3 @@ def finite(x: Array) -> Array:
     """Replace NaN by 0 and clip to +-`largest`."""
     big = largest(x.dtype)
     return jnp.nan_to_num(jnp.clip(x, -big, big), nan=0.0)
-
-
-def require_positive(**numbers: object) -> None:
-    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
-    for name, value in numbers.items():
-        if isinstance(value, int | float) and not value > 0:
-            raise ValueError(f"solver setting {name} must be > 0, got {value}")
