@@ -74,12 +74,7 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
         Array like ``x``. The momentum of the running statistics is 0.9. The running variance is the
         biased estimate.
     """
-    norm = nn.BatchNorm(
-        use_running_average=not train,
-        momentum=0.9,
-        axis_name=axis_name if train else None,
-        **options,
-    )
+    norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=axis_name, **options)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
 

@@ -24,9 +24,8 @@ class Block(nn.Module):
 
     Attributes:
         heads: number of attention heads; must divide the token dimension.
-        qkv_init: initialiser of the kernel that computes queries, keys and values.
-        out_init: initialiser of the last kernel of the attention and of the MLP.
-        mlp_init: initialiser of the MLP's first kernel.
+        inits: initialisers of the kernel that computes queries, keys and values, of the MLP's first
+            kernel, and of the last kernel of the attention and of the MLP.
         mlp_dim: hidden width of the MLP, by default four times the token dimension.
         activation: activation of the MLP, from `ACTIVATIONS`, or "swiglu": silu(a) * b for the
             two halves a and b of the first layer (Shazeer, GLU Variants Improve Transformer, 2020).
@@ -37,9 +36,7 @@ class Block(nn.Module):
     """
 
     heads: int
-    qkv_init: Initializer
-    out_init: Initializer
-    mlp_init: Initializer
+    inits: tuple[Initializer, Initializer, Initializer]
     mlp_dim: int | None = None
     activation: str = "gelu"
     layer_scale: bool = False
@@ -58,20 +55,17 @@ class Block(nn.Module):
             rotation: angles of queries and keys for `rotate`, or None.
         """
         n, t, dim = x.shape
+        qkv_init, mlp_init, out_init = self.inits
         y = layer_norm(x, self.epsilon)
-        qkv = nn.Dense(3 * dim, kernel_init=self.qkv_init, name="qkv")(y)
+        qkv = nn.Dense(3 * dim, kernel_init=qkv_init, name="qkv")(y)
         q, k, v = jnp.moveaxis(qkv.reshape(n, t, 3, self.heads, dim // self.heads), 2, 0)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         y = attend(q, k, v, causal=self.causal).reshape(n, t, dim)
-        y = nn.Dense(dim, kernel_init=self.out_init, name="attention_out")(y)
+        y = nn.Dense(dim, kernel_init=out_init, name="attention_out")(y)
         x = x + self._scaled("attention_scale", y, None if scale is None else scale[:, :1, None])
-        y = mlp(
-            layer_norm(x, self.epsilon),
-            self.mlp_dim or 4 * dim,
-            self.activation,
-            (self.mlp_init, self.out_init),
-        )
+        y = layer_norm(x, self.epsilon)
+        y = mlp(y, self.mlp_dim or 4 * dim, self.activation, (mlp_init, out_init))
         return x + self._scaled("mlp_scale", y, None if scale is None else scale[:, 1:, None])
 
     def _scaled(self, name: str, y: Array, scale: Array | None) -> Array:

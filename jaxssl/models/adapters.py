@@ -81,13 +81,12 @@ class LinenNetwork(NamedTuple):
         """Apply the Linen module with those of the arguments that the module takes."""
         axis_name, name = options.get("axis_name"), type(self.module).__name__
         mutable = options.get("mutable", False)
-        has_axis = "axis_name" in _options(self.module.__call__)
-        if variables.get("batch_stats") and axis_name and not has_axis:
-            if lax.axis_size(axis_name) > 1:
-                raise ValueError(
-                    f"{name} has BatchNorm, which would average over the examples of one device "
-                    "only; give __call__ the argument axis_name, and pass it to BatchNorm"
-                )
+        lacks_axis = axis_name and "axis_name" not in _options(self.module.__call__)
+        if variables.get("batch_stats") and lacks_axis and lax.axis_size(axis_name) > 1:
+            raise ValueError(
+                f"{name} has BatchNorm, which would average over the examples of one device "
+                "only; give __call__ the argument axis_name, and pass it to BatchNorm"
+            )
         arguments = _accepted(self.module.__call__, **options)
         try:
             out = self.module.apply(variables, x, mutable=mutable, **arguments)
@@ -116,12 +115,9 @@ class FunctionNetwork(NamedTuple):
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the parameters with the user's function ``init_params``."""
         params = self.init_params(key, x)
-        paths = [path for path, _ in jax.tree.leaves_with_path(params)]
-        if not isinstance(params, dict) or any(
-            not isinstance(key, jax.tree_util.DictKey) or not isinstance(key.key, str)
-            for path in paths
-            for key in path
-        ):
+        keys = [key for path, _ in jax.tree.leaves_with_path(params) for key in path]
+        named = all(isinstance(getattr(key, "key", None), str) for key in keys)
+        if not isinstance(params, dict) or not named:
             raise ValueError("the parameters must be nested dicts of arrays with text keys")
         return {"params": params, "batch_stats": {}}
 
@@ -163,11 +159,8 @@ class NnxNetwork:
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Call the NNX module with those of the arguments that the module takes."""
         definition, params, stats = self._parts
-        states = [
-            _from_dict(state, variables[kind])
-            for state, kind in zip((params, stats), COLLECTIONS, strict=True)
-        ]
-        module = nnx.merge(definition, *states)
+        params = _from_dict(params, variables["params"])
+        module = nnx.merge(definition, params, _from_dict(stats, variables["batch_stats"]))
         module.train() if options["train"] else module.eval()
         axis_name = options.get("axis_name") if options["train"] else None
         for _, node in nnx.iter_modules(module):
@@ -212,10 +205,8 @@ def _random_layers_refused(name: str) -> str:
 
 def _to_dict(state: nnx.State) -> MutableCollection:
     """Return an NNX state as nested dicts with text keys, which checkpoints can store."""
-    flat = nnx.to_flat_state(state)
-    return traverse_util.unflatten_dict(
-        {tuple(map(str, path)): variable[...] for path, variable in flat}
-    )
+    flat = {tuple(map(str, path)): value[...] for path, value in nnx.to_flat_state(state)}
+    return traverse_util.unflatten_dict(flat)
 
 
 def _from_dict(state: nnx.State, values: Collection) -> nnx.State:

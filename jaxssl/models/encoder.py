@@ -115,20 +115,15 @@ def embed(
     params = _cast(params, PRECISIONS[encoder.precision])
     k = len(index) // jax.tree.leaves(views[0])[0].shape[1]
     keys = None
-    if key is not None:
+    if key is not None:  # One key for each row, view and example in the row, [b / k, V, k].
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
+        num_views = sum(len(jax.tree.leaves(group)[0]) for group in views)
+        of_view = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
+        keys = jax.vmap(of_view, (0, None))(keys, jnp.arange(num_views, dtype=jnp.int32))
 
     def run(name: str, x: Images, stats: dict, **keys: object) -> tuple[Array, dict]:
         x, new = _train(encoder, name, params[name], stats[name], x, axis_name, **keys)
         return x, {**stats, name: new}
-
-    def view_keys(keys: Array | None, first: int, num_views: int) -> Array | None:
-        if keys is None:
-            return None
-        numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-        each = jax.vmap(jax.random.fold_in, (0, None))  # one key for each example
-        fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
-        return fold(keys, numbers).reshape(-1)
 
     def chunk(batch: tuple[Array | None, list[Images]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
@@ -136,7 +131,7 @@ def embed(
         for group in groups:  # A group of views has shape [rows, V_g, h, w, channels].
             rows, num_views = jax.tree.leaves(group)[0].shape[:2]
             images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
-            group_keys = view_keys(keys, first, num_views)
+            group_keys = keys if keys is None else keys[:, first : first + num_views].reshape(-1)
             h, new = run("net", images, new, keys=group_keys)
             h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
             features.append(h.reshape(rows * k, num_views, -1))

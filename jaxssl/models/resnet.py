@@ -66,18 +66,17 @@ class Block(nn.Module):
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
         """Apply the block to feature maps [n, h, w, c]: [n, h / stride, w / stride, out]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
-        ones, zeros = nn.initializers.ones, nn.initializers.zeros
-        last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
         out = self.width * (4 if self.bottleneck else 1)
         first, second = self.dilations
         if self.bottleneck:
             inner = self.width * self.base_width // 64 * self.groups
             y = nn.relu(norm(_conv(inner, 1)(x)))
             y = nn.relu(norm(_conv(inner, 3, self.stride, groups=self.groups, dilation=first)(y)))
-            y = last_norm(_conv(out, 1)(y))
+            y = _conv(out, 1)(y)
         else:
             y = nn.relu(norm(_conv(self.width, 3, self.stride, dilation=first)(x)))
-            y = last_norm(_conv(out, 3, dilation=second)(y))
+            y = _conv(out, 3, dilation=second)(y)
+        y = norm(y, scale_init=nn.initializers.zeros if self.zero_init else nn.initializers.ones)
         if x.shape != y.shape:
             stride = self.stride
             if self.pooled_shortcut and stride > 1:
@@ -137,23 +136,15 @@ class ResNet(nn.Module):
 
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
+        grouping = (self.groups, self.base_width)
+        kind = (self.bottleneck, self.zero_init_residual, *grouping, self.pooled_shortcut)
         for stage, blocks in enumerate(self.stages):
             dilation = 2 ** (stage - 1) if self.maps and stage > 1 else 1
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 and dilation == 1 else 1
                 # The first 3x3 convolution of a stage has the dilation of the stage before.
                 first = max(dilation // 2, 1) if i == 0 else dilation
-                width = self.width * 2**stage
-                block = Block(
-                    width,
-                    stride,
-                    self.bottleneck,
-                    self.zero_init_residual,
-                    self.groups,
-                    self.base_width,
-                    self.pooled_shortcut,
-                    (first, dilation),
-                )
+                block = Block(self.width * 2**stage, stride, *kind, dilations=(first, dilation))
                 x = run(block, x)
         return x if self.maps else jnp.mean(x, axis=(1, 2))
 
@@ -196,16 +187,9 @@ def net(
     require(STEMS, stem=stem)
     require(1, width=width, groups=groups, base_width=base_width)
     stages, bottleneck = DEPTHS[depth]
-    if not bottleneck and (groups, base_width) != (1, 64):
+    grouping = (groups, base_width)
+    if not bottleneck and grouping != (1, 64):
         raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")
     return ResNet(
-        stages,
-        bottleneck,
-        stem,
-        width,
-        zero_init_residual,
-        remat,
-        groups,
-        base_width,
-        pooled_shortcut,
+        stages, bottleneck, stem, width, zero_init_residual, remat, *grouping, pooled_shortcut
     )

@@ -63,18 +63,14 @@ class TextTransformer(nn.Module):
         x = jnp.take(table, tokens, axis=0) + positions[None, :length]
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
+        qkv_init, mlp_init = normal(self.dim**-0.5), normal((2 * self.dim) ** -0.5)
+        # The released code scales by ``dim`` even where the fan-in is 4 dim. The division by the
+        # number of residual branches, 2 layers, keeps the variance of their sum the same at every
+        # depth.
+        inits = (qkv_init, mlp_init, normal((self.dim * 2 * self.layers) ** -0.5))
         for _ in range(self.layers):
             block = Block(
-                self.heads,
-                qkv_init=normal(self.dim**-0.5),
-                # The released code scales by ``dim`` even where the fan-in is 4 dim. The division
-                # by the number of residual branches, 2 layers, keeps the variance of their sum the
-                # same at every depth.
-                out_init=normal((self.dim * 2 * self.layers) ** -0.5),
-                mlp_init=normal((2 * self.dim) ** -0.5),
-                activation=self.activation,
-                epsilon=EPSILON,
-                causal=True,
+                self.heads, inits, activation=self.activation, epsilon=EPSILON, causal=True
             )
             x = run(block, x)
         end = jnp.argmax(tokens, axis=1)

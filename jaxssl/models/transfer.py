@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
+from flax.linen.module import InterceptorContext
 from flax.typing import Collection, MutableCollection, VariableDict
 from jax import Array, lax
 from jax import numpy as jnp
@@ -70,9 +71,8 @@ class Transfer(NamedTuple):
 
         tree = jax.tree_util.tree_map_with_path(is_frozen, params)
         if unused:
-            valid = sorted(
-                {"/".join(_names(path)[:2]) for path, _ in jax.tree.leaves_with_path(params)}
-            )
+            paths = [_names(path) for path, _ in jax.tree.leaves_with_path(params)]
+            valid = sorted({"/".join(names[:2]) for names in paths})
             raise ValueError(
                 f"optim.freeze: {min(unused)!r} is no network or module; valid: net, "
                 f"{', '.join(valid)}"
@@ -137,9 +137,7 @@ class FixedNorms(NamedTuple):
         transfer = self.transfer._replace(freeze=names)
         frozen = transfer.frozen({"net": variables["params"]})["net"]
 
-        def fix(
-            call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext
-        ) -> object:
+        def fix(call: Callable, args: tuple, kwargs: dict, context: InterceptorContext) -> object:
             module, tree = context.module, frozen
             if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
                 for name in module.path:
@@ -185,9 +183,7 @@ class Adapted(NamedTuple):
     def apply(self, variables: VariableDict, x: object, **options: Any) -> Any:
         """Apply the backbone with the LoRA adapters."""
 
-        def adapt(
-            call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext
-        ) -> object:
+        def adapt(call: Callable, args: tuple, kwargs: dict, context: InterceptorContext) -> object:
             y, module = call(*args, **kwargs), context.module
             if module.name not in ADAPTED or context.method_name != "__call__":
                 return y

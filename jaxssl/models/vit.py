@@ -178,9 +178,7 @@ class ViT(nn.Module):
         for scale in scales:
             block = Block(
                 self.heads,
-                qkv_init=XAVIER_OF_THREE,
-                out_init=XAVIER,
-                mlp_init=XAVIER,
+                (XAVIER_OF_THREE, XAVIER, XAVIER),
                 mlp_dim=self.mlp_dim,
                 activation=self.activation,
                 layer_scale=self.layer_scale,
@@ -189,14 +187,12 @@ class ViT(nn.Module):
             x = run(block, x, scale, rotation)
         x = layer_norm(x, self.epsilon)
         if self.pool == "attention":
-            pool = AttentionPool(
-                self.heads, self.mlp_dim, self.activation, self.epsilon, name="pool"
-            )
-            x = pool(x)
+            settings = (self.heads, self.mlp_dim, self.activation, self.epsilon)
+            x = AttentionPool(*settings, name="pool")(x)
+        elif self.pool == "mean":
+            x = jnp.mean(x[:, tokens + self.registers :], axis=1)
         else:
-            first = tokens + self.registers
-            pooled = x[:, :tokens] if self.pool == "token" else x[:, first:]
-            x = x[:, 0] if self.pool == "token" and tokens == 1 else jnp.mean(pooled, axis=1)
+            x = x[:, 0] if tokens == 1 else jnp.mean(x[:, :tokens], axis=1)
         if self.projection:
             x = nn.Dense(self.projection, use_bias=False, kernel_init=XAVIER, name="projection")(x)
         return x

@@ -63,14 +63,7 @@ def head(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021.
     """
-    require(
-        1,
-        "head.",
-        proj_hidden_dim=proj_hidden_dim,
-        proj_bottleneck_dim=proj_bottleneck_dim,
-        proj_output_dim=proj_output_dim,
-        proj_layers=proj_layers,
-    )
-    return DinoHead(
-        proj_hidden_dim, proj_bottleneck_dim, proj_output_dim, proj_layers, norm_last_layer
-    )
+    require(1, "head.proj_", hidden_dim=proj_hidden_dim, bottleneck_dim=proj_bottleneck_dim)
+    require(1, "head.proj_", output_dim=proj_output_dim, layers=proj_layers)
+    sizes = (proj_hidden_dim, proj_bottleneck_dim, proj_output_dim, proj_layers)
+    return DinoHead(*sizes, norm_last_layer)

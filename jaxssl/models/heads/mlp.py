@@ -92,15 +92,8 @@ def head(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
     """
     require(1, "head.proj_", output_dim=proj_output_dim)
-    module = MLP(
-        proj_hidden_dim,
-        proj_output_dim,
-        proj_layers,
-        proj_norm,
-        proj_last_norm,
-        proj_last_bias,
-        proj_activation,
-    )
+    sizes = (proj_hidden_dim, proj_output_dim, proj_layers)
+    module = MLP(*sizes, proj_norm, proj_last_norm, proj_last_bias, proj_activation)
     return _checked(module, "head.proj_")
 
 
