@@ -31,7 +31,6 @@ PRESETS = {
         "evaluate": "target",
     },
 }
-TARGET_NETWORKS = ("net", "projector")
 
 
 def method(
@@ -111,8 +110,7 @@ def method(
             if has_target:
                 query_views = jax.tree.map(lambda x: x[:1], views)
         run = partial(networks.embed, encoder, index=batch["index"], axis_name=axis_name)
-        trained = {name: value for name, value in params.items() if name != "objective"}
-        z, queries, stats = run(trained, carried.batch_stats, [query_views, *crops], key=key)
+        z, queries, stats = run(params, carried.batch_stats, [query_views, *crops], key=key)
         target = carried.target
         if has_target:
             # The momentum network gets no random key, which switches its stochastic depth off.
@@ -134,7 +132,10 @@ def method(
             batch_negatives=not queue_size,
             axis_name=axis_name,
         )
-        pairings = list_pairings(len(queries), len(keys))
+        if symmetric:
+            pairings = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k]
+        else:  # Without a momentum network, view 1 gives the key, so its query has no pair.
+            pairings = [(q, 0) for q in range(len(queries)) if has_target or q != 1]
         weight = (1 if average else len(keys)) / len(pairings)
         terms = [(weight, pair(queries[q], keys[k])) for q, k in pairings]
         memory = carried.memory["objective"]
@@ -146,13 +147,6 @@ def method(
         one_view = has_target and not symmetric  # The trained network embeds the first view only.
         z = jnp.concatenate([z[:1], keys]) if one_view else z[: base.count_views(batch["views"])]
         return value, (carried, metrics, z)
-
-    def list_pairings(num_queries, num_keys):
-        """List the pairs (query, key) of view numbers, where query and key are different views."""
-        if symmetric:
-            return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
-        # Without a momentum network, view 1 gives the only key, so the query of view 1 has no pair.
-        return [(q, 0) for q in range(num_queries) if has_target or q != 1]
 
     def update_target(params, carried, step):
         m, target = at_step({"m": momentum}, step)["m"], carried.target
@@ -173,4 +167,4 @@ def method(
 
 def _select(tree: Collection) -> Collection:
     """Select the parameters of the sub-networks that the momentum network also has."""
-    return {name: tree[name] for name in TARGET_NETWORKS}
+    return {name: tree[name] for name in ("net", "projector")}

@@ -1,5 +1,7 @@
 """The two-tower scheme: image and text networks (CLIP), or two views of a graph (GraphCL)."""
 
+from functools import partial
+
 import jax
 from jax import numpy as jnp
 
@@ -60,17 +62,15 @@ def method(
 
     def embed_towers(params, stats, batch, key, axis_name):
         """Embed both towers' inputs to [2, b, d], and return the new BatchNorm statistics."""
-        groups, index = base.image_groups(batch), batch["index"]
+        groups = base.image_groups(batch)
         check_views(base.count_views(batch["views"]), len(groups) - 1)
-        common = {"index": index, "axis_name": axis_name}
-        trained = {name: params[name] for name in ("net", "projector")}
+        embed = partial(networks.embed, index=batch["index"], axis_name=axis_name)
+        image_key, text_key = (key, None) if text is None else jax.random.split(key)
+        z, _, new = embed(encoder, params, stats, groups, key=image_key)
         if text is None:
-            z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)
             return z, new
-        image_key, text_key = jax.random.split(key)
-        z, _, new = networks.embed(encoder, trained, stats, groups, key=image_key, **common)
-        variables, texts = (params["text"], stats["text"]), [batch["texts"]]
-        text_z, _, new_text = networks.embed(text, *variables, texts, key=text_key, **common)
+        texts = [batch["texts"]]
+        text_z, _, new_text = embed(text, params["text"], stats["text"], texts, key=text_key)
         return jnp.concatenate([z, text_z]), {**new, "text": new_text}
 
     def loss(params, carried, batch, *, step, key, axis_name):
