@@ -98,9 +98,8 @@ gradient. The other arguments are those of `{name}_loss`:
 {described}
 """
     on_two_arrays.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    on_two_arrays.__annotations__ = {
-        p.name: p.annotation for p in signature.parameters.values()
-    } | {"return": Array}
+    annotations = {name: p.annotation for name, p in signature.parameters.items()}
+    on_two_arrays.__annotations__ = annotations | {"return": Array}
     return on_two_arrays
 
 

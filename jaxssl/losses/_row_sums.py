@@ -126,7 +126,8 @@ def row_sums(
             symbolic.
         TypeError: in forward-mode differentiation.
     """
-    has_positive = count_positives(pairs) > 0
+    count = count_positives(pairs)
+    has_positive = count > 0
     if block_size is None and not ring:
         s, pos = cosine(pairs), positives(pairs)
         logits = s / temperature
@@ -151,13 +152,8 @@ def row_sums(
         position = jnp.arange(pairs.candidate.shape[0], dtype=jnp.int32)
         candidates = Rows(unit(pairs.candidate), pairs.candidate_id, position)
     one_set = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
-    config = Config(
-        block_size=min(block_size or n, n),
-        ring=pairs.axis_name if ring else None,
-        queue_only=pairs.queue_only,
-        repulsion=repulsion,
-        symmetric=one_set,
-    )
+    axis_name = pairs.axis_name if ring else None
+    config = Config(min(block_size or n, n), axis_name, pairs.queue_only, repulsion, one_set)
     inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
     try:
@@ -169,15 +165,9 @@ def row_sums(
             "block_size and ring have no forward-mode derivative (jvp, jacfwd); use jax.grad or "
             "jax.vjp, or set block_size=None and ring=False"
         ) from error
-    count = count_positives(pairs).astype(sums.total.dtype)
-    return RowSums(
-        has_positive,
-        all=jnp.logaddexp(sums.positive, sums.negative),
-        positive=sums.positive,
-        negative=sums.negative,
-        mean_positive=sums.total / jnp.maximum(count, 1),
-        repulsion=sums.repulsion,
-    )
+    both = jnp.logaddexp(sums.positive, sums.negative)
+    mean = sums.total / jnp.maximum(count.astype(sums.total.dtype), 1)
+    return RowSums(has_positive, both, sums.positive, sums.negative, mean, sums.repulsion)
 
 
 def takes_queue(hyper: Mapping[str, object]) -> bool:

@@ -1,5 +1,7 @@
 """Debiased contrastive loss: NT-Xent corrected for false negatives of the anchor's class."""
 
+from collections.abc import Callable
+
 from jax import Array
 from jax import numpy as jnp
 
@@ -33,29 +35,26 @@ def debiased_loss(
 
     Checked against: chingyaoc/DCL.
     """
-    logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
-    log_negatives = log_sum_exp(logits, neg)
-    return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)
+    return corrected_softmax(pairs, log_sum_exp, temperature, positive_prior)
 
 
 def corrected_softmax(
-    logits: Array,
-    pos: Array,
-    neg: Array,
-    log_negatives: Array,
+    pairs: Pairs,
+    log_sum: Callable[[Array, Array], Array],
     temperature: Scalar,
     positive_prior: Scalar,
 ) -> Array:
-    """Compute the debiased loss [n] from logits and the log of each anchor's sum over negatives.
+    """Compute the debiased loss [n] for a weighted sum over each anchor's negatives.
 
     Args:
-        logits: [n, m] similarity / temperature.
-        pos: [n, m] bool mask of the positives.
-        neg: [n, m] bool mask of the negatives.
-        log_negatives: [n] log of the sum over the negatives.
+        pairs: n anchors, m candidates.
+        log_sum: maps similarity / temperature and the bool mask of the negatives, each [n, m], to
+            the log of the sum, [n].
         temperature: tau, > 0.
         positive_prior: pi, in [0, 1).
     """
+    logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
+    log_negatives = log_sum(logits, neg)
     count = jnp.sum(neg, axis=1, keepdims=True, dtype=logits.dtype)
     # The larger of log_negatives and logits is subtracted, so that no exponential overflows.
     shift = jnp.maximum(log_negatives[:, None], logits)

@@ -195,7 +195,13 @@ def objective(
         log_s = _log_similarity(pairs, tau, similarity, added, noise_on)
         of_rate = log_s
         if rate == "momentum":
-            of_rate = _log_similarity(_keys_as_anchors(pairs), tau, similarity, added, noise_on)
+            if pairs.num_views:
+                raise ValueError(
+                    'rate="momentum" needs keys of a momentum network, got views of one network; '
+                    'use pair_towers or set rate="buffer"'
+                )
+            keys = replace(pairs, anchor=lax.stop_gradient(pairs.partner))
+            of_rate = _log_similarity(keys, tau, similarity, added, noise_on)
         log_rate = _log_mean(of_rate, negatives(pairs))
         if rate == "buffer":
             past = read_examples(memory, pairs)
@@ -208,15 +214,6 @@ def objective(
 
     flags = {"per_example": rate == "buffer", "needs_two_towers": rate == "momentum"}
     return make_objective(compute, fixed, init, **flags)
-
-
-def _keys_as_anchors(pairs: Pairs) -> Pairs:
-    if pairs.num_views:
-        raise ValueError(
-            'rate="momentum" needs keys of a momentum network, got views of one network; '
-            'use pair_towers or set rate="buffer"'
-        )
-    return replace(pairs, anchor=lax.stop_gradient(pairs.partner))
 
 
 def exponential(key: Array, pairs: Pairs) -> Array:

@@ -128,11 +128,9 @@ def objective(
             tau = jnp.clip(tau, temperature_min, temperature_max)
             values = {"temperature": tau, "mean": mean, "square": square, "count": count}
             new[tower] = {
-                name: write_examples(memory[tower][name], direction, x)
-                for name, x in values.items()
+                name: write_examples(memory[tower][name], direction, x, logs=name == "log_u")
+                for name, x in {"log_u": log_u, **values}.items()
             }
-            logs = write_examples(memory[tower]["log_u"], direction, log_u, logs=True)
-            new[tower]["log_u"] = logs
             loss, taus = loss + value, [*taus, jnp.mean(tau)]
         return Terms(loss, new, {"temperature": jnp.add(*taus) / 2})
 

@@ -5,7 +5,7 @@ from jax import numpy as jnp
 
 from jaxssl.losses.debiased import corrected_softmax
 from jaxssl.losses.objective import Scalar, stateless
-from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, negatives, positives, zero_if_empty
+from jaxssl.losses.pairs import Pairs, log_sum_exp, zero_if_empty
 
 RANGES = {"temperature": "> 0", "beta": ">= 0", "positive_prior": "in [0, 1)"}
 
@@ -34,15 +34,14 @@ def hcl_loss(
 
     Checked against: joshr17/HCL.
     """
-    logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
-    count = jnp.sum(neg, axis=1, dtype=logits.dtype)
-    # With logits l over N negatives, this is log(N sum(e^((1 + beta) l)) / sum(e^(beta l))).
-    log_negatives = (
-        log_sum_exp((1 + beta) * logits, neg)
-        + jnp.log(jnp.maximum(count, 1))
-        - zero_if_empty(log_sum_exp(beta * logits, neg))
-    )
-    return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)
+
+    def log_sum(logits: Array, neg: Array) -> Array:
+        """Compute log(N sum(e^((1 + beta) l)) / sum(e^(beta l))) for logits l of N negatives."""
+        count = jnp.sum(neg, axis=1, dtype=logits.dtype)
+        total = log_sum_exp((1 + beta) * logits, neg) + jnp.log(jnp.maximum(count, 1))
+        return total - zero_if_empty(log_sum_exp(beta * logits, neg))
+
+    return corrected_softmax(pairs, log_sum, temperature, positive_prior)
 
 
 objective = stateless(hcl_loss, ranges=RANGES)

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jaxssl import collectives
 from jaxssl.losses.objective import Hyper, Metrics, Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, by_view, dot, negatives, stack_views, unit
-from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
+from jaxssl.solvers import svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
 # The released code writes the RBF kernel as exp(-|u - v|^2 / s), so gamma = 1 / s. Its CIFAR runs
 # multiply gamma by 10 at epochs 75 and 125, and pair the views as `pair_towers(z2, z1)`. The paper
@@ -175,10 +175,6 @@ def mmcl_info(
         limits |= {"step": step, "accelerated": accelerated, "init": alpha_init}
         excluded = ~neg if masked else same_example
         solution = svm_dual_pgd(matrix, positive, excluded, **box, **limits)
-    return _info(solution, neg, C)
-
-
-def _info(solution: DualSolution, neg: Array, C: Scalar) -> MMCLInfo:
     alpha = solution.alpha
     count = jnp.maximum(jnp.sum(neg, axis=1, dtype=alpha.dtype), 1)
 

@@ -17,6 +17,7 @@ Scalar = float | Array
 Schedule = Callable[[Array], Array]  # maps the step number to a value
 Number = Scalar | Schedule
 Metrics = dict[str, Array]
+Init = Callable[[Array, int, int], tuple[dict[str, Array], object]]  # see `Objective`
 Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
 # Maps the name of a hyper-parameter to its valid values, see `check`.
 Ranges = Mapping[str, str | tuple[str, ...]]
@@ -69,7 +70,7 @@ class Objective(NamedTuple):
         one_tower_only: True if the pairs must come from `pair_views`.
     """
 
-    init: Callable[[Array, int, int], tuple[dict[str, Array], object]]
+    init: Init
     loss: Callable[..., tuple[Array, object, Metrics]]
     merge: Callable[[Sequence[object]], object] = mean_memory
     per_example: bool = False
@@ -83,15 +84,10 @@ class Objective(NamedTuple):
     one_tower_only: bool = False
 
 
-def no_state(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
-    """Return the parameters and the memory of a loss that has neither."""
-    return {}, ()
-
-
 def make_objective(
     compute: Callable[..., Terms],
     hyper: Hyper,
-    init: Callable[[Array, int, int], tuple[dict[str, Array], object]] = no_state,
+    init: Init = lambda key, num_examples, dim: ({}, ()),
     **flags: Any,
 ) -> Objective:
     """Return the objective of a loss with trained parameters or memory.
@@ -100,7 +96,7 @@ def make_objective(
         compute: ``(pairs, params, memory, hyper, key) -> Terms``, with the schedules among the
             hyper-parameters replaced by their values at the step.
         hyper: hyper-parameters, numbers or schedules.
-        init: see `Objective`.
+        init: see `Objective`. By default there are neither parameters nor memory.
         **flags: further fields of `Objective`.
     """
 
@@ -230,13 +226,11 @@ def check(ranges: Ranges, **hyper: object) -> None:
         valid = ranges[name]
         valid = (valid,) if isinstance(valid, str) else valid
         options = [option for option in valid if option not in PREDICATES]
-        if isinstance(value, str):
-            if value not in options:
-                listed = ", ".join(f'"{option}"' for option in options)
-                expected = f"one of {listed}" if options else " and ".join(valid)
-                raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
-            continue
-        for predicate in set(valid) - set(options):
+        if isinstance(value, str) and value not in options:
+            listed = ", ".join(f'"{option}"' for option in options)
+            expected = f"one of {listed}" if options else " and ".join(valid)
+            raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
+        for predicate in set() if isinstance(value, str) else set(valid) - set(options):
             if not np.all(PREDICATES[predicate](np.asarray(value))):
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 

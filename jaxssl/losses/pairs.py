@@ -5,7 +5,7 @@ a negative of itself. Ids replace [n, m] masks, so that blockwise losses never h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -86,15 +86,12 @@ def pair_views(
     global_batch = candidate.shape[1]
     first = collectives.device_index(axis_name) * b
     self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
-    candidate, candidate_id = _append_queue(
-        candidate.reshape(-1, d), jnp.tile(candidate_id, num_views), queue
-    )
-    return Pairs(
+    pairs = Pairs(
         anchor=z.reshape(-1, d),
-        candidate=candidate,
+        candidate=candidate.reshape(-1, d),
         partner=jnp.roll(z, -1, axis=0).reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),
-        candidate_id=candidate_id,
+        candidate_id=jnp.tile(candidate_id, num_views),
         self_index=self_index.reshape(-1),
         index=jnp.tile(index, num_views),
         num_views=num_views,
@@ -102,6 +99,7 @@ def pair_views(
         queue_only=False,
         axis_name=axis_name,
     )
+    return _append_queue(pairs, queue)
 
 
 def pair_towers(
@@ -135,17 +133,14 @@ def pair_towers(
     b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    candidate = collectives.gather(key, axis_name) if gathered is None else gathered
-    candidate_id = collectives.gather(ids, axis_name)
     if queue is None and not batch_negatives:
         raise ValueError("batch_negatives=False needs a queue of past keys, got queue=None")
-    candidate, candidate_id = _append_queue(candidate, candidate_id, queue)
-    return Pairs(
+    pairs = Pairs(
         anchor=query,
-        candidate=candidate,
+        candidate=collectives.gather(key, axis_name) if gathered is None else gathered,
         partner=key,
         anchor_id=ids,
-        candidate_id=candidate_id,
+        candidate_id=collectives.gather(ids, axis_name),
         self_index=jnp.full((b,), -1, jnp.int32),
         index=index,
         num_views=0,
@@ -153,18 +148,20 @@ def pair_towers(
         queue_only=not batch_negatives,
         axis_name=axis_name,
     )
+    return _append_queue(pairs, queue)
 
 
-def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Array, Array]:
+def _append_queue(pairs: Pairs, queue: Array | None) -> Pairs:
     """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
     if queue is None:
-        return candidate, ids
+        return pairs
+    candidate, ids = pairs.candidate, pairs.candidate_id
     d = candidate.shape[1]
     if queue.ndim != 2 or queue.shape[1] != d:
         raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
-    queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
     candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
-    return candidate, jnp.concatenate([ids, queue_ids])
+    queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
+    return replace(pairs, candidate=candidate, candidate_id=jnp.concatenate([ids, queue_ids]))
 
 
 def swap(pairs: Pairs) -> Pairs:
@@ -379,9 +376,8 @@ def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
 
 def explicit_axes(x: Array) -> set[str]:
     """Return the mesh axes in the type of ``x``: the explicit axes over which ``x`` is sharded."""
-    sharding = jax.typeof(x).sharding
-    entries = [e if isinstance(e, tuple) else (e,) for e in sharding.spec]
-    return {axis for entry in entries for axis in entry if isinstance(axis, str)}
+    entries = jax.tree.leaves(tuple(jax.typeof(x).sharding.spec))
+    return {axis for axis in entries if isinstance(axis, str)}
 
 
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:
