@@ -30,13 +30,11 @@ TFDS = {
     "imagenet2012_corrupted": ({name: name for name in CORRUPTIONS}, "validation"),
 }
 
-# Images [n, h, w, c] uint8 and labels [n] of a corruption at a severity.
-Read = Callable[[], tuple[np.ndarray | LazyArray, np.ndarray]]
+Labelled = tuple[np.ndarray | LazyArray, np.ndarray]  # images [n, h, w, c] uint8, labels [n]
+Readers = dict[tuple[str, int], Callable[[], Labelled]]  # by corruption and severity
 
 
-def open_set(
-    name: str, data: ConfigDict, class_names: Sequence[str], size: int
-) -> dict[tuple[str, int], Read]:
+def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
     """Find a published set of corrupted images. Return functions that read images and labels.
 
     Args:
@@ -79,7 +77,7 @@ def _describe(keys: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{n} {' '.join(str(s) for name, s in keys if name == n)}" for n in names)
 
 
-def _find_arrays(root: Path) -> dict[tuple[str, int], Read]:
+def _find_arrays(root: Path) -> Readers:
     """Find the severities in the arrays of CIFAR-10-C."""
     if not (root / "labels.npy").is_file():
         raise ValueError(f"{root} lacks labels.npy; put the files of CIFAR-10-C there")
@@ -97,9 +95,7 @@ def _find_arrays(root: Path) -> dict[tuple[str, int], Read]:
     return found
 
 
-def _find_pictures(
-    root: Path, class_names: Sequence[str], size: int
-) -> dict[tuple[str, int], Read]:
+def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers:
     """Find ImageNet-C's folders, one for each corruption and severity."""
 
     def read(folder: Path) -> tuple[LazyArray, np.ndarray]:
@@ -118,9 +114,7 @@ def _find_pictures(
     return {key: partial(read, folder) for key, folder in folders.items() if folder.is_dir()}
 
 
-def _find_prepared(
-    root: Path, data: ConfigDict, class_names: Sequence[str], size: int
-) -> dict[tuple[str, int], Read]:
+def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
     """Find a TFDS data set's prepared configurations, one for each corruption and severity."""
     names, split = TFDS[root.name]
 

@@ -26,6 +26,7 @@ COARSE = 10  # factor by which fits that choose C are less exact than the last f
 TRANSPOSED = 2**31  # Larger feature arrays (in bytes) are not also stored transposed.
 SCORES = 2**26  # number of scores (examples times classes) that are computed at once
 ROUNDING = 1e-6  # smaller gradient norms count as zero
+Rows = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
 
 
 class Fit(NamedTuple):
@@ -146,11 +147,7 @@ def fit_probe(
 
 
 def _choose(
-    examples: Examples,
-    used: np.ndarray,
-    held_out: tuple[np.ndarray, np.ndarray],
-    strengths: Sequence[float],
-    **options: Any,
+    examples: Examples, used: np.ndarray, held_out: Rows, strengths: list[float], **options: Any
 ) -> tuple[float, Fit]:
     """Choose the L2 strength C, smallest first, by the accuracy on held-out examples.
 

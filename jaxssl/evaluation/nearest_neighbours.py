@@ -11,11 +11,12 @@ from jax import numpy as jnp
 QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
 THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
+Rows = Array | np.ndarray
+Nearest = tuple[np.ndarray, np.ndarray]  # similarities and bank indices, nearest first
+Merged = tuple[Array, Array]  # the same on a device
 
 
-def neighbours(
-    bank: Array | np.ndarray, queries: Array | np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
     """Return the top-k cosine-similarity neighbours of each query, [m, k] indices.
 
     Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
@@ -50,9 +51,7 @@ def neighbours(
     return similarity, index
 
 
-def nearest_others(
-    features: np.ndarray, k: int, part: slice | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def nearest_others(features: np.ndarray, k: int, part: slice | None = None) -> Nearest:
     """Return each row's nearest neighbours among all other rows of the same array.
 
     Args:
@@ -70,7 +69,7 @@ def nearest_others(
     return np.take_along_axis(similarity, order, axis=1), np.take_along_axis(index, order, axis=1)
 
 
-def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _search(bank: Rows, queries: Array, k: int) -> Nearest:
     """Find the k nearest bank examples for one block of normalised queries."""
     m, f = queries.shape
     # On a CPU, top_k runs on one core and a matrix product on all, so threads overlap the two.
@@ -93,7 +92,7 @@ def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarra
     return similarity, index
 
 
-def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> object:
+def _update_and_wait(best: Merged, queries: Array, bank: Array, first: int) -> object:
     """Merge a block of the bank into the nearest neighbours, and wait, which bounds the memory."""
     return jax.block_until_ready(_update(*best, queries, bank, first))
 
@@ -104,7 +103,7 @@ def slices(length: int, size: int) -> list[slice]:
     return [slice(first, min(first + size, length)) for first in range(0, length, size)]
 
 
-def unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
+def unit_rows(features: Rows, part: slice, name: str) -> Array:
     """L2-normalise a slice of the feature rows, as `torch.nn.functional.normalize` does.
 
     NumPy divides by the norm, as PyTorch does. XLA would multiply by its reciprocal, and parallel
@@ -124,12 +123,10 @@ def unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
 
 
 @jax.jit
-def _update(
-    similarity: Array, index: Array, queries: Array, bank: Array, first: int
-) -> tuple[Array, Array]:
+def _update(similarity: Array, index: Array, queries: Array, bank: Array, first: int) -> Merged:
     """Merge the nearest neighbours so far with the bank rows from ``first`` on."""
 
-    def update_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def update_block(block: tuple[Array, Array, Array]) -> Merged:
         query, old, old_index = block
         new = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST)
         return merge_nearest(old, old_index, new, first)
@@ -137,9 +134,7 @@ def _update(
     return lax.map(update_block, (queries, similarity, index))
 
 
-def merge_nearest(
-    similarity: Array, index: Array, new: Array, first: int | Array
-) -> tuple[Array, Array]:
+def merge_nearest(similarity: Array, index: Array, new: Array, first: int | Array) -> Merged:
     """Merge the k nearest neighbours with similarities ``new`` to bank rows from ``first`` on."""
     k = similarity.shape[1]
     new, new_index = lax.top_k(new, min(k, new.shape[1]))

@@ -8,7 +8,6 @@ sets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -141,9 +140,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
 
 
 def _accuracies(
-    read: Callable[..., tuple[np.ndarray | LazyArray, np.ndarray]],
-    severities: Sequence[int],
-    predict: Callable[[Any], np.ndarray],
+    read: Callable[..., corrupted_sets.Labelled], severities: Sequence[int], predict: Callable
 ) -> dict[str, np.ndarray]:
     """Compute accuracies in percent by severity, with ``(name, severity) -> images, labels``."""
 
