@@ -76,9 +76,7 @@ def check_features(
     return features
 
 
-def choose_settings(
-    presets: Presets, preset: str, default: str, changes: Mapping[str, object]
-) -> Settings:
+def choose_settings(presets: Presets, preset: str, default: str, changes: Settings) -> Settings:
     """Return the settings of a preset, with ``changes`` to individual settings.
 
     Args:

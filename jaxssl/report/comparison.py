@@ -172,9 +172,7 @@ def _differences(sources: Iterable[Source]) -> list[str]:
     return [f"{name} ({' / '.join(v)})" for name, v in values.items() if len(v) > 1]
 
 
-def _result(
-    source: Source, lines: Mapping[Line, Cells], groups: Sequence[Group]
-) -> dict[str, object]:
+def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) -> dict[str, object]:
     """Build the table of one evaluated data set, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
     shown = [groups[index] for index in columns]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxssl import components
+from jaxssl.components import Settings
 from jaxssl.report import gallery, results
 from jaxssl.report import workdir as files
 from jaxssl.report.curves import run_curves
@@ -21,7 +22,7 @@ ON_CARD = ("knn", "linear", "fewshot", "svm", "zeroshot", "captions", "retrieval
 NUM_FIGURES = 3
 COLLAPSED_STD = 0.2  # equals that of `jaxssl.training.collapse`, which would import JAX
 
-
+Rows = Sequence[results.Row]
 Kinds = dict[str, results.Row]  # results of one metric by kind of features, such as "pretrained"
 
 
@@ -93,17 +94,14 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     return path
 
 
-def _title(config: components.Settings, rows: Sequence[results.Row]) -> str:
+def _title(config: Settings, rows: Rows) -> str:
     data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
     loss = rows[-1].get("loss", loss) if rows else loss
     return f"{data}: {loss} with {net}"
 
 
 def _facts(
-    config: components.Settings,
-    metrics: Sequence[Metrics],
-    rows: Sequence[results.Row],
-    times: components.Settings | None,
+    config: Settings, metrics: Sequence[Metrics], rows: Rows, times: Settings | None
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
@@ -126,7 +124,7 @@ def _facts(
     return facts
 
 
-def _key_figures(rows: Sequence[results.Row]) -> list[KeyFigure]:
+def _key_figures(rows: Rows) -> list[KeyFigure]:
     """Return the accuracies to show on the card, of the last evaluated encoder and data set."""
     figures = []
     for protocol in ON_CARD:
@@ -153,7 +151,7 @@ def _comparable(row: results.Row, other: results.Row) -> bool:
     return same_step and same_preset and all(row.get(n) == other.get(n) for n in names)
 
 
-def _collapse(metrics: Sequence[Metrics], rows: Sequence[results.Row]) -> str:
+def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
     for row in reversed(rows):
         if row["features"] == "pretrained" and "verdict" in row["details"]:
@@ -165,7 +163,7 @@ def _collapse(metrics: Sequence[Metrics], rows: Sequence[results.Row]) -> str:
     return f"{word}: standard deviation of the embeddings {spread[-1]:.2f} of at most 1"
 
 
-def _results(rows: Sequence[results.Row]) -> list[dict[str, object]]:
+def _results(rows: Rows) -> list[dict[str, object]]:
     """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
     groups: dict[tuple, dict[tuple, Kinds]] = {}

@@ -21,7 +21,7 @@ PRESETS: Presets = {
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
-Examples = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
+Rows = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
@@ -85,9 +85,7 @@ def evaluate(
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))
 
 
-def _fit(
-    machine: str, C: tuple[float, ...], train: Examples, test: Examples
-) -> tuple[float, float]:
+def _fit(machine: str, C: tuple[float, ...], train: Rows, test: Rows) -> tuple[float, float]:
     """Return an SVM's cross-validation accuracy on training data, and test accuracy in percent."""
     (train_x, y), (test_x, test_y) = train, test
     # scikit-learn's annotation of ``dual`` lacks bool.
