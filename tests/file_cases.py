@@ -1,6 +1,8 @@
 """Folders, archives and pictures made by tests, and what a refusal looks like."""
 
+import errno
 import io
+import os
 import tarfile
 import zipfile
 from contextlib import contextmanager
@@ -31,6 +33,11 @@ def refused(*parts):
     assert "\n" not in message
     for part in parts:
         assert part in message, message
+
+
+def full_disk(*_, **__):
+    """Fail as writing on a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def pack(path, content, **options):

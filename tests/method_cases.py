@@ -4,6 +4,7 @@ from functools import partial
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 B, DIM, NUM_EXAMPLES, KEY = 6, 4, 24, jax.random.key(0)
@@ -27,6 +28,11 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, axis_name=None):
         return nn.Dense(DIM)(x)
+
+
+def as_numpy(state):
+    """Return a training state as NumPy arrays, which later steps do not donate."""
+    return jax.tree.map(np.asarray, state.replace(key=jax.random.key_data(state.key)))
 
 
 def start(method, batch):

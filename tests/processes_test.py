@@ -150,7 +150,7 @@ def test_subset_of_a_source_of_several_parts_keeps_the_order():
     order = [8, 6, 1, 2, 3, 9]
     for source_, expected in (
         (source, order),
-        (source.take(np.array([5, 1, 4])), [6, 3, 9]),
+        (source.take(np.array([5, 1, 4, 1])), [6, 3, 9]),
         (source.take(np.array([0, 2, 5])).take(np.array([1, 2])), [1, 9]),
     ):
         np.testing.assert_array_equal(source_.labels, expected)

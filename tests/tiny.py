@@ -3,25 +3,13 @@
 from pathlib import Path
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
-TINY = {
-    "batch_size": "16",
-    "log_every": "4",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "augment.size": "8",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
-    "eval.protocols": "()",
-}
+TINY = {"batch_size": "16", "log_every": "4", "augment.size": "8", "eval.protocols": "()"}
+TINY |= {"net.widths": "(4, 8)", "net.strides": "(2, 2)"}
+TINY |= {"head.proj_hidden_dim": "8", "head.proj_output_dim": "6"}
 # Settings of a run of less than an epoch, with a checkpoint in the middle.
 STEPS, SAVED = 12, 7
-SETTINGS = {
-    **TINY,
-    "total_steps": str(STEPS),
-    "schedule.warmup_epochs": "0.05",
-    "checkpoint.every": str(SAVED / (1297 // 16)),
-    "eval.every": "100",
-}
+SETTINGS = {**TINY, "total_steps": str(STEPS), "schedule.warmup_epochs": "0.05"}
+SETTINGS |= {"checkpoint.every": str(SAVED / (1297 // 16)), "eval.every": "100"}
 
 
 def short(steps: int, **changes: str) -> dict[str, str]:

@@ -10,10 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from shared_folders import shared_run
 from tiny import SAVED, STEPS
 
+from jaxssl import distributed
 from jaxssl.evaluation import pretrain
 from jaxssl.training import loop
+from jaxssl.training.build import build, make_init
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint
 
@@ -127,22 +130,50 @@ def at_batch(monkeypatch, number: int, action) -> None:
     monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one step in each call of the compiled program
 
 
-def interrupt() -> None:
-    """Send this process the signal of Ctrl-C."""
-    os.kill(os.getpid(), signal.SIGINT)
+class Crash(Exception):
+    """The error by which tests end a run."""
+
+
+def crash() -> None:
+    """Fail as no code of the package does."""
+    raise Crash
+
+
+def stop(settings, workdir: Path, number: int, signum: int = signal.SIGINT) -> None:
+    """Train until the batch of this number, when this process gets a signal, or fails for 0."""
+    end = (lambda: os.kill(os.getpid(), signum)) if signum else crash
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((SystemExit, Crash)) as error:
+        at_batch(patch, number, end)
+        pretrain.train(settings, workdir)
+    assert error.type is Crash if not signum else error.value.code == 128 + signum
 
 
 def assert_resumes(
-    settings, whole: Path, workdir: Path, monkeypatch, *, at: int = SAVED, steps: int = STEPS
+    settings, whole: Path, workdir: Path, *, at: int = SAVED, steps: int = STEPS
 ) -> None:
     """Interrupt a run at a batch, and check that it resumes and ends like an uninterrupted one."""
-    with monkeypatch.context() as patch:
-        at_batch(patch, at, interrupt)
-        with pytest.raises(SystemExit):
-            pretrain.train(settings, workdir)
+    stop(settings, workdir, at)
     assert checkpoint.steps(workdir)[-1] == at
     pretrain.train(settings, workdir)
     assert_same_arrays(workdir, whole, steps)
+
+
+def assert_same_run(workdir: Path, other: Path, steps: int = STEPS) -> None:
+    """Check that the last checkpoints and the metrics of two runs are equal to the bit."""
+    assert_same_arrays(workdir, other, steps)
+    assert metric_lines(workdir) == metric_lines(other)
+
+
+def initial_state(settings, devices=None):
+    """Return the state before the first step of a run on small grey images, on the devices."""
+    example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+    mesh = distributed.make_mesh(devices)
+    return make_init(build(settings, 1297), example, 1297, mesh)(settings.seed)
+
+
+def trained(factory, name: str, settings) -> Path:
+    """Return this worker's copy of a run that is trained once in the session."""
+    return shared_run(factory, name, lambda workdir: pretrain.train(settings, workdir))
 
 
 def assert_same_arrays(workdir: Path, other: Path, steps: int = STEPS) -> None:

@@ -29,16 +29,15 @@ from fuzz_cases import (
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
+from tiny import DIGITS
 from weights_cases import GOLDEN, draw_weights
+from workdir_cases import ROW
 
 from jaxssl.pretrained import weights
 from jaxssl.report import results, run_report
 from jaxssl.training import config
 from jaxssl.training.build import build
 from jaxssl.training.workdir import checkpoint
-
-DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
-
 
 pytestmark = pytest.mark.usefixtures("users_promotion")
 
@@ -97,10 +96,7 @@ def test_config_files_of_random_text_load_or_raise_a_one_line_error(below, data)
 
 # ---- Damaged files in workdirs.
 
-RESULT = {"protocol": "knn", "metric": "knn_top1", "value": 9.5, "std": None, "unit": "%"}
-RESULT |= {"features": "pretrained", "details": {"preset": "x", "k": 3}, "step": 3, "seed": 0}
-RESULT |= {"source": "x", "dataset": "digits", "bank": "train", "split": "test", "layer": "b"}
-ROWS = {"results": [RESULT, RESULT | {"features": "raw", "step": None, "std": 0.5}]}
+ROWS = {"results": [ROW, ROW | {"features": "raw", "step": None, "std": 0.5}]}
 METRICS = [{"step": 3, "loss": 1.5, "knn_top1": 9.0}, {"step": 6, "loss": None}]
 LINES = "".join(json.dumps(row) + "\n" for row in METRICS).encode()
 
@@ -192,8 +188,7 @@ def operations(draw):
     module, name = draw(st.sampled_from(CALLS))
     argument = draw(st.sampled_from(("touch fuzzed", "open('fuzzed', 'w')", "os", "fuzzed")))
     text = b"X" + len(argument).to_bytes(4, "little") + argument.encode()
-    call = f"c{module}\n{name}\n".encode()
-    inst = f"i{module}\n{name}\n".encode()
+    call, inst = (f"{code}{module}\n{name}\n".encode() for code in "ci")
     return draw(
         st.sampled_from(
             (call, call + b"(" + text + b"tR", b"(" + text + inst, b"(" + call + text + b"o")

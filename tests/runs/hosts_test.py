@@ -44,14 +44,12 @@ ROWS = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
 def batches(way: str, devices: int):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     if way == "graphs":
-        graphs = random_graphs(50)
-        records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(graphs)]
+        records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(random_graphs(50))]
         part = PreparedSplit(records, decode=lambda record: record["graph"])
         source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (3,), kind="graph")
         return make_batches(source, 8, seed=0, crops=Crops((), (), 0), mesh=mesh)
     images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
-    records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
-    part = PreparedSplit(records)
+    part = PreparedSplit([{"image": image, "label": i % 3} for i, image in enumerate(images)])
     source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (8, 8, 3))
     crops = Crops((Crop(4, (0.2, 1.0), (1.0, 1.0)),) * 2, (), 4)
     return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=way)
@@ -85,10 +83,10 @@ def start(*arguments: str, number: int = 2) -> list[subprocess.Popen]:
     ]
 
 
-def finish(hosts: list[subprocess.Popen]) -> list[str]:
-    """Wait for the processes, which must succeed; return their output."""
+def finish(hosts: list[subprocess.Popen], status: int = 0) -> list[str]:
+    """Wait for the processes, which must end with this status; return their output."""
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [0] * len(hosts), outputs
+    assert [host.returncode for host in hosts] == [status] * len(hosts), outputs
     return outputs
 
 
@@ -106,38 +104,25 @@ def test_two_hosts_together_read_the_batch_that_one_host_reads():
         assert parts[0] + parts[1] == list(last(way).values())
 
 
+DIFFERENCES = {"seed": "(config.seed: 0 -> 1)", "data": "-> 'other data')", "version": "-> '9.9')"}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "difference"),
-    [
-        ("seed", "(config.seed: 0 -> 1); start all"),
-        ("data", "-> 'other data'); start all"),
-        ("version", "-> '9.9'); start all"),
-    ],
-)
+@pytest.mark.parametrize(("what", "difference"), DIFFERENCES.items())
 def test_processes_with_different_seed_data_or_version_stop_with_the_difference(
     data_dir, tmp_path, what, difference
 ):
     workdir = tmp_path / "run"
-    hosts = start("train", str(data_dir), str(workdir), "0", "0", what)
-    outputs = [host.communicate(timeout=240)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [1, 1], outputs
-    for output in outputs:
-        assert "process 1 differs from process 0 (" in output and difference in output
+    for output in finish(start("train", str(data_dir), str(workdir), "0", "0", what), 1):
+        assert "process 1 differs from process 0 (" in output
+        assert f"{difference}; start all" in output
     assert not workdir.exists()
 
 
 def settings(data_dir: str, **changes: str):
     protocols = {"eval.protocols": "('knn', 'linear')", "eval.every": str(10 / 81)}
-    values = {
-        **SETTINGS,
-        **protocols,
-        "data.dir": data_dir,
-        "optim.name": "sgd",
-        "optim.lr": "1e-4",
-        **changes,
-    }
-    return config.load(DIGITS, list(values.items()))
+    values = {**SETTINGS, **protocols, "data.dir": data_dir, "optim.name": "sgd"}
+    return config.load(DIGITS, list({**values, "optim.lr": "1e-4", **changes}.items()))
 
 
 def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeypatch):
@@ -176,19 +161,13 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     for mine, other in zip(*map(metric_lines, (two, one)), strict=True):
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
-    scores = [
-        {
-            (row["metric"], row["features"]): row["value"]
-            for row in results.read_results(path)
-            if row["protocol"] != "online"
-        }
-        for path in (two, one)
-    ]
-    assert len(scores[0]) == 12 and scores[0].keys() == scores[1].keys()
-    raw = [key for key in scores[0] if key[1] == "raw"]
-    assert [scores[0][key] for key in raw] == [scores[1][key] for key in raw]
-    for key, value in scores[0].items():
-        assert value == pytest.approx(scores[1][key], abs=1)
+    rows = [results.read_results(path) for path in (two, one)]
+    actual, expected = (
+        {(r["metric"], r["features"]): r["value"] for r in part if r["protocol"] != "online"}
+        for part in rows
+    )
+    assert len(actual) == 12 and actual == pytest.approx(expected, abs=1)
+    assert all(actual[key] == expected[key] for key in actual if key[1] == "raw")
 
 
 @pytest.mark.long
@@ -220,14 +199,11 @@ def test_protocol_results_and_embeddings_of_several_processes_equal_one_process(
 @pytest.mark.long
 def test_signal_or_unreadable_checkpoint_in_one_of_two_processes_stops_both(data_dir, tmp_path):
     hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
-    outputs = [host.communicate(timeout=240)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs
+    outputs = finish(hosts, 128 + signal.SIGTERM)
     assert "stopped at step 7 of 12" in outputs[0]  # the next step at which both compare signals
     assert checkpoint.steps(tmp_path) == [7]
     before = sorted(tmp_path.rglob("*"))
-    hosts = start("train", str(data_dir), str(tmp_path), "0", "0", "blind")
-    outputs = [host.communicate(timeout=240)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [1, 1], outputs
+    outputs = finish(start("train", str(data_dir), str(tmp_path), "0", "0", "blind"), 1)
     assert "another process of this run has stopped; see its message; no other" in outputs[0]
     assert "checkpoint 7 cannot be seen here; no other is left" in outputs[1]
     assert sorted(tmp_path.rglob("*")) == before

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import refused
-from shared_folders import shared_run
-from tiny import DIGITS
-from workdir_cases import assert_resumes
+from tiny import DIGITS, short
+from workdir_cases import assert_resumes, trained
 
 import jaxssl
 from jaxssl.data import source
@@ -25,26 +24,12 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "tokenizer")
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3
-SETTINGS = {
-    "batch_size": "16",
-    "total_steps": str(STEPS),
-    "log_every": "2",
-    "schedule.warmup_epochs": "0",
-    "data.context": "12",
-    "data.train_split": "train[:160]",
-    "data.test_split": "test[:60]",
-    "augment.size": "8",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "text.context": "12",
-    "text.dim": "8",
-    "text.layers": "1",
-    "text.num_heads": "2",
-    "head.proj_output_dim": "6",
-    "checkpoint.every": str(SAVED / (160 // 16)),
-    "eval.every": "100",
-    "eval.protocols": "('captions', 'zeroshot:digits')",
-}
+SETTINGS = short(STEPS, log_every="2")
+SETTINGS |= {"data.train_split": "train[:160]", "data.test_split": "test[:60]"}
+SETTINGS |= {"data.context": "12", "text.context": "12"}
+SETTINGS |= {"text.dim": "8", "text.layers": "1", "text.num_heads": "2"}
+SETTINGS |= {"checkpoint.every": str(SAVED / (160 // 16)), "eval.every": "100"}
+SETTINGS |= {"eval.protocols": "('captions', 'zeroshot:digits')"}
 RECALLS = {f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)}
 ZEROSHOT = {"zeroshot_top1", "zeroshot_top5"}
 
@@ -58,8 +43,7 @@ def settings(data_dir):
 @pytest.fixture(scope="module")
 def whole(settings, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
-    train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
-    return shared_run(tmp_path_factory, "captioned", train)
+    return trained(tmp_path_factory, "captioned", settings)
 
 
 def figures(rows):
@@ -76,10 +60,8 @@ def test_image_text_run_reports_retrieval_and_zero_shot(whole):
             assert set(actual) == metrics and all(0 <= x <= 100 for x in actual.values())
     presets = {row["details"]["preset"] for row in rows if row["protocol"] != "online"}
     assert presets == {"default", "digits"}
-    assert {(row["step"], row["features"]) for row in rows} == {
-        (0, "untrained"),
-        (STEPS, "pretrained"),
-    }
+    steps = {(row["step"], row["features"]) for row in rows}
+    assert steps == {(0, "untrained"), (STEPS, "pretrained")}
     page = re.sub("<[^>]*>", "", (whole / "report.html").read_text())
     assert all(metric in page for metric in RECALLS | ZEROSHOT)
     rows = metrics_writer.read_metrics(whole / "metrics.jsonl")
@@ -105,7 +87,7 @@ def test_image_and_text_towers_are_both_trained(whole):
 def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypatch):
     later = pretrain.EVALUATION._replace(finish=lambda workdir, splits: None)
     monkeypatch.setattr(pretrain, "EVALUATION", later)
-    assert_resumes(settings, whole, tmp_path, monkeypatch, at=4, steps=STEPS)
+    assert_resumes(settings, whole, tmp_path, at=4, steps=STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -143,15 +125,16 @@ def test_image_backbone_is_loaded_with_load_encoder(whole, plain):
     jax.tree.map(np.testing.assert_array_equal, variables["params"], state["params"]["net"])
 
 
-def test_captions_longer_than_the_context_are_rejected(settings, tmp_path):
-    changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
-    with refused("texts must have at most text.context=12 tokens, got 13"):
-        pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+TOO_LONG = "texts must have at most text.context=12 tokens, got 13"
+NO_CAPTIONS = "augment.name needs captions, but the images of 'digits' have none"
 
 
-def test_data_set_without_captions_is_rejected_before_the_workdir_is_written(settings, tmp_path):
-    changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
-    with refused("augment.name needs captions, but the images of 'digits' have none"):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("data.context", "13", TOO_LONG), ("data.name", "digits", NO_CAPTIONS)],
+)
+def test_missing_or_long_captions_are_refused_at_once(settings, tmp_path, key, value, message):
+    changed = {**SETTINGS, key: value, "data.dir": settings.data.dir}
+    with refused(message):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -2,20 +2,19 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from shared_folders import shared_folder, shared_run
-from workdir_cases import assert_resumes
+from shared_folders import shared_folder
+from tiny import DIGITS
+from workdir_cases import assert_resumes, trained
 
 import jaxssl
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
-from jaxssl.evaluation import pretrain
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.context import _raw_features
 from jaxssl.kinds import video
@@ -23,23 +22,12 @@ from jaxssl.kinds.video import VideoInputs
 from jaxssl.models import s3d
 from jaxssl.training import config
 
-ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "configs" / "video" / "moving_digits.py"
+CONFIG = DIGITS.parent / "video" / "moving_digits.py"
 STEPS = 4
-TINY = {
-    "batch_size": "8",
-    "total_steps": str(STEPS),
-    "log_every": "2",
-    "net.width": "0.02",
-    "augment.frames": "5",
-    "augment.size": "17",
-    "augment.jitter": "0",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
-    "schedule.warmup_epochs": "0.0",
-    "eval.every": "100",
-    "eval.protocols": "('retrieval:default','linear:video')",
-}
+TINY = {"batch_size": "8", "total_steps": str(STEPS), "log_every": "2", "net.width": "0.02"}
+TINY |= {"augment.frames": "5", "augment.size": "17", "augment.jitter": "0"}
+TINY |= {"head.proj_hidden_dim": "8", "head.proj_output_dim": "6", "schedule.warmup_epochs": "0.0"}
+TINY |= {"eval.every": "100", "eval.protocols": "('retrieval:default','linear:video')"}
 
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -75,8 +63,7 @@ def settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(settings, tmp_path_factory):
     """The workdir of an uninterrupted run."""
-    train = lambda workdir: pretrain.train(settings(), workdir)  # noqa: E731
-    return shared_run(tmp_path_factory, "videos", train)
+    return trained(tmp_path_factory, "videos", settings())
 
 
 def test_video_run_writes_results_and_a_report(run):
@@ -90,9 +77,9 @@ def test_video_run_writes_results_and_a_report(run):
 
 
 @pytest.mark.long
-def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path):
     quiet = {"eval.protocols": "()"}
-    assert_resumes(settings(**quiet), run, tmp_path, monkeypatch, at=2, steps=STEPS)
+    assert_resumes(settings(**quiet), run, tmp_path, at=2, steps=STEPS)
 
 
 def test_eval_rejects_videos_with_other_channels_or_too_few_frames(settings, run, monkeypatch):
@@ -143,11 +130,9 @@ def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     clips = middle_frames(test, 12)
     actual = _raw_features(video.kind, distributed.make_mesh(), clips)
     assert actual.shape == (8, 12 * 16 * 16)
-    clips = clips[:]
     # Halving a frame averages its pixels, so only the pixels at its edges change its mean.
-    np.testing.assert_allclose(
-        actual.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
-    )
+    expected = clips[:].mean((2, 3, 4)) / 255
+    np.testing.assert_allclose(actual.reshape(8, 12, -1).mean(2), expected, atol=2e-2)
 
 
 def test_middle_frames_reads_the_frames_in_the_middle_of_each_clip(settings):

@@ -35,16 +35,13 @@ def test_learning_rate_ends_at_the_end_factor_of_the_config():
     assert setup.learning_rate(20) == pytest.approx(0.25 * setup.peak_rate)
 
 
+OF_SGD = {"nesterov": True, "momentum": 0.5, "weight_decay": 0.3, "clip_norm": 0.1}
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value"),
-    [
-        ("sgd", "nesterov", True),
-        ("sgd", "momentum", 0.5),
-        ("sgd", "weight_decay", 0.3),
-        ("sgd", "clip_norm", 0.1),
-        ("lars", "trust_coefficient", 0.5),
-        ("larc", "lars_clip", True),
-    ],
+    [*(("sgd", *item) for item in OF_SGD.items())]
+    + [("lars", "trust_coefficient", 0.5), ("larc", "lars_clip", True)],
 )
 def test_optimiser_has_the_settings_of_the_config(name, key, value):
     """Two updates of a matrix equal those of an optimiser with the same settings."""

@@ -11,7 +11,6 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError
-from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint, digests
 
 STATE = {"params": {"w": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
@@ -21,8 +20,7 @@ def save(workdir, scores, state=STATE):
     """Save a checkpoint for each step, with its k-NN accuracy."""
     manager = checkpoint.Manager(workdir)
     for step, score in scores.items():
-        data = {"next_index": 10 * step}
-        manager.save(step, state, data, {"seed": step}, score)
+        manager.save(step, state, {"next_index": 10 * step}, {"seed": step}, score)
     manager.close()
 
 
@@ -77,9 +75,7 @@ def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
     ],
     ids=["missing", "additional", "exchanged"],
 )
-def test_checksums_that_do_not_match_the_arrays_of_a_checkpoint_are_detected(
-    tmp_path, change, message
-):
+def test_checksums_that_do_not_match_the_checkpoint_arrays_are_detected(tmp_path, change, message):
     save(tmp_path, {3: None})
     sums = json.loads(json.loads(metadata(tmp_path, 3).read_text())["facts"])["checksums"]
     edit(tmp_path, 3, sign=True, checksums=change(sums))
@@ -113,13 +109,6 @@ def test_damaged_checkpoints_of_equal_step_are_kept_under_different_names(tmp_pa
     assert checkpoint.steps(tmp_path) == []
 
 
-def test_damaged_lines_of_metrics_jsonl_are_skipped(tmp_path):
-    lines = ['{"step": 1, "loss": 2.0}', '{"step": 2, "lo', '{"step": 3, "loss": 1.0}', "[]"]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
-    assert [row["step"] for row in rows] == [1, 3]
-
-
 # Digests of arrays
 
 RNG = np.random.default_rng(0)
@@ -135,10 +124,8 @@ ARRAYS = {
 
 
 def test_array_digest_is_the_sha256_of_the_bytes_without_trailing_zeros():
-    expected = {
-        name: hashlib.sha256(x.tobytes().rstrip(b"\0")).hexdigest() for name, x in ARRAYS.items()
-    }
-    assert digests.compute(ARRAYS) == expected
+    sha256 = lambda x: hashlib.sha256(x.tobytes().rstrip(b"\0")).hexdigest()  # noqa: E731
+    assert digests.compute(ARRAYS) == {name: sha256(x) for name, x in ARRAYS.items()}
 
 
 @pytest.mark.parametrize("size", [0, 1, digests.BLOCK - 1, digests.BLOCK, 3 * digests.BLOCK + 5])

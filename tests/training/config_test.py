@@ -1,13 +1,13 @@
 """Configs: overrides, presets and error messages."""
 
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from tiny import SETTINGS
+from file_cases import refused
+from settings_test import flat
+from tiny import DIGITS, SETTINGS
 
 from jaxssl import cli, components, distributed
 from jaxssl.errors import UserError
@@ -20,7 +20,6 @@ from jaxssl.training.workdir import opening
 
 pytestmark = pytest.mark.fast
 
-DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 ODD_VALUES = ("0", "-1", "nan", "", "[]", "None", "1e30", "(0,0)", "(-1,)", "{'schedule': 'x'}")
 
@@ -50,14 +49,8 @@ def test_override_replaces_a_number_by_a_schedule_and_a_schedule_by_a_number():
     assert config.method.momentum == 0.9
 
 
-def test_override_accepts_a_string_only_for_arguments_annotated_with_str():
+def test_argument_annotated_with_str_takes_a_string_or_a_number_instead_of_one():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
-    message = "'loss.temperature' expects float or a schedule, got 'warm'"
-    with pytest.raises(UserError, match=message):
-        load("loss.name=decl", "loss.temperature=warm")
-
-
-def test_override_replaces_a_string_of_a_preset_by_a_number():
     weight = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
     assert weight == 1.0 and isinstance(weight, float)
 
@@ -99,8 +92,6 @@ def test_second_view_and_crops_groups_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
     assert config.crops.to_dict() == {"number": 3, "size": 8}
-    with pytest.raises(UserError, match="config key 'second_view.nose' is unknown"):
-        load("second_view.nose=0.2")
 
 
 def test_changing_a_component_name_resets_its_settings_to_defaults():
@@ -142,6 +133,7 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("batch_size.x=1", "'batch_size.x' is unknown"),
         ("loss=nt_xent", "config key 'loss' is a group; set one of its keys: a, alpha"),
         ("loss.temprature=1", "'loss.temprature' is unknown"),
+        ("second_view.nose=0.2", "config key 'second_view.nose' is unknown"),
         ("loss.name=ntxent", "loss.name='ntxent' is unknown; did you mean 'nt_xent'?"),
         ("loss.preset=papr", "loss.preset='papr' is unknown; did you mean 'paper'?"),
         ("net.name=resnt", "did you mean 'resnet'?"),
@@ -154,8 +146,12 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
         ("optim.lr=-1", "'optim.lr' must be > 0"),
         ("eval.every=0", "'eval.every' must be > 0"),
+        ("optim.backbone_lr=0", "'optim.backbone_lr' must be > 0, got 0"),
+        ("optim.layer_decay=1.5", "'optim.layer_decay' must be <= 1, got 1.5"),
+        ("optim.freeze_blocks=-1", "'optim.freeze_blocks' must be >= 0, got -1"),
         ("batch_size=None", "'batch_size' expects int, got None"),
         ("loss.alpha=None", "'loss.alpha' expects float or a schedule, got None"),
+        ("loss.alpha=warm", "'loss.alpha' expects float or a schedule, got 'warm'"),
         ("loss.name=nt_xent|loss.block_size=many", "'loss.block_size' expects int or None, got"),
         ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
         ("seed=2147483648", "'seed' expects int, got 2147483648"),
@@ -178,21 +174,11 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
     ],
 )  # fmt: skip
 def test_error_names_the_wrong_key_or_value_and_suggests_a_valid_one(override, message):
-    with pytest.raises(UserError) as error:
+    with refused(message):
         load(*override.split("|"))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
-def keys(config: Mapping, prefix: str = "") -> Iterator[str]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from keys(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-@pytest.mark.parametrize("key", list(keys(load().to_dict())))
+@pytest.mark.parametrize("key", flat(load().to_dict()))
 def test_unusual_values_of_every_key_build_a_run_or_raise_a_user_error(key):
     mesh = distributed.make_mesh(jax.devices()[:1])
     for text in ODD_VALUES:
@@ -206,9 +192,7 @@ def test_unusual_values_of_every_key_build_a_run_or_raise_a_user_error(key):
             assert "\n" not in str(error)
 
 
-def test_packaged_configs_are_found_by_name_and_by_their_path_in_the_checkout(
-    tmp_path, monkeypatch
-):
+def test_packaged_configs_are_found_by_name_and_by_path_in_the_checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "graphs/necklaces"):
         assert config_lib.find(name) == config_lib.find(f"configs/{name}.py")
@@ -216,7 +200,7 @@ def test_packaged_configs_are_found_by_name_and_by_their_path_in_the_checkout(
     assert config_lib.find("transfer", "suite") == suite
     assert config_lib.find("configs/suites/transfer.py", "suite") == suite
     for name, noun in (("digits.py", "config"), ("transfer", "config"), ("digits", "suite")):
-        with pytest.raises(UserError, match=f"{noun} '{name}' does not exist; expected a Python"):
+        with refused(f"{noun} '{name}' does not exist; expected a Python"):
             config_lib.find(name, noun)
 
 
@@ -236,19 +220,15 @@ def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "tcl:cifar11",
-            "tcl.py' has no variant 'cifar11'; did you mean 'cifar10'? valid: cifar10, ",
-        ),
+        ("tcl:cifar11", "tcl.py' has no variant 'cifar11'; did you mean 'cifar10'? valid: cifar10"),
         ("tcl", "tcl.py' needs a variant, as in NAME:VARIANT; valid: cifar10, cifar100"),
         ("digits:tiny", "digits.py' has no variants; leave ':tiny' out"),
         ("tlc:cifar10", "config 'tlc' does not exist; expected a Python file"),
     ],
 )
 def test_error_about_an_unknown_variant_suggests_the_closest_ones(name, message):
-    with pytest.raises(UserError) as error:
+    with refused(message):
         config_lib.load(name)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -267,31 +247,29 @@ def test_error_about_an_invalid_config_names_its_file(tmp_path, text, message):
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(f"from ml_collections import ConfigDict as C\n{text}")
-    with pytest.raises(UserError, match="mine.py") as error:
+    with refused("mine.py", message):
         config_lib.load(path)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "null", "{}", '{"data": 3}', '{"a.b": 1}', '{"__class__": 1}']
+    "text",
+    ["", "{", "[]", "3", '"x"', "\xff", "null", "{}"]
+    + ['{"data": 3}', '{"a.b": 1}', '{"__class__": 1}'],
 )
 def test_config_json_without_the_config_of_a_run_is_refused(tmp_path, text):
     with pytest.raises(UserError, match="holds no run .*; train first: jaxssl train --workdir"):
         config_lib.read_config(tmp_path)
-    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match="config.json is not the config of a run .*; choose anothe"):
         config_lib.read_config(tmp_path)
 
 
+OTHERS = ["epochs=50"], ["seed=1"], ["epochs=150", "seed=1"], ["epochs=150", "total_steps=500"]
+
+
 @pytest.mark.parametrize(
     ("changes", "flag"),
-    [
-        (["epochs=150"], " --extend_to 150"),
-        (["epochs=50"], ""),
-        (["seed=1"], ""),
-        (["epochs=150", "seed=1"], ""),
-        (["epochs=150", "total_steps=500"], ""),
-    ],
+    [(["epochs=150"], " --extend_to 150"), *((changes, "") for changes in OTHERS)],
 )
 def test_error_about_another_config_names_the_command_that_goes_on(tmp_path, changes, flag):
     (tmp_path / "config.json").write_text(json.dumps(load().to_dict()))

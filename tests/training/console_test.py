@@ -13,7 +13,7 @@ from rich.table import Table
 from jaxssl.errors import escape
 from jaxssl.training.output import console, logs
 
-ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 NAME = "run[seed=1] [/x] :smile: [bold]b[/]"
 HOSTILE = "a\x1b[31m\x07\r\nb\udcff\u202e"
 ESCAPED = "a\\x1b[31m\\x07\\r\\nb\\udcff\\u202e"
@@ -81,14 +81,9 @@ def test_escaping_control_characters_keeps_printable_text():
 
 def outlive(tmp_path, stdout, **environment: str) -> tuple[subprocess.Popen, Path]:
     path = tmp_path / "train.log"
-    process = subprocess.Popen(
-        [sys.executable, "-c", OUTLIVE, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    return process, path
+    options = {"stdin": subprocess.PIPE, "stdout": stdout, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", OUTLIVE, str(path)]
+    return subprocess.Popen(command, **options, env={**ENVIRONMENT, **environment}), path
 
 
 def test_process_continues_when_the_reader_of_its_output_exits(tmp_path):
@@ -110,8 +105,7 @@ def test_process_continues_if_its_output_is_a_full_device_or_closed(tmp_path):
     assert "(No space left on device)" in path.read_text()
     path.unlink()
     close = f"exec {sys.executable} -c '{OUTLIVE}' {path} >&- 2>&-"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", close], input=b"\n", env=environment)
+    done = subprocess.run(["sh", "-c", close], input=b"\n", env=ENVIRONMENT)
     assert done.returncode == 0
     assert path.read_text().endswith("INFO ± finished\n") and path.read_text().count("\n") == 1
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sqlite3
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -14,32 +15,18 @@ from jaxssl.training import config
 from jaxssl.training.output import loggers, metrics_writer
 
 
-class MemoryLogger:
-    def __init__(self):
-        self.calls = []
-
-    def write(self, step, metrics):
-        self.calls.append((step, dict(metrics)))
-
-    def sync(self):
-        self.calls.append("sync")
-
-    def close(self):
-        self.calls.append("close")
-
-
 @pytest.mark.fast
 def test_loggers_get_each_step_and_are_synced_and_closed(tmp_path, monkeypatch):
-    memory, opened = MemoryLogger(), []
-    monkeypatch.setattr(
-        components, "factory", lambda *names: lambda *args: opened.append(args) or memory
-    )
+    opened = Mock()
+    monkeypatch.setattr(components, "factory", lambda *names: opened)
     writer = metrics_writer.MetricsWriter(tmp_path, 3, ("memory",), {"seed": 1})
     writer.write(4, {"loss": 2.0})
     writer.sync()
     writer.close()
-    assert opened == [(tmp_path, 3, {"seed": 1})]
-    assert memory.calls == [(4, {"loss": 2.0}), "sync", "close"]
+    assert opened.mock_calls == [
+        call(tmp_path, 3, {"seed": 1}),
+        *(call().write(4, {"loss": 2.0}), call().sync(), call().close()),
+    ]
 
 
 @pytest.mark.fast
@@ -56,17 +43,15 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     one = config.load("digits", [("log", "wandb")])
     two = config.load("digits", [("log", "tensorboard,wandb")])
     assert (one.log, two.log) == (("wandb",), ("tensorboard", "wandb"))
-    old = {key: value for key, value in one.to_dict().items() if key != "log"}
-    old = json.loads(json.dumps(old))
+    old = {key: value for key, value in json.loads(one.to_json()).items() if key != "log"}
     assert config.conflicts(two, old) == []
 
 
 @pytest.mark.fast
 def test_service_logger_gets_each_step_once_under_its_first_identity(tmp_path):
     path, sent = tmp_path / "service.json", []
-    client = SimpleNamespace(
-        log=lambda metrics, step: sent.append((step, metrics)), finish=lambda: sent.append("end")
-    )
+    log = lambda metrics, step: sent.append((step, metrics))  # noqa: E731
+    client = SimpleNamespace(log=log, finish=lambda: sent.append("end"))
     for new_id, steps in (("a", (1, 2)), ("b", (2, 3))):
         logger = loggers.ServiceLogger(client, loggers.ServiceState(path, new_id))
         # A run that crashes before its first metrics has the same log afterwards.
@@ -82,9 +67,7 @@ def test_service_logger_gets_each_step_once_under_its_first_identity(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-def test_logger_continues_the_same_run_after_resume_and_gets_no_step_twice(
-    tmp_path, monkeypatch, name
-):
+def test_logger_continues_its_run_after_resume_and_gets_no_step_twice(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

@@ -1,5 +1,6 @@
 """The figures that a report computes itself."""
 
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,19 +18,21 @@ SETUP: Any = SimpleNamespace(
 METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_row": 0}
 
 
+@pytest.fixture
+def reporter(tmp_path):
+    with closing(MetricsWriter(tmp_path, 0, ())) as writer:
+        yield MetricsReporter(SETUP, writer, 0, 0)
+
+
 @pytest.mark.parametrize(("in_a_row", "scheduled"), [(0, 11), (2, 12)])
 def test_reporter_logs_the_learning_rate_of_the_last_update_and_checks_losses_of_taken_steps(
-    tmp_path, monkeypatch, in_a_row, scheduled
+    reporter, monkeypatch, in_a_row, scheduled
 ):
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
     checked = []
     monkeypatch.setattr(LossMonitor, "check", lambda self, *args: checked.append(args))
-    writer = MetricsWriter(tmp_path, 0, ())
-    reporter = MetricsReporter(SETUP, writer, 0, 0)
-    metrics = {**METRICS, "skipped_in_a_row": in_a_row}
     losses: Any = [(np.arange(4.0), 2), (np.arange(5.0, 9.0), 3)]
-    values = reporter.report(15, metrics, losses)
-    writer.close()
+    values = reporter.report(15, {**METRICS, "skipped_in_a_row": in_a_row}, losses)
     assert (values["learning_rate"], values["epoch"]) == (0.5 * scheduled, 1.5)
     assert checked == [(15, [0, 1, 5, 6, 7], 3)]
 
@@ -37,26 +40,19 @@ def test_reporter_logs_the_learning_rate_of_the_last_update_and_checks_losses_of
 def test_reported_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     seconds = iter([10.0, 12.0])
     monkeypatch.setattr(metrics_reporter.time, "perf_counter", lambda: next(seconds))
-    writer = MetricsWriter(tmp_path, 5, ())
-    reporter = MetricsReporter(SETUP, writer, 5, 0)
-    assert reporter.report(15, METRICS, [])["images_per_second"] == 8 * 10 / 2
-    writer.close()
+    with closing(MetricsWriter(tmp_path, 5, ())) as writer:
+        values = MetricsReporter(SETUP, writer, 5, 0).report(15, METRICS, [])
+    assert values["images_per_second"] == 8 * 10 / 2
 
 
-def test_collapse_is_logged_once_each_time_it_begins(tmp_path, caplog, monkeypatch):
+def test_collapse_is_logged_once_each_time_it_begins(reporter, caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    writer = MetricsWriter(tmp_path, 0, ())
-    reporter = MetricsReporter(SETUP, writer, 0, 0)
     for step, spread in enumerate((0.5, 0.1, 0.1, 0.5, 0.1), 1):
-        metrics: Any = {**METRICS, "feature_std": spread}
-        reporter.report(step, metrics, [])
-    writer.close()
+        reporter.report(step, {**METRICS, "feature_std": spread}, [])
     # Two handlers record each line, so duplicates are dropped.
     lines = dict.fromkeys(record.getMessage() for record in caplog.records)
-    assert [line[:17] for line in lines if "collapsed" in line] == [
-        "step 2: collapsed",
-        "step 5: collapsed",
-    ]
+    starts = [line[:17] for line in lines if "collapsed" in line]
+    assert starts == ["step 2: collapsed", "step 5: collapsed"]
 
 
 def test_small_rise_of_a_constant_loss_is_not_logged_as_a_spike(caplog):

@@ -1,13 +1,12 @@
 """Compiled programs: which runs share them, and the folder that keeps them."""
 
-import errno
 import logging
-import os
 import warnings
 from contextlib import closing
 
 import jax
 import pytest
+from file_cases import full_disk
 from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 from tiny import DIGITS, TINY
@@ -33,9 +32,7 @@ def losses(workdir):
     return [row["loss"] for row in metrics_writer.read_metrics(workdir / "metrics.jsonl")]
 
 
-def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_step(
-    data_dir, tmp_path, caplog
-):
+def test_runs_that_differ_in_seed_and_numbers_share_one_compiled_step(data_dir, tmp_path, caplog):
     other = {"seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
     programs._cache.clear()
     pretrain.train(load(data_dir, **other), tmp_path / "alone")
@@ -101,11 +98,8 @@ def test_compiled_step_has_sharding_and_max_skipped_of_the_config(data_dir, monk
     monkeypatch.setattr(programs, "make_train_step", lambda *_, **options: options)
     programs._cache.clear()
     settings = load(data_dir, **{"optim.sharding": "all", "max_skipped": "7"})
-    make_step = programs_of(settings).steps.func
-    assert make_step(shared_numbers(settings.loss, settings.optim.lr)) == {
-        "max_skipped": 7,
-        "sharding": "all",
-    }
+    options = programs_of(settings).steps.func(shared_numbers(settings.loss, settings.optim.lr))
+    assert options == {"max_skipped": 7, "sharding": "all"}
     programs._cache.clear()
 
 
@@ -166,11 +160,7 @@ def test_unwritable_folder_is_not_used_for_compiled_programs(folder, caplog, mon
     assert compile_cache.describe().startswith("not kept")
     folder.unlink()
     jax.config.update(ENABLED, True)
-
-    def full(dir):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(compile_cache.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(compile_cache.tempfile, "TemporaryFile", full_disk)
     compile_cache.enable()
     assert compile_cache.describe().startswith("not kept")
     reasons = [message.rpartition(": ")[2] for message in caplog.messages]

@@ -54,9 +54,7 @@ def test_all_processes_continue_once_all_have_started(port, host):
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_first_process_listens_on_the_address_that_jax_is_told_and_others_connect(
-    port, monkeypatch
-):
+def test_first_process_listens_on_the_address_jax_is_told_and_others_connect(port, monkeypatch):
     for name in ("JOIN", "INTRODUCTION"):
         monkeypatch.setattr(rendezvous, name, 1.0)
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", f"127.0.0.1:{port}")

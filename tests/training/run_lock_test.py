@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import jax
@@ -42,12 +43,10 @@ def holder(tmp_path):
     """Another process that holds the lock."""
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
 def hold(workdir: Path) -> None:
@@ -171,14 +170,12 @@ def test_lock_of_a_live_run_on_another_host_is_respected(tmp_path):
 def test_lock_whose_owner_has_another_lease_time_is_respected(tmp_path):
     path = write_owner(tmp_path)
     path.write_text(path.read_text().replace("duration=", "duration=7"))
-    with pytest.raises(UserError, match="process 1 on elsewhere"):
+    with refused("process 1 on elsewhere"):
         hold(tmp_path)
 
 
 def test_file_system_without_locks_relies_on_the_owner_file(tmp_path, monkeypatch):
-    def unsupported(*_):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
+    unsupported = Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented"))
     monkeypatch.setattr(fcntl, "flock", unsupported)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
     with run_lock.lock(tmp_path), pytest.raises(UserError, match=f"process {os.getpid()}"):
@@ -200,25 +197,19 @@ def test_run_updates_the_modification_time_of_its_owner_file(tmp_path, monkeypat
         assert path.stat().st_mtime_ns > 0
 
 
-def take_over(folder: Path) -> None:
-    write_owner(folder)
-
-
-def delete_owner(folder: Path) -> None:
-    (folder / run_lock.OWNER).unlink()
-
-
 @pytest.mark.parametrize(
     ("lose", "message"),
     [
-        (take_over, "another run (process 1 on elsewhere) has taken over"),
-        pytest.param(delete_owner, "lock.owner was deleted during the run", marks=pytest.mark.long),
+        (write_owner, "another run (process 1 on elsewhere) has taken over"),
+        pytest.param(
+            lambda folder: (folder / run_lock.OWNER).unlink(),
+            "lock.owner was deleted during the run",
+            marks=pytest.mark.long,
+        ),
         (shutil.rmtree, "was deleted or moved during the run, which stops; if it was moved"),
     ],
 )
-def test_run_that_loses_its_lock_stops_without_saving_a_checkpoint(
-    tiny, tmp_path, monkeypatch, lose, message
-):
+def test_run_without_its_lock_stops_and_saves_nothing(tiny, tmp_path, monkeypatch, lose, message):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     at_batch(monkeypatch, SAVED, lambda: lose(folder))

@@ -17,6 +17,7 @@ RUN = {"steps_per_epoch": 10, "total_steps": 200}
 STEPS = {"schedule": "steps", "values": {"0": 0.02, "7.5": 0.2, "12": 0.1}}
 COSINE = {"schedule": "cosine", "start": 0.99, "end": 1.0}
 LINEAR = {"schedule": "linear", "start": 4.0, "end": 1.0}
+WARMUP = {"warmup": 5, "warmup_from": 2}
 
 AT = [
     (STEPS, {0: 0.02, 7: 0.02, 8: 0.2, 11: 0.2, 12: 0.1, 10**6: 0.1}),
@@ -31,10 +32,7 @@ AT = [
     ({**COSINE, "until": 40}, {0: 0.99, 20: 0.995, 40: 1, 200: 1}),
     ({**COSINE, "until": 4, "unit": "epochs"}, {0: 0.99, 20: 0.995, 40: 1, 200: 1}),
     ({**COSINE, "warmup": 20, "until": 60}, {0: 0, 10: 0.495, 20: 0.99, 40: 0.995, 60: 1, 99: 1}),
-    (
-        {**LINEAR, "warmup": 5, "warmup_from": 2, "unit": "epochs"},
-        {0: 2, 25: 3, 50: 4, 100: 3, 200: 1, 300: 1},
-    ),
+    ({**LINEAR, "unit": "epochs", **WARMUP}, {0: 2, 25: 3, 50: 4, 100: 3, 200: 1, 300: 1}),
 ]
 
 
@@ -70,10 +68,7 @@ def test_constants_instead_of_a_schedule_spec_are_returned_unchanged(spec):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            {"schedule": "cosin", "start": 0, "end": 1},
-            r"one of \['cosine', .*'steps'\], got 'cosin'",
-        ),
+        ({**COSINE, "schedule": "cosin"}, r"one of \['cosine', .*'steps'\], got 'cosin'"),
         ({**COSINE, "unit": "hours"}, "unit must be .* got 'hours'"),
         ({**COSINE, "form": 0.5}, "'cosine' has no key 'form', it has .*'end', 'start', 'until'"),
         ({**STEPS, "until": 5}, r"'steps' has no key 'until', it has \['values'\]"),
@@ -91,10 +86,7 @@ def test_constants_instead_of_a_schedule_spec_are_returned_unchanged(spec):
         ({**COSINE, "until": 9, "warmup": 9}, "needs 0 <= warmup < until, got 9 and 9 steps"),
         ({**COSINE, "warmup": 200}, "warmup < until, got 200 and 200 steps"),
         ({**COSINE, "warmup": -1}, "0 <= warmup < until, got -1 and 200 steps"),
-        (
-            {"schedule": "steps", "values": [0.1, 0.2]},
-            r"must be a dict {time: value}.*got \[0.1, 0.2\]",
-        ),
+        ({**STEPS, "values": [0.1, 0.2]}, r"must be a dict {time: value}.*got \[0.1, 0.2\]"),
         ({"schedule": "steps", "values": {"soon": 1}}, "times .* must be numbers, got 'soon'"),
         ({"schedule": "steps", "values": {0: "low"}}, "'values' .* a finite number, got 'low'"),
         ({"schedule": "steps", "values": {0: 1, "0": 2}}, r"must differ, got \[0, '0'\]"),
@@ -106,19 +98,12 @@ def test_invalid_schedule_spec_raises_an_error_with_the_valid_values(spec, messa
     assert "\n" not in str(error.value)
 
 
-def cosine_rate(done, end):
-    return end + (1 - end) * (1 + math.cos(math.pi * done)) / 2
-
-
-def linear_rate(done, end):
-    return 1 - (1 - end) * done
-
-
-def constant_rate(done, end):
-    return 1.0
-
-
-RATES = {"cosine": cosine_rate, "linear": linear_rate, "constant": constant_rate}
+# Name -> function of the share of the decay that is done, and of the end factor.
+RATES = {
+    "cosine": lambda done, end: end + (1 - end) * (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done, end: 1 - (1 - end) * done,
+    "constant": lambda done, end: 1.0,
+}
 
 
 def values(schedule, num_steps):
@@ -130,9 +115,8 @@ def values(schedule, num_steps):
 @pytest.mark.parametrize(("warmup", "low"), [(0, 0.0), (5, 0.0), (5, 0.3)])
 @pytest.mark.parametrize("name", RATES)
 def test_learning_rate_warms_up_to_the_peak_and_decays_to_the_end(name, warmup, low, end_factor):
-    rate = learning_rate(
-        name, 0.8, warmup_steps=warmup, total_steps=45, end_factor=end_factor, warmup_start=low
-    )
+    options = {"warmup_steps": warmup, "warmup_start": low, "end_factor": end_factor}
+    rate = learning_rate(name, 0.8, total_steps=45, **options)
     expected = [
         0.8 * (low + (1 - low) * step / warmup)
         if step < warmup
@@ -146,15 +130,13 @@ def test_learning_rate_warms_up_to_the_peak_and_decays_to_the_end(name, warmup, 
 
 
 def test_step_decay_multiplies_by_gamma_at_milestones():
-    rate = learning_rate(
-        "step", 0.5, warmup_steps=4, total_steps=30, milestones=(10, 25), gamma=0.2
-    )
+    options = {"milestones": (10, 25), "gamma": 0.2}
+    rate = learning_rate("step", 0.5, warmup_steps=4, total_steps=30, **options)
     expected = [0, 0.125, 0.25, 0.375] + [0.5] * 6 + [0.1] * 15 + [0.02] * 15
     np.testing.assert_allclose(values(rate, 40), expected, rtol=1e-6)
     default = learning_rate("step", 1.0, warmup_steps=0, total_steps=300, milestones=(250, 280))
-    np.testing.assert_allclose(
-        values(default, 300)[[0, 249, 250, 279, 280]], [1, 1, 0.1, 0.1, 0.01]
-    )
+    rates = values(default, 300)[[0, 249, 250, 279, 280]]
+    np.testing.assert_allclose(rates, [1, 1, 0.1, 0.1, 0.01])
 
 
 def assert_follows(rates, golden, peak):
@@ -179,17 +161,15 @@ def test_cosine_spec_matches_public_implementations(name):
     assert_follows(values(schedule, len(golden)), golden, golden.max())
 
 
+# MMCL's warm-up of 5 steps begins at a sixth of the peak, which the sixth step reaches.
+SIXTH = {"warmup_steps": 5, "warmup_start": 1 / 6}
+
+
 @pytest.mark.parametrize(
     ("golden", "name", "peak", "options"),
     [
         ("mocov3/lr0p6_warm4_ep20", "cosine", 0.6, {"warmup_steps": 8}),
-        # MMCL's warm-up of 5 steps begins at a sixth of the peak, which the sixth step reaches.
-        (
-            "mmcl_warmup_anneal/lr1p2_warm0p1_T50",
-            "cosine",
-            1.2,
-            {"warmup_steps": 5, "warmup_start": 1 / 6},
-        ),
+        ("mmcl_warmup_anneal/lr1p2_warm0p1_T50", "cosine", 1.2, SIXTH),
         ("mmcl_linear/lr1p6_T50", "linear", 1.6, {"warmup_steps": 0}),
     ],
 )

@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 import weights_cases
+from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 from safetensors.numpy import save_file
 from tiny import DIGITS, SAVED, SETTINGS
-from workdir_cases import assert_resumes, assert_same_arrays, at_batch, interrupt, metric_lines
+from workdir_cases import assert_resumes, assert_same_run, stop
 
 import jaxssl
 from jaxssl import distributed
@@ -25,7 +26,6 @@ from jaxssl.training.workdir import checkpoint, run_record
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
-EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": "4"}
 
@@ -33,13 +33,19 @@ MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_
 def started(settings, images=IMAGES):
     """Return features of images after zero steps, the state and the report."""
     setup = build(settings, 1297)
-    example = {**EXAMPLE, "input": images[:2]}
+    example = {"input": images[:2], "index": np.arange(2, dtype=np.int32)}
     state = make_init(setup, example, 1297, distributed.make_mesh())(settings.seed)
     inputs = Inputs(*images.shape[2:])
     params, carried, report = start(settings, state.params, state.carried, inputs)
     state = state.replace(params=params, carried=carried)
     features = setup.method.features(state.params, state.carried, inputs.prepare(images))
     return np.asarray(features), state, report
+
+
+def settings_of(net, **changes):
+    """Return the config of a tiny run with another network."""
+    shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
+    return config.load(DIGITS, list({**shared, **net, **changes}.items()))
 
 
 def equal(one, other):
@@ -71,20 +77,14 @@ def test_init_projector_also_loads_the_projector_of_the_run(tiny, whole):
     assert report["missing"] == ["objective", "predictor"] and not report["extra"]
 
 
-def test_run_started_from_weights_resumes_without_them_bit_for_bit(
-    tiny, whole, tmp_path, monkeypatch
-):
+def test_run_started_from_weights_resumes_without_them_bit_for_bit(tiny, whole, tmp_path):
     source = shutil.copytree(whole, tmp_path / "source")
     settings = tiny(init=str(source))
     pretrain.train(settings, tmp_path / "uninterrupted")
-    with monkeypatch.context() as patch:
-        at_batch(patch, SAVED, interrupt)
-        with pytest.raises(SystemExit):
-            pretrain.train(settings, tmp_path / "run")
+    stop(settings, tmp_path / "run", SAVED)
     shutil.rmtree(source)
     pretrain.train(settings, tmp_path / "run")
-    assert_same_arrays(tmp_path / "run", tmp_path / "uninterrupted")
-    assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "uninterrupted")
+    assert_same_run(tmp_path / "run", tmp_path / "uninterrupted")
     report = jaxssl.Run(tmp_path / "run").init
     assert report is not None and report["from"] == str(source)
     facts = checkpoint.read_all_facts(tmp_path / "run")
@@ -92,9 +92,7 @@ def test_run_started_from_weights_resumes_without_them_bit_for_bit(
     assert report["sha256"][:12] in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_restart_from_other_initial_weights_is_refused_before_the_first_checkpoint(
-    tiny, whole, tmp_path
-):
+def test_restart_from_other_weights_is_refused_before_the_first_checkpoint(tiny, whole, tmp_path):
     report = {"sha256": "a"}
     record = run_record.RunRecord(None, "data", {}, report)
     settings = tiny(init=str(whole))
@@ -111,9 +109,7 @@ def test_restart_from_other_initial_weights_is_refused_before_the_first_checkpoi
         ("resnet", weights_cases.RESNET, {}, "Conv_0/kernel [3, 3, 3, 4] -> [3, 3, 1, 4]"),
     ],
 )
-def test_weights_for_colour_images_are_adapted_to_grey_images(
-    tmp_path, case, net, options, reshaped
-):
+def test_weights_for_colour_are_adapted_to_grey_images(tmp_path, case, net, options, reshaped):
     path = tmp_path / "x.safetensors"
     arrays = weights_cases.draw_weights(case, 8)
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
@@ -121,9 +117,7 @@ def test_weights_for_colour_images_are_adapted_to_grey_images(
     colour = Inputs(8, 3).prepare(jnp.asarray(np.repeat(IMAGES, 3, axis=3)))
     expected = load.make_apply(encoder)(encoder.variables["net"], colour)
     net = {f"net.{key}": str(value) for key, value in net.items()}
-    shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
-    settings = config.load(DIGITS, [*shared.items(), *net.items(), ("init", str(path))])
-    features, _, report = started(settings)
+    features, _, report = started(settings_of(net, init=str(path)))
     np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-4)
     assert report["reshaped"] == [f"net/params/{reshaped}"]
     assert any(text.startswith("mean") for text in report["differences"])
@@ -134,8 +128,7 @@ VIT |= {"net.patch_size": "2", "net.positions": "learned"}
 
 
 def vit_settings(**changes):
-    shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
-    return config.load(DIGITS, [*shared.items(), *VIT.items(), *changes.items()])
+    return settings_of(VIT, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -156,24 +149,11 @@ def test_lora_adapters_start_without_effect_and_only_they_train_in_the_backbone(
     expected = load.make_apply(encoder)(encoder.variables["net"], encoder.inputs.prepare(IMAGES))
     np.testing.assert_array_equal(features, expected)
     assert report["loaded"] == len(jax.tree.leaves(encoder.variables["net"]))
-    trained = checkpoint.restore_arrays(second).state["params"]["net"]
-    moved = {
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, leaf in jax.tree.leaves_with_path(trained)
-        if not np.array_equal(leaf, _leaf(encoder.variables["net"]["params"], path))
-    }
-    assert moved == {
-        f"Block_{i}/lora_{layer}/{name}"
-        for i in range(2)
-        for layer in ("qkv", "attention_out")
-        for name in ("down", "up")
-    }
-
-
-def _leaf(tree, path):
-    for key in path:
-        tree = tree.get(key.key, {})
-    return tree
+    trained = flatten_dict(checkpoint.restore_arrays(second).state["params"]["net"], sep="/")
+    before = flatten_dict(encoder.variables["net"]["params"], sep="/")
+    moved = {name for name, leaf in trained.items() if not np.array_equal(leaf, before.get(name))}
+    layers = [f"Block_{i}/lora_{layer}" for i in range(2) for layer in ("qkv", "attention_out")]
+    assert moved == {f"{layer}/{name}" for layer in layers for name in ("down", "up")}
 
 
 def test_loaded_and_exported_weights_contain_the_merged_lora_adapters(adapted, tmp_path):
@@ -194,14 +174,12 @@ PARTS = {"optim.freeze_blocks": "1", "optim.layer_decay": "0.5", "optim.backbone
 
 
 @pytest.mark.parametrize("changes", [None, pytest.param(PARTS, marks=pytest.mark.long)])
-def test_run_that_trains_parts_of_a_network_resumes_bit_for_bit(
-    adapted, tmp_path, monkeypatch, changes
-):
+def test_run_that_trains_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, changes):
     settings, whole = config.read_config(adapted[1]), adapted[1]
     if changes is not None:
         settings, whole = vit_settings(init=str(adapted[0]), **changes), tmp_path / "whole"
         pretrain.train(settings, whole)
-    assert_resumes(settings, whole, tmp_path / "run", monkeypatch)
+    assert_resumes(settings, whole, tmp_path / "run")
 
 
 def test_lora_adapters_for_a_network_without_attention_are_refused(tiny):
@@ -211,9 +189,7 @@ def test_lora_adapters_for_a_network_without_attention_are_refused(tiny):
 
 def test_positions_are_interpolated_for_another_number_of_patches_and_reported(tmp_path):
     path = tmp_path / "vit.safetensors"
-    arrays = {
-        name: np.array(array) for name, array in weights_cases.draw_weights("tiny", 8).items()
-    }
+    arrays = {name: np.array(x) for name, x in weights_cases.draw_weights("tiny", 8).items()}
     arrays["pos_embed"][:, 1:] = np.float32(0.25)  # Interpolation keeps constant positions.
     save_file(arrays, path)
     tiny_vit = {"net.patch_size": "2", "net.layers": "1", "augment.size": "12", "init": str(path)}
@@ -232,29 +208,27 @@ def test_first_kernel_for_more_channels_repeats_the_channels_with_the_same_sum()
     np.testing.assert_array_equal(adapted[:, :, 4], kernel[:, :, 1] * np.float32(0.5))
 
 
+UNFIT = "do not fit the networks.*net/params/BatchNorm_1/bias.*--config"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"net.widths": "(4, 16)"},
-            r"do not fit the networks.*net/params/BatchNorm_1/bias.*--config",
-        ),
-        ({"net.widths": "(4,)", "net.strides": "(2,)"}, None),
+        ({"net.widths": "(4, 16)"}, UNFIT),
         ({"net.widths": "(4, 8, 8)", "net.strides": "(2, 2, 1)"}, "_2/.* is missing"),
         ({"init_projector": "True", "head.proj_output_dim": "4"}, "do not fit.*projector/params"),
         ({"init": "nowhere"}, "nowhere"),
     ],
 )
-def test_initial_weights_that_do_not_fit_the_network_are_refused_in_one_line(
-    tiny, whole, changes, message
-):
-    settings = tiny(**{"init": str(whole), **changes})
-    if message is None:  # A smaller network loads its layers and ignores the others.
-        assert any("Conv_1" in name for name in started(settings)[2]["extra"])
-        return
+def test_weights_that_do_not_fit_the_network_are_refused_in_one_line(tiny, whole, changes, message):
     with pytest.raises(UserError, match=message) as error:
-        started(settings)
+        started(tiny(**{"init": str(whole), **changes}))
     assert "\n" not in str(error.value)
+
+
+def test_smaller_network_loads_its_layers_and_ignores_the_others(tiny, whole):
+    changes = {"init": str(whole), "net.widths": "(4,)", "net.strides": "(2,)"}
+    assert any("Conv_1" in name for name in started(tiny(**changes))[2]["extra"])
 
 
 def test_init_projector_is_refused_for_a_weights_file_without_a_projector(tiny, whole, tmp_path):

@@ -18,7 +18,7 @@ import optax
 import pytest
 from jax import lax
 from jax import numpy as jnp
-from method_cases import DIM, Head
+from method_cases import DIM, Head, as_numpy
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.augment.views import make_views
@@ -79,6 +79,10 @@ def network(params, stats, images, key, index, first=0):
     return h - mean, {"mean": 0.8 * stats["mean"] + 0.2 * mean}
 
 
+def unit(z):
+    return z / jnp.linalg.norm(z, axis=-1, keepdims=True)
+
+
 def both(x):
     """The pairs (query 0, key 1) and (query 1, key 0) of `x.q` and `x.k`."""
     return [(x.q[0], x.k[1]), (x.q[1], x.k[0])]
@@ -103,35 +107,48 @@ def three_views(x):
     return losses.auc_cl_loss(pair_views(x.z), b).mean(), ()
 
 
-def decl_rate(pairs, buffer=None, anchor=None):
+def decl_rate(pairs, buffer=(), anchor=None):
     """Rate [n] of each anchor: the mean similarity of its negatives, or a moving average."""
-    unit = lambda z: z / jnp.linalg.norm(z, axis=1, keepdims=True)  # noqa: E731
     s = jnp.exp(unit(pairs.anchor if anchor is None else anchor) @ unit(pairs.candidate).T / 0.3)
     mean = jnp.where(negatives(pairs), s, 0).sum(1) / negatives(pairs).sum(1, dtype=jnp.float32)
-    if buffer is None:
+    if isinstance(buffer, tuple):
         return lax.stop_gradient(mean)
     old = buffer[pairs.index]
     return lax.stop_gradient(jnp.where(old == -jnp.inf, mean, 0.9 * jnp.exp(old) + 0.1 * mean))
 
 
-def decl_of_views(x):
-    """The weight alternates. Every pairing has its own samples, and the logs are averaged."""
-    pairs = [pair_views(x.z, x.index)]
-    pairs += [pair_towers(crop, z, x.index) for crop in x.crops for z in x.z]
-    weights = [2] + [1] * (len(pairs) - 1)
+def decl(x, pairs, weights, *, of_partner=False, **hyper):
+    """Every pairing has its own samples and weight, and the logs of their rates are averaged."""
     value, buffers = 0.0, []
     for number, (weight, p) in enumerate(zip(weights, pairs, strict=True)):
-        rate = decl_rate(p, x.memory)
+        rate = decl_rate(p, x.memory, p.partner if of_partner else None)
         sample = rate / exponential(jax.random.fold_in(x.key, number), p)
-        loss = losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
-        value += weight / sum(weights) * loss
-        rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
-        buffers.append(x.memory.at[x.index].set(rows))
-    return value, sum(buffers) / len(buffers)
+        value += weight * losses.decl_loss(p, sample, **TAU, **hyper).mean()
+        if not of_partner:
+            rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
+            buffers.append(x.memory.at[x.index].set(rows) / len(pairs))
+    return value, sum(buffers) if buffers else ()
+
+
+def decl_of_views(x):
+    """The weight alternates."""
+    pairs = [pair_views(x.z, x.index)]
+    pairs += [pair_towers(crop, z, x.index) for crop in x.crops for z in x.z]
+    weights = [w / (1 + len(pairs)) for w in (2, *[1] * (len(pairs) - 1))]
+    return decl(x, pairs, weights, weight=1.0 - x.step % 2)
+
+
+def decl_of_keys(x):
+    pairs = [pair_towers(x.q[q], x.k[k], x.index) for q, k in ((1, 0), (0, 1))]
+    return decl(x, pairs, (1, 1), of_partner=True)
+
+
+def decl_of_towers(x):
+    pairs = [pair_towers(x.z[a], x.z[b], x.index) for a, b in ((0, 1), (1, 0))]
+    return decl(x, pairs, (0.5, 0.5))
 
 
 def swav(x):
-    unit = lambda z: z / jnp.linalg.norm(z, axis=-1, keepdims=True)  # noqa: E731
     scores = unit(x.z) @ unit(x.params["prototypes"]).T
     codes = [lax.stop_gradient(sinkhorn(s, epsilon=0.05)) for s in scores]
     log_p = jax.nn.log_softmax(scores / 0.1, axis=2)
@@ -146,7 +163,7 @@ def moco_v3(x):
 def moco_v2(x):
     """The queue is shorter than a batch, so that it holds the last keys only."""
     pairs = pair_towers(x.q[0], x.k[0], queue=x.queue, batch_negatives=False)
-    x.new_queue = (x.k[0] / jnp.linalg.norm(x.k[0], axis=1, keepdims=True))[-6:]
+    x.new_queue = unit(x.k[0])[-6:]
     return losses.info_nce_loss(pairs, **TAU).mean(), ()
 
 
@@ -156,8 +173,7 @@ def labelled_keys(x):
 
 
 def byol(x):
-    cosine = lambda a, b: (a * b).sum(1) / jnp.linalg.norm(a, axis=1) / jnp.linalg.norm(b, axis=1)  # noqa: E731
-    return sum((2 - 2 * cosine(q, k)).mean() for q, k in both(x)), ()
+    return sum((2 - 2 * (unit(q) * unit(k)).sum(1)).mean() for q, k in both(x)), ()
 
 
 def simsiam(x):
@@ -182,7 +198,6 @@ def dino(x):
 
 
 def nnclr(x):
-    unit = lambda z: z / jnp.linalg.norm(z, axis=1, keepdims=True)  # noqa: E731
     rows, value = x.memory["rows"], 0.0
     for q, k in both(x):
         neighbour = rows[jnp.argmax(unit(k) @ rows.T, axis=1)]
@@ -191,27 +206,6 @@ def nnclr(x):
     # NNCLR stores the keys of view 1, which its last pairing of two views uses.
     memory = {"rows": rows.at[place].set(unit(x.k[1])), "next": (place[-1] + 1) % len(rows)}
     return value, memory
-
-
-def decl_of_keys(x):
-    value = 0.0
-    pairs = [pair_towers(x.q[q], x.k[k], x.index) for q, k in ((1, 0), (0, 1))]
-    for number, p in enumerate(pairs):
-        rate = decl_rate(p, anchor=p.partner)
-        sample = rate / exponential(jax.random.fold_in(x.key, number), p)
-        value += losses.decl_loss(p, sample, **TAU).mean()
-    return value, ()
-
-
-def decl_of_towers(x):
-    value, buffers = 0.0, []
-    for number, (a, b) in enumerate(((0, 1), (1, 0))):
-        p = pair_towers(x.z[a], x.z[b], x.index)
-        rate = decl_rate(p, x.memory)
-        sample = rate / exponential(jax.random.fold_in(x.key, number), p)
-        value += losses.decl_loss(p, sample, **TAU).mean() / 2
-        buffers.append(x.memory.at[x.index].set(jnp.log(rate)))
-    return value, sum(buffers) / 2
 
 
 def asymmetric_crops(x):
@@ -308,13 +302,10 @@ def steps_under_test(name: str):
     mesh = distributed.make_mesh()
     state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(SEED)
     step = make_train_step(method, optimiser, augment, mesh)
-    copy = lambda state: jax.tree.map(  # noqa: E731
-        np.asarray, state.replace(key=jax.random.key_data(state.key))
-    )
-    states, values, embeddings = [copy(state)], [], []
+    states, values, embeddings = [as_numpy(state)], [], []
     for number in range(STEPS):
         state, metrics, z = step(state, distributed.shard(batch_at(number), mesh))
-        states.append(copy(state))
+        states.append(as_numpy(state))
         values.append(float(metrics["loss"]))
         embeddings.append(np.asarray(z))
     return states, values, embeddings, augment
@@ -358,20 +349,12 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
             k, target_stats = encode(carried.target["params"], of_target, [shown], None)
         memory = carried.memory["objective"] if tower else carried.memory
         x = SimpleNamespace(
-            z=z[: case.views],
-            crops=z[case.views :],
-            q=q,
-            k=lax.stop_gradient(k),
-            params=params["objective"],
+            z=z[: case.views], crops=z[case.views :], q=q, k=lax.stop_gradient(k), texts=texts,
+            params=params["objective"], key=loss_key, step=state.step.astype(jnp.float32),
             memory=memory if isinstance(memory, tuple | dict) else memory[:NUM_EXAMPLES],
             queue=carried.memory["queue"]["rows"] if "queue_size" in case.settings else None,
-            new_queue=None,
-            texts=texts,
-            key=loss_key,
-            step=state.step.astype(jnp.float32),
-            index=index,
-            label=batch["label"],
-        )
+            index=index, label=batch["label"], new_queue=None,
+        )  # fmt: skip
         value, memory = case.by_hand(x)
         of_views = [z[:1], x.k] if asymmetric and has_target else [z[: case.views]]
         of_views += [] if texts is None else [texts]
@@ -386,11 +369,8 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
     if has_target:
         m = case.settings.get("momentum", 0.99)
         m = m(state.step) if callable(m) else m
-        target = jax.tree.map(
-            lambda k, q: m * k + (1 - m) * q,
-            carried.target["params"],
-            {name: params[name] for name in ("net", "projector")},
-        )
+        trained = {name: params[name] for name in ("net", "projector")}
+        target = jax.tree.map(lambda k, q: m * k + (1 - m) * q, carried.target["params"], trained)
     return value, params, velocity, target, aux
 
 
