@@ -132,8 +132,8 @@ def test_prompts_keep_the_order_and_names_of_classes():
 
 
 def test_digit_classes_become_words_in_prompts():
-    actual = prompts.fill("digits", [str(digit) for digit in range(10)] + ["letter"])
-    assert [row[0].split()[-1] for row in actual] == [*prompts.SPOKEN.values(), "letter"]
+    actual = prompts.fill("digits", [*map(str, range(11)), "letter"])
+    assert [row[0].split()[-1] for row in actual] == [*prompts.SPOKEN.values(), "10", "letter"]
     assert list(prompts.SPOKEN) == [str(digit) for digit in range(10)]
 
 

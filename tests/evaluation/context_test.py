@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from jax import numpy as jnp
-from tune_cases import SIZE, make_pretrained
+from tune_cases import SIZE, digits, make_pretrained
 
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
@@ -22,10 +22,8 @@ KINDS = ("raw", "untrained", "pretrained")
 
 def drawn(seed):
     """Return random variables of a network; variances are positive."""
-    net = convnet.net(**NET)
-    shapes = jax.eval_shape(
-        lambda: net.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 1)), train=False)
-    )
+    net, image = convnet.net(**NET), jnp.zeros((1, SIZE, SIZE, 1))
+    shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), image, train=False))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: rng.random(x.shape, np.float32), dict(shapes))
 
@@ -35,22 +33,16 @@ def encoder():
     """Return an encoder whose untrained variables depend on the seed."""
     inputs = Inputs(SIZE, 1, mean=(0.3,), std=(0.4,), crop=0.75)
     made = make_pretrained(convnet.net(**NET), drawn(100))
-    metadata = {"net": {"name": "convnet"}, "step": 9}
-    return made._replace(
-        inputs=inputs, untrained=lambda seed: {"net": drawn(seed)}, metadata=metadata
-    )
+    facts = {"net": {"name": "convnet"}, "step": 9}
+    untrained = lambda seed: {"net": drawn(seed)}  # noqa: E731
+    return made._replace(inputs=inputs, untrained=untrained, metadata=facts)
 
 
 @pytest.fixture(scope="module")
 def splits(data_dir):
     """Return three different splits of the digits; the bank has another size than the test."""
-    train = source.load(data_config(dir=str(data_dir)), "train")
-    test = source.load(data_config(dir=str(data_dir)), "test")
-    train, bank, test = (
-        part.take(np.arange(*ends))
-        for part, ends in ((train, (0, 40)), (train, (100, 160)), (test, (0, 33)))
-    )
-    return source.Splits(train, bank, test)
+    bank = digits(data_dir, 160).take(np.arange(100, 160))
+    return source.Splits(digits(data_dir, 40), bank, digits(data_dir, 33, "test"))
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +55,7 @@ def features_by(encoder, variables, images, crop=0.75):
     return np.asarray(make_encode(encoder, inputs)({"net": variables}, images))
 
 
-def test_raw_untrained_and_pretrained_features_use_pixels_random_and_trained_weights(
-    contexts, encoder, splits
-):
+def test_kinds_of_features_use_pixels_random_or_trained_weights(contexts, encoder, splits):
     bank, test = splits.bank.images(SIZE), splits.test.images(SIZE)
     expected = {
         "raw": [x.reshape(len(x), -1) / np.float32(255) for x in (bank, test)],
@@ -144,9 +134,7 @@ def test_features_are_averaged_over_the_copies_of_an_image_that_prepare_returns(
     np.testing.assert_allclose(features, (both[0] + both[1]) / 2, rtol=1e-4, atol=1e-5)
 
 
-def test_data_hash_differs_if_data_settings_network_or_weights_file_differ(
-    encoder, splits, tmp_path
-):
+def test_data_hash_differs_if_data_settings_network_or_weights_differ(encoder, splits, tmp_path):
     settings = data_config()
 
     def digest(changes=None, path=None, **metadata):

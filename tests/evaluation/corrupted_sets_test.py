@@ -127,18 +127,11 @@ def test_published_corrupted_sets_are_read_by_corruption_and_severity(name, fold
         np.testing.assert_array_equal(classes, np.array(known)[LABELS[order]])
 
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("CIFAR-10-C", "fog.npy"),
-        ("ImageNet-C", "fog/3"),
-        ("cifar10_corrupted", "fog_3"),
-        ("imagenet2012_corrupted", "fog_3"),
-    ],
-)
-def test_corrupted_set_without_one_severity_is_refused_and_existing_ones_listed(
-    name, part, folder, tmp_path
-):
+PARTS = dict(zip(SETS, ("fog.npy", "fog/3", "fog_3", "fog_3"), strict=True))
+
+
+@pytest.mark.parametrize(("name", "part"), PARTS.items())
+def test_corrupted_set_lacking_a_severity_is_refused_with_a_list(name, part, folder, tmp_path):
     shutil.copytree(folder / name, tmp_path / name)
     path, lacking, rest = tmp_path / name / part, "fog 3", "fog 1 2 4 5"
     if path.is_dir():

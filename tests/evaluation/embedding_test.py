@@ -49,10 +49,9 @@ def test_embed_with_layer_projector_returns_the_projector_output():
     with refused("layer 'projector': these weights have no projector"):
         jaxssl.embed(encoder, pixels, layer="projector")
     doubled = jax.tree.map(lambda x: 2 * x, encoder.variables["net"])
-    encoder = encoder._replace(
-        encoder=encoder.encoder._replace(projector=Flat()),
-        variables={**encoder.variables, "projector": doubled},
-    )
+    variables = {**encoder.variables, "projector": doubled}
+    network = encoder.encoder._replace(projector=Flat())
+    encoder = encoder._replace(encoder=network, variables=variables)
     expected = 2 * jaxssl.embed(encoder, pixels)
     np.testing.assert_allclose(jaxssl.embed(encoder, pixels, layer="projector"), expected)
 

@@ -1,12 +1,12 @@
 """Features that need much memory are kept in a temporary file, and raw features of images."""
 
-import errno
 import os
 import tempfile
 
 import jax
 import numpy as np
 import pytest
+from file_cases import full_disk
 
 from jaxssl import distributed
 from jaxssl.errors import UserError
@@ -29,10 +29,7 @@ def test_large_features_are_kept_in_a_temporary_file(large):
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
 def test_full_temporary_folder_is_reported_before_it_is_used(large, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
     message = "features need 1 MiB in a temporary file: No space left .* variable TMPDIR"
     with pytest.raises(UserError, match=message):
         features._allocate((2**9, 2**9))

@@ -1,5 +1,7 @@
 """Few-shot probes against loops, and the promises that make their figures comparable."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from feature_cases import labelled
@@ -18,9 +20,8 @@ def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatc
     scale = np.random.default_rng(1).uniform(0.1, 9, (80, 1)).astype(np.float32)
     kept = np.flatnonzero((features.test_labels == 0) | (np.arange(60) < 20))
     test = features.test[kept] * scale[kept]
-    features = features._replace(
-        train=features.train * scale, test=test, test_labels=features.test_labels[kept]
-    )
+    labels = features.test_labels[kept]
+    features = features._replace(train=features.train * scale, test=test, test_labels=labels)
     drawn, draw = [], fewshot.draw_shots
     monkeypatch.setattr(fewshot, "draw_shots", lambda *a: drawn.append(draw(*a)) or drawn[-1])
     accuracy = fewshot.accuracy(features, **DRAWS, seed=0)
@@ -34,21 +35,16 @@ def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatc
     assert len({tuple(places.ravel()) for places in drawn}) == DRAWS["draws"]
 
 
-def test_drawn_shots_do_not_depend_on_the_features():
+def test_drawn_shots_depend_only_on_the_seed():
     """An isometry to another width changes no decision, so equal figures mean equal draws."""
     features = labelled(80, 40, 5, 4, spread=1.5)
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
     wider = features._replace(train=features.train @ basis.T, test=features.test @ basis.T)
     accuracy = fewshot.accuracy(features, **DRAWS, seed=0)
+    np.testing.assert_array_equal(fewshot.accuracy(features, **DRAWS, seed=0), accuracy)
     np.testing.assert_allclose(fewshot.accuracy(wider, **DRAWS, seed=0), accuracy)
+    assert not np.array_equal(fewshot.accuracy(features, **DRAWS, seed=1), accuracy)
     assert len(set(accuracy)) > 1  # the draws differ
-
-
-def test_drawn_shots_depend_on_the_seed():
-    features = labelled(80, 40, 5, 4, spread=1.5)
-    first = fewshot.accuracy(features, **DRAWS, seed=0)
-    np.testing.assert_array_equal(fewshot.accuracy(features, **DRAWS, seed=0), first)
-    assert not np.array_equal(fewshot.accuracy(features, **DRAWS, seed=1), first)
 
 
 def test_shots_are_drawn_per_class_without_replacement():
@@ -59,20 +55,12 @@ def test_shots_are_drawn_per_class_without_replacement():
 
 
 # All tests of ELEVATER use one shape and number of steps, so that they share a program.
-SEARCH = {
-    **fewshot.ELEVATER,
-    "shots": 4,
-    "draws": 2,
-    "search_epochs": 6,
-    "epochs": 12,
-    "warmup_epochs": 3,
-    "batch_size": 8,
-}
-FEW = {**DRAWS, "shots": 2}
+SEARCH = {**fewshot.ELEVATER, "shots": 4, "draws": 2, "batch_size": 8}
+SEARCH |= {"search_epochs": 6, "epochs": 12, "warmup_epochs": 3}
 
 
 @pytest.mark.parametrize(
-    ("probe", "settings"), [(fewshot.accuracy, FEW), (fewshot.elevater, SEARCH)]
+    ("probe", "settings"), [(fewshot.accuracy, DRAWS), (fewshot.elevater, SEARCH)]
 )
 def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
     features = labelled(10, 4, 3, 2)
@@ -128,22 +116,16 @@ def answers(x, w, mean, variance):
 def test_final_training_of_elevater_equals_a_float64_loop(lr, monkeypatch):
     """One rate and one decay are no search, so the figure is that of the final run alone."""
     monkeypatch.setattr(fewshot, "DECAYS", np.array([0.3]))
-    calls = []
-
-    def spy(*args, **kwargs):
-        calls.append((args, kwargs))
-        return original(*args, **kwargs)
-
-    original = fewshot.num_correct
+    spy = Mock(wraps=fewshot.num_correct)
     monkeypatch.setattr(fewshot, "num_correct", spy)
     result = probe(FEATURES, draws=1, lr=(lr,))
     assert (result.lr, result.weight_decay) == ([lr], [0.3])
     # The last recorded call is the final training, whose batches and rates the loop below uses.
-    (train, _, batches, rates, *_), options = calls[-1]
+    (train, _, batches, rates, *_), options = spy.call_args
     # With two batches per epoch, the learning rate rises for three epochs and falls for nine.
     cosine = [(1 + np.cos(np.pi * t / 18)) / 2 for t in range(18)]
     np.testing.assert_allclose(rates, [*(np.arange(6) / 6), *cosine], rtol=1e-5)
-    np.testing.assert_array_equal(calls[0][0][3], np.ones(6))
+    np.testing.assert_array_equal(spy.call_args_list[0].args[3], np.ones(6))
     x, y = (np.asarray(part) for part in train)
     w = classifier(x, y, batches, rates, lr=lr, decay=0.3, **options)
     predicted = answers(FEATURES.test, *w)
@@ -256,17 +238,15 @@ def test_elevater_is_invariant_to_scale_offset_and_dead_features():
         for f in (dead, changed)
     )
     for name, value in one._asdict().items():
-        np.testing.assert_allclose(
-            getattr(other, name), value, atol=0 if name in ("lr", "weight_decay") else 0.5
-        )
+        atol = 0 if name in ("lr", "weight_decay") else 0.5
+        np.testing.assert_allclose(getattr(other, name), value, atol=atol)
 
 
 def test_elevater_accepts_class_numbers_with_gaps():
     features = labelled(90, 240, 7, 3, spread=0.01)
     names = np.array([2, 7, 40])
-    features = features._replace(
-        train_labels=names[features.train_labels], test_labels=names[features.test_labels]
-    )
+    labels = {name: names[getattr(features, name)] for name in ("train_labels", "test_labels")}
+    features = features._replace(**labels)
     np.testing.assert_array_equal(probe(features, lr=(0.1,)).accuracy, [100, 100])
     # Test examples of a class without training examples are never classified correctly.
     unseen = np.where(np.arange(240) < 120, features.test_labels, 5)

@@ -39,9 +39,8 @@ def frozen(mesh):
     encoder = tiny_encoder()
     # Training views are not cropped centrally.
     encoder = encoder._replace(inputs=encoder.inputs._replace(crop=0.75))
-    training = Training(
-        batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
-    )._replace(head_lr=2.0)
+    options = {"lr_batch": 96, "nesterov": True, "smoothing": 0.1, "head_lr": 2.0, **PLAIN}
+    training = Training(batch_size=64, steps=5, frozen=True, **options)
     return encoder, training, finetuning.make_tuner(encoder, training, 10, mesh)
 
 
@@ -91,9 +90,8 @@ def test_frozen_backbone_keeps_parameters_and_batch_norm_statistics_to_the_bit(f
 
 def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train, mesh):
     encoder = tiny_encoder()
-    training = Training(
-        batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
-    )
+    options = {"frozen": True, "moving_statistics": True, "schedule": "constant", **PLAIN}
+    training = Training(batch_size=16, steps=2, **options)
     classifier = finetuning.make_tuner(encoder, training, 10, mesh).fit(train, **HYPER)
     assert same(classifier.variables["params"], encoder.variables["net"]["params"])
     assert not same(classifier.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
@@ -142,8 +140,7 @@ def test_fine_tuning_gives_the_same_classifier_on_one_and_eight_devices(tuned):
     _, classifiers = tuned
     one, eight = classifiers[1][0], classifiers[8][0]
     assert one.loss == pytest.approx(eight.loss, rel=1e-4)
-    for a, b in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(eight[:2]), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-4)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), one[:2], eight[:2])
 
 
 def test_fine_tuned_classifier_depends_only_on_seed_learning_rate_and_decay(tuned):
@@ -156,10 +153,8 @@ def test_fine_tuned_classifier_depends_only_on_seed_learning_rate_and_decay(tune
 
 def test_fine_tuning_changes_every_parameter_and_batch_norm_statistic(tuned):
     encoder, classifiers = tuned
-    before, after = (
-        jax.tree.leaves(x) for x in (encoder.variables["net"], classifiers[1][0].variables)
-    )
-    assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    both = encoder.variables["net"], classifiers[1][0].variables
+    assert not any(jax.tree.leaves(jax.tree.map(np.array_equal, *both)))
 
 
 def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, train, mesh):
@@ -179,12 +174,10 @@ def test_fine_tuning_reports_the_mean_loss_of_an_epoch_and_the_seed_orders_batch
     seeds, batches = [], SimpleNamespace(next=dict, close=lambda: None)
     state = finetuning._State({"head": {}}, {}, ())
     monkeypatch.setattr(finetuning, "_init", lambda *_: state)
-    monkeypatch.setattr(
-        finetuning, "_make_step", lambda *_: lambda state, *rest: (state, rest[3][0])
-    )
-    monkeypatch.setattr(
-        finetuning, "make_batches", lambda *_, seed, **__: seeds.append(seed) or batches
-    )
+    step = lambda state, *rest: (state, rest[3][0])  # noqa: E731
+    monkeypatch.setattr(finetuning, "_make_step", lambda *_: step)
+    make_batches = lambda *_, seed, **__: seeds.append(seed) or batches  # noqa: E731
+    monkeypatch.setattr(finetuning, "make_batches", make_batches)
     tuner = finetuning.make_tuner(tiny_encoder(), Training(batch_size=16, epochs=2), 10, mesh)
     hyper = {"lr": 0.1, "weight_decay": 0.0, "seed": 4}
     assert [c.loss for c in tuner.epochs(train, **hyper, every=1)] == [2.0, 5.0]
@@ -263,16 +256,12 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
         ({"epochs": 2.0}, "either epochs or steps must be positive, got epochs=2.0 and steps=5"),
     ):
         with pytest.raises(ValueError, match=message):
-            finetuning.make_tuner(encoder, training._replace(**changed), 10, mesh).fit(
-                train, **HYPER
-            )
+            tuned = finetuning.make_tuner(encoder, training._replace(**changed), 10, mesh)
+            tuned.fit(train, **HYPER)
     with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
         finetuning.make_tuner(encoder, training, 1, mesh)
     with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
         finetuning.resolve(training, 3, 8)
-    one = train.take(np.flatnonzero(train.labels == 4))
-    with pytest.raises(ValueError, match="have one class, expected two or more"):
-        tuner.fit(one, **HYPER)
     some = train.take(np.arange(20))
     some.__dict__["labels"] = np.where(np.arange(20) < 3, -1, some.labels)
     with pytest.raises(ValueError, match="3 of 20 training images have no label"):
@@ -297,9 +286,8 @@ def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
     """Images of ones are mixed with images of zeros: the mean pixel is the weight of the label."""
     ones, zeros = jnp.ones((2, 12, 9, 1)), jnp.zeros((2, 12, 9, 1))
     first, second = jax.nn.one_hot(jnp.array([[0, 1], [2, 2]]), 3)
-    mixed = jax.jit(
-        lambda key: mix(key, (ones, first), (zeros, second), mixup=mixup, cutmix=cutmix)
-    )
+    options = {"mixup": mixup, "cutmix": cutmix}
+    mixed = jax.jit(lambda key: mix(key, (ones, first), (zeros, second), **options))
     shares, cut = [], []
     for seed in range(20):
         images, targets = mixed(jax.random.key(seed))
@@ -345,17 +333,6 @@ def test_fine_tuning_loss_equals_the_cross_entropy_of_the_logits(train, mesh, mo
     assert classifier.loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 
 
-def test_subset_of_a_source_keeps_the_label_of_each_image(train):
-    indices = np.array([40, 3, 17, 3])
-    part, kept = train.take(indices), [3, 17, 40]
-    assert len(part) == 3
-    np.testing.assert_array_equal(part.labels, train.labels[kept])
-    np.testing.assert_array_equal(part.images(SIZE), train.images(SIZE)[kept])
-    assert [x.label for x in part.read(np.array([2, 0]))] == list(train.labels[[40, 3]])
-    both = train.take(np.arange(10)).take(np.array([9]))
-    np.testing.assert_array_equal(both.labels, train.labels[[9]])
-
-
 def test_linear_probe_on_crops_reports_the_best_of_its_evaluated_epochs(monkeypatch):
     scores = iter([{"top1": score, "top5": 90.0} for score in (10.0, 30.0, 20.0)])
     epochs = [finetuning.Classifier({}, {}, loss) for loss in (3.0, 2.0, 1.0)]
@@ -372,9 +349,7 @@ def test_linear_probe_on_crops_reports_the_best_of_its_evaluated_epochs(monkeypa
 @pytest.mark.parametrize(
     "preset", [name for name, settings in linear.PRESETS.items() if "training" in settings]
 )
-def test_linear_probe_on_random_crops_does_not_change_the_encoder(
-    preset, data_dir, mesh, monkeypatch
-):
+def test_linear_probe_on_crops_does_not_change_the_encoder(preset, data_dir, mesh, monkeypatch):
     settings = linear.PRESETS[preset]
     # An epoch has one step. The learning rate's milestones must lie before the end of training.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))

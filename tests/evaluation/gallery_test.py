@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_cases import data_config
 from ml_collections import ConfigDict
 from PIL import Image
 
-from jaxssl.data import source
 from jaxssl.data.decoders import decoding
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.errors import UserError
@@ -29,24 +27,13 @@ SIZES = [(40, 30), (33, 64), (51, 50), (20, 90)]  # (width, height) of each pict
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def photographs(tmp_path_factory, load):
     """Pictures of many sizes, without labels."""
     path, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for i, (width, height) in enumerate(SIZES):
         coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
         coarse.resize((width, height)).save(path / f"{i}.png")
-    return path
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def photographs(folder, directory):
-    data = {"name": "folder", "path": str(folder), "dir": str(directory), "test_fraction": 0.0}
-    return source.load(ConfigDict(data_config(**data)), "train")
+    return load(path, test_fraction=0.0)
 
 
 def settings(name="cifar10_baselines:simclr", **changes):
@@ -101,9 +88,7 @@ def test_write_sheet_draws_one_row_of_views_per_image(photographs, tmp_path):
         assert image.format == "PNG" and image.height > len(SIZES) * 100
 
 
-def test_sheet_of_views_shows_each_view_and_small_crop_below_its_title(
-    photographs, tmp_path, monkeypatch
-):
+def test_sheet_shows_each_view_and_small_crop_below_its_title(photographs, tmp_path, monkeypatch):
     crops = {"crops.number": "2", "crops.size": "8", "crops.crop_scale": "(0.05, 0.2)"}
     config, drawn = settings(**{"augment.size": "16", **crops, **STILL}), []
     monkeypatch.setattr(gallery.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
@@ -118,9 +103,7 @@ def test_sheet_of_views_shows_each_view_and_small_crop_below_its_title(
         assert row[0].get_ylabel() == "unlabelled"
 
 
-def test_gallery_has_test_queries_with_training_neighbours_and_a_map_of_test_features(
-    tmp_path, monkeypatch
-):
+def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (n, 2, 2, 1), np.uint8) for n in (12, 7)]
     labels = [rng.permutation(n) % k for n, k in ((12, 5), (7, 3))]

@@ -108,16 +108,13 @@ def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
     hyper = {"k": 8, "temperature": 0.3, "weight": weight}
     queries = np.random.default_rng(1).normal(size=(130, 5))
     result = knn.predict(bank, twice, queries, **hyper)
-    np.testing.assert_array_equal(
-        result, ranking_oracle(bank, twice, queries, num_classes=4, **hyper)
-    )
+    expected = ranking_oracle(bank, twice, queries, num_classes=4, **hyper)
+    np.testing.assert_array_equal(result, expected)
     assert set(result[:, 0]) == {0, 1}
 
 
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
-def test_knn_takes_the_neighbour_with_the_smaller_index_on_equal_similarity(
-    bank_block, monkeypatch
-):
+def test_knn_takes_the_neighbour_with_a_smaller_index_on_equal_similarity(bank_block, monkeypatch):
     monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", bank_block)
     bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
     similarity, place = neighbours(bank, 3 * bank[:2], 12)
@@ -175,11 +172,10 @@ def test_knn_reads_a_memory_mapped_bank_in_blocks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", 4 * 6 * 40)
     lazy: Any = Bank()
-    result = knn.predict(lazy, features.train_labels, features.test, k=20, temperature=0.1)
+    rest = features.train_labels, features.test
+    result = knn.predict(lazy, *rest, k=20, temperature=0.1)
     assert max(seen) == 40
-    expected = ranking_oracle(
-        *(bank, features.train_labels, features.test), k=20, temperature=0.1, num_classes=8
-    )
+    expected = ranking_oracle(bank, *rest, k=20, temperature=0.1, num_classes=8)
     np.testing.assert_array_equal(result, expected)
 
 
@@ -191,9 +187,8 @@ def test_knn_accepts_class_numbers_with_gaps_or_missing_in_the_bank():
     np.testing.assert_array_equal(result[:, 0], 50 * expected[:, 0])
     np.testing.assert_array_equal(np.sort(result), np.tile(np.arange(200), (30, 1)))
     scores = knn.accuracy(Features(train, labels, test, np.where(truth == 3, 900, truth)), **hyper)
-    assert scores["knn_top1"] == pytest.approx(
-        100 * ((expected[:, 0] == truth) & (truth < 3)).mean()
-    )
+    right = (expected[:, 0] == truth) & (truth < 3)
+    assert scores["knn_top1"] == pytest.approx(100 * right.mean())
 
 
 def test_knn_accuracy_is_100_for_a_single_class():

@@ -6,29 +6,21 @@ from functools import partial
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from shared_folders import shared_run
-from tiny import DIGITS, TINY
+from tiny import DIGITS, short
+from workdir_cases import trained
 
 from jaxssl import distributed
 from jaxssl.data import source
-from jaxssl.evaluation import gallery, loss_inspection, pretrain
+from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import run_report
-from jaxssl.report.images import shrink
 from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
-SETTINGS = {
-    **TINY,
-    "total_steps": "4",
-    "schedule.warmup_epochs": "0",
-    "loss.name": "mmcl",
-    "loss.gamma": str(GAMMA),
-    "loss.C": "0.5",
-    "eval.protocols": "('knn:uniform',)",
-}
+LOSS = {"loss.name": "mmcl", "loss.gamma": str(GAMMA), "loss.C": "0.5"}
+SETTINGS = short(4, **LOSS, **{"eval.protocols": "('knn:uniform',)"})
 
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -41,8 +33,7 @@ def run(data_dir, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # Replaces t-SNE, which is slow.
         patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])
-        train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
-        workdir = shared_run(tmp_path_factory, "mmcl", train)
+        workdir = trained(tmp_path_factory, "mmcl", settings)
     with np.load(workdir / "gallery.npz") as file:
         return workdir, dict(file)
 
@@ -93,11 +84,8 @@ def test_nearest_neighbour_classes_use_a_sample_of_many_test_images(monkeypatch)
 def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     workdir, arrays = run
     rows = json.loads((workdir / "results.json").read_text())["results"]
-    (top1,) = (
-        row["value"]
-        for row in rows
-        if (row["protocol"], row["features"], row["metric"]) == ("knn", "pretrained", "knn_top1")
-    )
+    by = {(row["protocol"], row["features"], row["metric"]): row["value"] for row in rows}
+    top1 = by["knn", "pretrained", "knn_top1"]
     result = arrays["nearest_classes"]
     assert result[:, 2].sum() == 500
     assert 100 * result[result[:, 0] == result[:, 1], 2].sum() / 500 == pytest.approx(top1)
@@ -109,14 +97,11 @@ def test_stored_cosines_and_labels_of_hardest_negatives_match_their_images(run, 
     z = embed(images).astype(np.float64)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     query, place = arrays["hard_query"], arrays["hard_place"]
-    assert arrays["block_size"] == loss_inspection.SIZE and place.shape == (
-        loss_inspection.QUERIES,
-        loss_inspection.HARDEST,
-    )
+    assert place.shape == (loss_inspection.QUERIES, loss_inspection.HARDEST)
+    assert arrays["block_size"] == loss_inspection.SIZE
     assert len(images) == len(arrays["block_label"]) == len(np.unique(images, axis=0))
-    np.testing.assert_allclose(
-        arrays["hard_similarity"], np.einsum("qd,qkd->qk", z[query], z[place]), atol=1e-5
-    )
+    cosines = np.einsum("qd,qkd->qk", z[query], z[place])
+    np.testing.assert_allclose(arrays["hard_similarity"], cosines, atol=1e-5)
     assert (np.diff(arrays["hard_similarity"]) <= 0).all() and not (place == query[:, None]).any()
     assert len(np.unique(arrays["block_label"][query])) == loss_inspection.QUERIES
     train = source.load(config.load(DIGITS, [("data.dir", str(data_dir))]).data, "train")
@@ -166,11 +151,3 @@ def test_gallery_file_of_an_earlier_version_counts_as_missing(run, tmp_path):
     assert gallery.read_step(tmp_path) is None
     html = run_report.write_report(tmp_path).read_text(encoding="utf-8")
     assert "made by an earlier version" in html and "Nearest neighbours" in html
-
-
-def test_thumbnails_average_blocks_of_pixels():
-    images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
-    result = shrink(images)
-    assert result.shape == (2, 65, 100, 3)
-    assert result[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
-    np.testing.assert_array_equal(shrink(images[:, :60]), images[:, :60])

@@ -27,9 +27,8 @@ SHORT = Training(sides=(32,), steps=2, batch_size=4, width=8, directions=6)
 
 
 def make_encoder(net, size=32):
-    variables = {
-        "net": dict(net.init(jax.random.key(0), jnp.zeros((1, size, size, 3)), train=False))
-    }
+    image = jnp.zeros((1, size, size, 3))
+    variables = {"net": dict(net.init(jax.random.key(0), image, train=False))}
     metadata = {"net": {"name": "resnet"}, "source": "test"}
     encoder = Encoder(net, heads.mlp(proj_layers=0))
     return PretrainedEncoder(encoder, variables, Inputs(size, 3), lambda seed: variables, metadata)
@@ -182,9 +181,7 @@ def evaluate(encoder, data, out, monkeypatch):
     return {row["metric"]: row for row in rows if row["features"] == "pretrained"}
 
 
-def test_normals_protocol_reports_angles_on_a_folder_of_images_and_normals(
-    folder, tmp_path, monkeypatch
-):
+def test_normals_protocol_reports_angles_on_a_folder_of_scenes(folder, tmp_path, monkeypatch):
     scenes = {render(seed)[0].tobytes(): seed for seed in range(5, 8)}
 
     def predict(picture, shape):
@@ -197,9 +194,7 @@ def test_normals_protocol_reports_angles_on_a_folder_of_images_and_normals(
 
     monkeypatch.setattr(normals, "fit_dense_head", lambda *_: (predict, {}))
     encoder = make_encoder(resnet.net(depth=18, width=4))
-    monkeypatch.setitem(normals.PRESETS, "quick", {"training": SHORT})
-    options = {"data": settings_of(folder), "kinds": ["pretrained"], "out": tmp_path / "out"}
-    rows = {row["metric"]: row for row in run.evaluate(encoder, ["normals"], **options)}
+    rows = evaluate(encoder, settings_of(folder), tmp_path / "out", monkeypatch)
     assert rows["normals_mean_angle"]["value"] == pytest.approx(20 / 3, abs=1e-3)
     assert rows["normals_median_angle"]["value"] == pytest.approx(0, abs=1e-3)
     assert rows["normals_within_11.25"]["value"] == pytest.approx(200 / 3)
@@ -223,10 +218,8 @@ class NyuDepth(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
     def _split_generators(self, dl_manager):
-        return {
-            "train": self._generate_examples((0, 1)),
-            "validation": self._generate_examples([2]),
-        }
+        seeds = {"train": [0, 1], "validation": [2]}
+        return {split: self._generate_examples(own) for split, own in seeds.items()}
 
     def _generate_examples(self, seeds):
         for seed in seeds:
@@ -301,9 +294,8 @@ def test_encoder_trained_on_scenes_predicts_normals_better_than_an_untrained_one
     scenes = [render(seed) for seed in range(220)]
     examples = [(Image.fromarray(x), n.astype(np.float32)) for x, _, n in scenes]
     encoder = make_encoder(resnet.net(depth=18, width=8))
-    training = Training(
-        sides=(32,), steps=60, batch_size=4, lr=0.05, width=32, directions=20, frozen=False
-    )
+    options = {"batch_size": 4, "lr": 0.05, "width": 32, "directions": 20}
+    training = Training(sides=(32,), steps=60, frozen=False, **options)
 
     def median(encoder):
         """Return the median angle of a head on the frozen encoder, on scenes that no one saw."""

@@ -44,20 +44,15 @@ def test_exact_and_slightly_changed_copies_of_a_picture_are_likely_duplicates(
     assert stop.value.code == 0
     assert f"{page}: 14 pictures; pairs of likely duplicates: 2" in capsys.readouterr().out
     duplicates = [row for row in read(page) if row["duplicate"] == "1"]
+    pairs = [(f"{n}.png", f"copies/{n}.png") for n in "47"]
     assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {
-        (a, b, "1") for n in "47" for a, b in _both_ways(f"{n}.png", f"copies/{n}.png")
+        (*one, "1") for pair in pairs for one in (pair, pair[::-1])
     }
     # The exact copy is listed above the changed copy, and each pair once.
     text, html = "".join(page_cases.page(page).text), page.read_text()
     assert "There are\n2 pairs" in text and "<script" not in html
     found = html.partition("Nearest pictures")[0]
-    assert [alt.split(", ")[-1] for alt, _ in page_cases.pictures(found)] == [
-        *("4.png", "copies/4.png", "7.png", "copies/7.png")
-    ]
-
-
-def _both_ways(a: str, b: str) -> list[tuple[str, str]]:
-    return [(a, b), (b, a)]
+    assert [alt.split(", ")[-1] for alt, _ in page_cases.pictures(found)] == [*sum(pairs, ())]
 
 
 def test_neighbours_are_the_nearest_other_pictures_by_cosine(folder, tmp_path):
@@ -109,28 +104,6 @@ def test_unreadable_picture_raises_an_error_with_its_name_or_is_skipped(folder, 
     assert not page.exists()
     number, _ = picture_neighbours.write(flat_encoder(), folder, page, **SETTINGS, on_error="skip")
     assert number == 13 and "0.png" not in {row["file"] for row in read(page)}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run"], "name the encoder and the images: jaxssl neighbours ENCODER IMAGES"),
-        (["run", "pictures", "--threshold=2"], "flag --threshold=2"),
-        (["run", "pictures", "--k=0"], "flag --k=0"),
-        (["run", "pictures", "--step=first"], "--step must be a number, last or best, got 'first'"),
-        (["run", "pictures", "--config.seed=1"], "takes no config keys; leave --config.seed out"),
-        (["nowhere", "pictures"], "nowhere holds no checkpoint"),
-    ],
-)
-def test_wrong_argument_of_neighbours_command_prints_one_line(
-    arguments, message, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        cli.run("neighbours", arguments)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.startswith("error: ") and message in error
-    assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
 def test_page_without_html_suffix_and_a_single_picture_are_refused(folder, tmp_path):

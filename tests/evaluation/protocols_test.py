@@ -13,13 +13,8 @@ from jaxssl.evaluation.protocol import EvalContext
 from jaxssl.evaluation.protocols import linear
 from jaxssl.training import collapse
 
-SETTINGS = {
-    "C": (1.0, 1e-3, 0.1),
-    "validation": 0.25,
-    "tolerance": 1e-4,
-    "max_iter": 500,
-    "seed": 0,
-}
+SETTINGS = {"validation": 0.25, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
+SETTINGS |= {"C": (1.0, 1e-3, 0.1)}
 
 
 @pytest.mark.parametrize("classes", [2, 7])
@@ -33,9 +28,8 @@ def test_linear_probe_of_separable_classes_chooses_the_strongest_regularisation(
 def test_linear_probe_equals_scikit_learns_pipeline_with_the_chosen_C():
     features = labelled(160, 80, 6, 8, spread=2.0)
     result = linear.accuracy(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
-    model = make_pipeline(
-        StandardScaler(), LogisticRegression(C=result["C"], tol=1e-8, max_iter=5000)
-    )
+    classifier = LogisticRegression(C=result["C"], tol=1e-8, max_iter=5000)
+    model = make_pipeline(StandardScaler(), classifier)
     model.fit(features.train.astype(np.float64), features.train_labels)
     scores = model.decision_function(features.test.astype(np.float64))
     for k in (1, 5):
@@ -64,15 +58,13 @@ def test_logistic_regression_reaches_the_optimum_of_ill_conditioned_features():
 
 
 def test_logistic_regression_in_blocks_equals_the_fit_on_all_examples(monkeypatch):
-    features = labelled(160, 80, 6, 4, spread=2.0)
-    settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
-    whole = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
-    monkeypatch.setattr(logistic_regression, "SCORES", 4 * 50)
-    parts = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
-    np.testing.assert_allclose(parts.fit.weights, whole.fit.weights, atol=2e-3)
-    monkeypatch.setattr(logistic_regression, "TRANSPOSED", 0)
-    straight = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
-    np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
+    x, y, *_ = labelled(160, 80, 6, 4, spread=2.0)
+    settings = {**SETTINGS, "C": (0.1, 1.0), "validation": 0.2}
+    whole = logistic_regression.fit_probe(x, y, **settings)
+    for name, size in (("SCORES", 4 * 50), ("TRANSPOSED", 0)):
+        monkeypatch.setattr(logistic_regression, name, size)
+        parts = logistic_regression.fit_probe(x, y, **settings)
+        np.testing.assert_allclose(parts.fit.weights, whole.fit.weights, atol=2e-3)
 
 
 def test_linear_probe_chooses_C_on_a_subset_of_many_examples(monkeypatch):
@@ -144,9 +136,7 @@ def test_normalised_linear_probe_equals_the_probe_on_features_of_unit_norm():
     ("lost", "won", "worse"),
     [(4, 0, True), (1, 0, False), (9, 4, True), (7, 4, False), (0, 5, False)],
 )
-def test_candidate_C_is_worse_only_if_its_accuracy_is_lower_by_more_than_a_standard_error(
-    lost, won, worse
-):
+def test_candidate_C_is_worse_only_if_less_accurate_by_more_than_a_standard_error(lost, won, worse):
     hit = np.array([False] * lost + [True] * won + [True, False])
     other = np.array([True] * lost + [False] * won + [True, False])
     assert logistic_regression._is_worse(hit, other) is worse
@@ -230,15 +220,9 @@ def test_collapse_metrics_match_their_definitions(num_views):
 
 def test_collapse_metrics_report_equal_embeddings_as_collapsed():
     result = measures(np.ones((2, 6, 4), np.float32))
-    expected = {
-        "feature_std": 0,
-        "effective_rank": 1,
-        "alignment": 0,
-        "uniformity": 0,
-        "positive_similarity": 1,
-        "negative_similarity": 1,
-    }
-    assert result == pytest.approx(expected, abs=1e-3)
+    ones = dict.fromkeys(("effective_rank", "positive_similarity", "negative_similarity"), 1)
+    zeros = dict.fromkeys(("feature_std", "alignment", "uniformity"), 0)
+    assert result == pytest.approx({**ones, **zeros}, abs=1e-3)
     assert result["feature_std"] < collapse.COLLAPSED_STD
 
 

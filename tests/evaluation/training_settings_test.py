@@ -28,10 +28,9 @@ def test_fine_tuning_rate_falls_at_milestones_and_rises_in_the_warmup(settings, 
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
 def test_fine_tuning_batch_size_is_at_most_the_training_set_size(n, devices, batch, steps):
-    settled = finetuning.resolve(Training(batch_size=64, epochs=3.0), n, devices)
+    training = Training(batch_size=64, epochs=3.0, lr_batch=256)
+    settled = finetuning.resolve(training, n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
-    details = finetuning.summarise(
-        Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices
-    )
+    details = finetuning.summarise(training, 0.1, 0, n, devices)
     assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
     assert details.get("batch_size_asked", batch) == 64
