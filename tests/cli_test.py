@@ -203,6 +203,10 @@ def test_command_exits_after_an_error_even_if_a_thread_is_still_running():
     assert done.returncode == 2 and done.stderr.startswith("error: flag --worker is unknown")
 
 
+SCALES = "<tiny|small|medium|paper|paper_simclr>"
+NEIGHBOURS = ("neighbours", "run", "x")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -222,6 +226,20 @@ def test_command_exits_after_an_error_even_if_a_thread_is_still_running():
         (("train", "--grid=seed=1", "--workdir=gs://b/x"), "--workdir=gs://b/x must be a local"),
         (("study", "claims", "--out=gs://b/x"), "--out=gs://b/x must be a local path; only runs"),
         (("study", "gradient_bias", "--out=s3://b/x"), "--out=s3://b/x must be a local path"),
+        (("study", "alpa"), "study 'alpa' is unknown; did you mean 'alpha'"),
+        (("study", "alpha", "--scale=huge"), f"flag --scale=huge: value should be one of {SCALES}"),
+        (("study", "alpha", "--batch_sizes=8,x"), "--batch_sizes expects numbers > 0, got 8,x"),
+        (("study", "alpha", "--seeds=0"), "flag --seeds=0"),
+        (("study", "alpha", "--methods=simclr"), "--methods is not used by the study 'alpha'"),
+        (("study", "alpha", "--equal_steps"), "--equal_steps is not used by the study 'alpha'"),
+        (("study", "alpha", "--finished"), "--finished is not used by the study 'alpha'"),
+        (("study", "alpha", "--earlier=x.json"), "--earlier is not used by the study 'alpha'"),
+        (NEIGHBOURS[:2], "name the encoder and the images: jaxssl neighbours ENCODER IMAGES"),
+        ((*NEIGHBOURS, "--threshold=2"), "flag --threshold=2"),
+        ((*NEIGHBOURS, "--k=0"), "flag --k=0"),
+        ((*NEIGHBOURS, "--step=first"), "--step must be a number, last or best, got 'first'"),
+        ((*NEIGHBOURS, "--config.seed=1"), "takes no config keys; leave --config.seed out"),
+        (("neighbours", "nowhere", "x"), "nowhere holds no checkpoint"),
         (("eval",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
         (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],

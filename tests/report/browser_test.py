@@ -65,9 +65,8 @@ def measure(html: str, tmp_path, scheme: str) -> list[dict]:
     options += f" --blink-settings=preferredColorScheme={SCHEMES.index(scheme)}"
     options += " --virtual-time-budget=60000"  # virtual time for all frames to finish
     command = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    done = subprocess.run(
-        [*command, (tmp_path / "frames.html").as_uri()], capture_output=True, text=True, timeout=120
-    )
+    command.append((tmp_path / "frames.html").as_uri())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     texts = re.findall(r"<pre>(.*?)</pre>", done.stdout)
     assert len(texts) == len(WIDTHS), done.stderr
     return sorted((json.loads(unescape(text)) for text in texts), key=lambda x: -x["width"])

@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from file_cases import refused
 from workdir_cases import METRICS, write
 
 from jaxssl.errors import UserError
@@ -34,16 +35,15 @@ def test_report_refuses_devices_pipes_and_huge_files_in_a_run(name, kind, tmp_pa
     else:
         with path.open("wb") as file:
             file.truncate(2**40)  # a sparse file, which takes no disk space
-    with pytest.raises(UserError, match=name) as error:
+    with refused(name):
         write_page([run])
-    assert len(str(error.value).splitlines()) == 1
 
 
 def test_training_log_of_a_run_must_be_a_regular_file(tmp_path):
     run = write(tmp_path / "run")
     (run / "train.log").unlink()
     os.mkfifo(run / "train.log")
-    with pytest.raises(UserError, match="train.log is damaged .*not a regular file"):
+    with refused("train.log is damaged ", "not a regular file"):
         read_runs([run])
 
 
@@ -52,20 +52,15 @@ def test_gallery_that_expands_to_many_bytes_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "gallery.npz"
     np.savez_compressed(path, step=np.zeros(10**4))
     assert zipfile.is_zipfile(path) and path.stat().st_size < 10**4
-    with pytest.raises(
-        UserError, match="the arrays have 80128 bytes, more than the limit of 10000"
-    ):
+    with refused("the arrays have 80128 bytes, more than the limit of 10000"):
         reading.read_gallery(path)
 
 
-def test_report_of_a_long_run_reads_evenly_spaced_metrics_and_all_evaluations(
-    tmp_path, monkeypatch
-):
+def test_report_of_long_runs_reads_evenly_spaced_metrics_and_all_evaluations(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "FEWEST_ROWS", 10)
-    steps = range(1, 1001)
-    rows = [
-        {"step": s, "loss": 1 / s} | ({"knn_top1": s / 10} if s % 100 == 0 else {}) for s in steps
-    ]
+    rows = [{"step": s, "loss": 1 / s} for s in range(1, 1001)]
+    for row in rows[99::100]:
+        row["knn_top1"] = row["step"] / 10
     rows[500]["loss"] = None
     run = write(tmp_path / "run", metrics=rows)
     path = run / "metrics.jsonl"

@@ -1,15 +1,16 @@
 """results.json under several writers, full disks and damage."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import pytest
+from file_cases import full_disk
 from workdir_cases import ROW, changed
 
 from jaxssl.errors import UserError
@@ -38,13 +39,10 @@ def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
         for i in range(ADDITIONS):
             results.add_results(tmp_path, [changed(ROW, seed=f"{writer}-{i}")])
 
-    threads = [threading.Thread(target=add, args=(f"thread {i}",)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add, ("thread 0", "thread 1")))
     assert [process.wait() for process in processes] == [0, 0]
-    writers = [*(f"process {i}" for i in range(2)), *(f"thread {i}" for i in range(2))]
+    writers = "process 0", "process 1", "thread 0", "thread 1"
     expected = {f"{writer}-{i}" for writer in writers for i in range(ADDITIONS)}
     rows = results.read_results(tmp_path)
     assert len(rows) == len(expected) and {row["seed"] for row in rows} == expected
@@ -67,17 +65,12 @@ def test_concurrent_writers_of_a_file_leave_the_content_of_one_of_them(tmp_path,
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_failed_write_keeps_the_earlier_file_and_leaves_no_partial_file(
-    tmp_path, monkeypatch, call
-):
+def test_failed_write_keeps_the_old_file_and_leaves_no_partial_file(tmp_path, monkeypatch, call):
     results.add_results(tmp_path, [ROW])
     before = (tmp_path / "results.json").read_bytes()
 
-    def full(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
+        patch.setattr(os, call, full_disk)
         with pytest.raises(UserError, match="No space left"):
             results.add_results(tmp_path, [changed(ROW, seed=1)])
     assert (tmp_path / "results.json").read_bytes() == before
@@ -86,19 +79,21 @@ def test_failed_write_keeps_the_earlier_file_and_leaves_no_partial_file(
     assert len(results.read_results(tmp_path)) == 2
 
 
-def test_damaged_results_json_is_kept_when_results_are_added(tmp_path):
-    (tmp_path / "results.json").write_text('{"results": [{}]}')
-    with pytest.raises(UserError, match="results.json is damaged .*; move it away"):
-        results.add_results(tmp_path, [ROW])
-    assert json.loads((tmp_path / "results.json").read_text()) == {"results": [{}]}
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"results": 3}', '{"results": [1]}', '{"results": [{}]}']
+)
+def test_damaged_results_json_is_refused_and_kept_when_results_are_added(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    for act in (results.read_results, lambda folder: results.add_results(folder, [ROW])):
+        with pytest.raises(UserError, match="results.json is damaged .*; move it away"):
+            act(tmp_path)
+    assert (tmp_path / "results.json").read_text() == text
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_results_use_a_lock_file_on_file_systems_without_flock(tmp_path, monkeypatch, number):
-    def refuse(self):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
+    unsupported = Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr(filelock.FileLock, "_acquire", unsupported)
     path = tmp_path / "results.json"
     with file_io.locked(path):
         assert (tmp_path / "results.json.lock").exists()

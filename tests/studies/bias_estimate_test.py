@@ -15,8 +15,6 @@ from jaxssl.studies.bias_estimate import estimate_gradient_bias
 from jaxssl.training.config import factory
 
 N, DIM = 6, 3
-
-
 RNG = np.random.default_rng(0)
 EXAMPLES = RNG.normal(size=(N, DIM))
 VIEWS = (EXAMPLES + 0.3 * RNG.normal(size=(2, N, DIM))).astype(np.float32)

@@ -19,25 +19,15 @@ from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict, claim
 from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
-WORDS = (
-    *("holds", "smaller than claimed", "opposite", "does not hold"),
-    *("cannot be told", "not yet run"),
-)
-UNSTUDIED = claims.read_unstudied_claims()
+WORDS = ["holds", "smaller than claimed", "opposite", "does not hold", "cannot be told"]
+WORDS += ["not yet run"]
 PLACES = {  # all tables, figures and algorithms of the papers
     "AUC-CL": ["Algorithm 1", "Fig. 1", "Fig. 2", "Fig. 3", *(f"Table {n}:" for n in range(1, 12))],
-    "MMCL": [
-        *("Algorithm 1", "Fig. 1", "Fig. 2", "Fig. 3a", "Fig. 3b", "Fig. 3c", "Fig. 4"),
-        *(f"Table {n}" for n in range(1, 9)),
-    ],
+    "MMCL": ["Algorithm 1", *(f"Fig. {n}" for n in ("1", "2", "3a", "3b", "3c", "4"))]
+    + [f"Table {n}" for n in range(1, 9)],
     "DeCL": ["Algorithm 1", "Fig. 1", "Fig. 2", *(f"Table {n}" for n in range(1, 7))],
-    "TCL": [
-        "Fig. 1.1",
-        *(f"Fig. 5.{n}" for n in range(1, 9)),
-        "Table 5.1",
-        "Table 5.2",
-        "Table A.1",
-    ],
+    "TCL": ["Fig. 1.1", *(f"Fig. 5.{n}" for n in range(1, 9))]
+    + ["Table 5.1", "Table 5.2", "Table A.1"],
 }
 
 
@@ -50,9 +40,8 @@ def some_findings(figure):
 
 def test_study_writes_an_html_page_pictures_and_a_json_document(tmp_path):
     module = study("alpha")
-    path = documents.write_study(
-        "alpha", "Alpha & more", setting(tmp_path), module.CLAIMS, some_findings(Figure()), ABOUT
-    )
+    rest = setting(tmp_path), module.CLAIMS, some_findings(Figure()), ABOUT
+    path = documents.write_study("alpha", "Alpha & more", *rest)
     text = path.read_text()
     for piece in ("Alpha &amp; more", "a &amp; b", "of &lt;nothing&gt;", "holds", 'alt="alt"'):
         assert piece in text
@@ -158,9 +147,7 @@ def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):
         config = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
 
-    monkeypatch.setattr(
-        git, "__file__", str(tmp_path / "jaxssl" / "training" / "output" / "git.py")
-    )
+    monkeypatch.setattr(git, "__file__", f"{tmp_path}/jaxssl/training/output/git.py")
     commit = git.current_commit.__wrapped__
     assert commit() == ""
     run("init", "--quiet")
@@ -173,19 +160,16 @@ def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):
     assert commit() == f"{clean}-dirty"
 
 
-def count_claims():
-    """Return the number of all claims."""
-    return sum(len(study(name).CLAIMS) for name in NAMES) + len(UNSTUDIED)
+NUM_CLAIMS = sum(len(study(name).CLAIMS) for name in NAMES) + len(claims.read_unstudied_claims())
 
 
 def test_claims_page_is_written_from_documents_alone(tmp_path):
     claims.write_claims(tmp_path, tmp_path / "none.md")
     papers = " ".join((tmp_path / "papers.md").read_text().split())
     words = ("**not yet run**", "**needs a GPU: ", "**needs a trained run**")
-    assert sum(map(papers.count, words)) == count_claims()
-    assert (
-        "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.3" in papers
-    )
+    assert sum(map(papers.count, words)) == NUM_CLAIMS
+    first = "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.3"
+    assert first in papers
     for paper, places in PLACES.items():
         section = papers.partition(f"## {paper} (")[2].partition(" ## ")[0]
         assert not [place for place in places if f"- {place}" not in section], paper
@@ -206,10 +190,10 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     assert module.CLAIMS["robust"].text not in sections
     assert page.count("\n- **") == 1 + len(WORDS)
     papers = (tmp_path / "papers.md").read_text()
-    assert papers.count("\n- ") == count_claims() + len(claims_file()["elements"])
+    assert papers.count("\n- ") == NUM_CLAIMS + len(claims_file()["elements"])
     assert "Table 11: " + module.CLAIMS["robust"].text[:40] in papers
     counts = [row[1:] for row in tables.tables(page)["paper"]]
-    assert sum(int(number) for row in counts for number in row) == count_claims()
+    assert sum(int(number) for row in counts for number in row) == NUM_CLAIMS
     assert "1 claims are tested, with 1 verdicts." in page
     (tmp_path / "tiny" / "alpha.json").write_text("{")
     with pytest.raises(UserError, match=r"alpha.json is damaged"):

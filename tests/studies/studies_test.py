@@ -91,9 +91,8 @@ def test_claim_texts_state_the_threshold_that_the_study_uses(name, claim, thresh
 
 
 def test_claims_about_methods_left_out_of_a_study_have_no_verdict(trained_cells, tmp_path):
-    findings = study("batch_size").run(
-        setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=(8,))
-    )
+    some = setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=(8,))
+    findings = study("batch_size").run(some)
     assert set(findings.verdicts) == {"auc_cl_above_dcl"}
     assert {cell["batch_size"] for cell in trained_cells} == {8}
     with pytest.raises(UserError, match="'auc' is not in this study; did you mean 'auc_cl'"):
@@ -109,10 +108,9 @@ def test_claim_about_every_batch_size_is_undecided_if_some_are_missing(
 ):
     def run_grid(setting, cells):
         best = {"auc_cl": 80.0, "dcl": 70.0}
-        finished = {name: 0 if name == missing else 3 for name in cells}
         return {
-            name: [with_accuracy(best[name[0]], seed) for seed in range(number)]
-            for name, number in finished.items()
+            name: [with_accuracy(best[name[0]], seed) for seed in range(3) if name != missing]
+            for name in cells
         }
 
     monkeypatch.setattr(grid, "run_grid", run_grid)
@@ -131,9 +129,7 @@ def test_auc_cl_sum_variant_is_trained_only_on_request(name, trained_cells, tmp_
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_size_tcl", "accuracy", "unnormalised"])
-def test_equal_steps_option_gives_all_batch_sizes_the_same_number_of_steps(
-    name, trained_cells, tmp_path
-):
+def test_equal_steps_option_gives_all_batch_sizes_equally_many_steps(name, trained_cells, tmp_path):
     study(name).run(setting(tmp_path, batch_sizes=(16, 64, 128), equal_steps=True))
     assert {cell["batch_size"] for cell in trained_cells} == {16, 64, 128}
     # as many as 20 epochs of the 1297 digits at batch size 64
@@ -177,9 +173,7 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     assert {(2 * c["batch_size"], c["optim.lr"], c["loss.k1"]) for c in trained} == expected
 
 
-def test_graphs_study_trains_the_graph_configs_on_the_named_data_sets(
-    trained_cells, monkeypatch, tmp_path
-):
+def test_graphs_study_trains_graph_configs_on_named_data_sets(trained_cells, monkeypatch, tmp_path):
     made, seen = grid.run_grid, []
 
     def run_grid(setting, cells, protocols):
@@ -271,12 +265,8 @@ def test_batch_size_study_judges_stability_by_the_change_in_accuracy():
     assert verdicts["auc_cl_stable"].measured.startswith("simclr changes by 4.00 ± 0.00, auc_cl")
     arms["auc_cl"] = runs_by_size(85, 85.2, 85)
     results |= {("auc_cl", size): runs for size, runs in arms["auc_cl"].items()}
-    assert (
-        module.judge_changes(results, (16, 64, 256), module.CHANGES, module.CLAIMS)[
-            "auc_cl_stable"
-        ].holds
-        is True
-    )
+    verdicts = module.judge_changes(results, (16, 64, 256), module.CHANGES, module.CLAIMS)
+    assert verdicts["auc_cl_stable"].holds is True
 
 
 @pytest.mark.parametrize(
@@ -305,9 +295,7 @@ def test_gradient_bias_study_gives_the_expected_verdicts(biases, unbiased, root)
 @pytest.mark.parametrize(
     ("depth", "ratio", "holds"), [(0, 1.5, True), (0, 7.0, None), (50, 7.0, False), (50, 1.1, True)]
 )
-def test_solver_time_claims_are_undecided_for_a_small_network(
-    depth, ratio, holds, monkeypatch, tmp_path
-):
+def test_solver_time_is_undecided_for_a_small_network(depth, ratio, holds, monkeypatch, tmp_path):
     module = study("solver_time")
     times = {"simclr": 1.0, "mmcl_pgd": 1.0, "mmcl_inv": 1.0, "decl": 1.0}
     # The second batch size, 64, is slow.
@@ -421,10 +409,8 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     assert set(findings.verdicts) == {claim for claim in module.CLAIMS if "shrinks" not in claim}
     # The loss with a sum over negatives depends on the batch size.
     assert not findings.verdicts["auc_cl_sum_unbiased"].holds
-    first = {name: by_size[3][0] for name, by_size in findings.data.items()}
-    for weighted, whole, mean, summed in zip(
-        *map(first.get, ("simclr_weighted", "simclr", "auc_cl", "auc_cl_sum")), strict=True
-    ):
+    first = [findings.data[name][3][0] for name in methods]
+    for whole, weighted, mean, summed in zip(*first, strict=True):
         assert weighted["bias"] < whole["bias"]
         assert mean["low"] == 0 < summed["low"]
     assert len(findings.pictures) == 1 and "24 fixed embeddings" in findings.where
