@@ -126,8 +126,7 @@ def row_sums(
             symbolic.
         TypeError: in forward-mode differentiation.
     """
-    count = count_positives(pairs)
-    has_positive = count > 0
+    has_positive = count_positives(pairs) > 0
     if block_size is None and not ring:
         s, pos = cosine(pairs), positives(pairs)
         logits = s / temperature
@@ -165,8 +164,9 @@ def row_sums(
             "block_size and ring have no forward-mode derivative (jvp, jacfwd); use jax.grad or "
             "jax.vjp, or set block_size=None and ring=False"
         ) from error
+    count = count_positives(pairs).astype(sums.total.dtype)
     both = jnp.logaddexp(sums.positive, sums.negative)
-    mean = sums.total / jnp.maximum(count.astype(sums.total.dtype), 1)
+    mean = sums.total / jnp.maximum(count, 1)
     return RowSums(has_positive, both, sums.positive, sums.negative, mean, sums.repulsion)
 
 

@@ -129,7 +129,7 @@ def objective(
             values = {"temperature": tau, "mean": mean, "square": square, "count": count}
             new[tower] = {
                 name: write_examples(memory[tower][name], direction, x, logs=name == "log_u")
-                for name, x in {"log_u": log_u, **values}.items()
+                for name, x in {**values, "log_u": log_u}.items()
             }
             loss, taus = loss + value, [*taus, jnp.mean(tau)]
         return Terms(loss, new, {"temperature": jnp.add(*taus) / 2})

@@ -5,7 +5,7 @@ a negative of itself. Ids replace [n, m] masks, so that blockwise losses never h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -86,12 +86,15 @@ def pair_views(
     global_batch = candidate.shape[1]
     first = collectives.device_index(axis_name) * b
     self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
-    pairs = Pairs(
+    candidate, candidate_id = _append_queue(
+        candidate.reshape(-1, d), jnp.tile(candidate_id, num_views), queue
+    )
+    return Pairs(
         anchor=z.reshape(-1, d),
-        candidate=candidate.reshape(-1, d),
+        candidate=candidate,
         partner=jnp.roll(z, -1, axis=0).reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),
-        candidate_id=jnp.tile(candidate_id, num_views),
+        candidate_id=candidate_id,
         self_index=self_index.reshape(-1),
         index=jnp.tile(index, num_views),
         num_views=num_views,
@@ -99,7 +102,6 @@ def pair_views(
         queue_only=False,
         axis_name=axis_name,
     )
-    return _append_queue(pairs, queue)
 
 
 def pair_towers(
@@ -133,14 +135,17 @@ def pair_towers(
     b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
+    candidate = collectives.gather(key, axis_name) if gathered is None else gathered
+    candidate_id = collectives.gather(ids, axis_name)
     if queue is None and not batch_negatives:
         raise ValueError("batch_negatives=False needs a queue of past keys, got queue=None")
-    pairs = Pairs(
+    candidate, candidate_id = _append_queue(candidate, candidate_id, queue)
+    return Pairs(
         anchor=query,
-        candidate=collectives.gather(key, axis_name) if gathered is None else gathered,
+        candidate=candidate,
         partner=key,
         anchor_id=ids,
-        candidate_id=collectives.gather(ids, axis_name),
+        candidate_id=candidate_id,
         self_index=jnp.full((b,), -1, jnp.int32),
         index=index,
         num_views=0,
@@ -148,20 +153,18 @@ def pair_towers(
         queue_only=not batch_negatives,
         axis_name=axis_name,
     )
-    return _append_queue(pairs, queue)
 
 
-def _append_queue(pairs: Pairs, queue: Array | None) -> Pairs:
+def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Array, Array]:
     """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
     if queue is None:
-        return pairs
-    candidate, ids = pairs.candidate, pairs.candidate_id
+        return candidate, ids
     d = candidate.shape[1]
     if queue.ndim != 2 or queue.shape[1] != d:
         raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
-    candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
     queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
-    return replace(pairs, candidate=candidate, candidate_id=jnp.concatenate([ids, queue_ids]))
+    candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
+    return candidate, jnp.concatenate([ids, queue_ids])
 
 
 def swap(pairs: Pairs) -> Pairs:

@@ -265,14 +265,15 @@ def _make_problem(
     centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
     row = centred[positive]
     diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
-    if not is_mask:
-        rows = jnp.arange(m)[None, None, :]
-        excluded = jnp.any(rows == excluded[:, :, None].astype(rows.dtype), axis=1)
+    rows = jnp.arange(m)[None, None, :]
+    free = (
+        ~excluded if is_mask else jnp.all(rows != excluded[:, :, None].astype(rows.dtype), axis=1)
+    )
     return Problem(
         matrix=centred + beta * jnp.eye(m, dtype=dtype),
         row=row,
         offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
-        upper=jnp.where(excluded, 0, jnp.minimum(C, linalg.largest(dtype))),
+        upper=jnp.where(free, jnp.minimum(C, linalg.largest(dtype)), 0),
         positive=positive[:, None],
         beta=beta,
     )
