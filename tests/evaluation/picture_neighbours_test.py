@@ -10,7 +10,6 @@ from file_cases import picture, pixels_of, refused, unpack
 from PIL import Image
 from tune_cases import SIZE, flat_encoder
 
-from jaxssl import cli
 from jaxssl.evaluation import picture_neighbours
 from jaxssl.pretrained import load
 
@@ -35,14 +34,12 @@ def read(page: Path) -> list[dict[str, str]]:
 
 
 def test_exact_and_slightly_changed_copies_of_a_picture_are_likely_duplicates(
-    folder, tmp_path, monkeypatch, capsys
+    folder, tmp_path, monkeypatch, run_command
 ):
     monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: flat_encoder())
     page = tmp_path / "out" / "page.html"
-    with pytest.raises(SystemExit) as stop:
-        cli.run("neighbours", ["runs/mine", str(folder), f"--out={page}"])
-    assert stop.value.code == 0
-    assert f"{page}: 14 pictures; pairs of likely duplicates: 2" in capsys.readouterr().out
+    status, output, _ = run_command("neighbours", "runs/mine", str(folder), f"--out={page}")
+    assert status == 0 and f"{page}: 14 pictures; pairs of likely duplicates: 2" in output
     duplicates = [row for row in read(page) if row["duplicate"] == "1"]
     pairs = [(f"{n}.png", f"copies/{n}.png") for n in "47"]
     assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {

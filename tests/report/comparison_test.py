@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from page_cases import page, tables
 from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
 
-from jaxssl import cli
 from jaxssl.errors import UserError
 from jaxssl.report import curves, images
 from jaxssl.report.comparison import _run_table, write_comparison, write_page
@@ -294,7 +293,7 @@ def test_run_length_is_in_steps_if_total_steps_replaces_the_epochs(tmp_path, cha
 # ---- The command `jaxssl report`.
 
 
-def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, capsys):
+def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, run_command):
     a, b, out = two
     assert write_page([a], out) == out and not (a / "report.html").exists()
     monkeypatch.chdir(a.parent)
@@ -302,9 +301,7 @@ def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, c
         (["a"], "report: a/report.html\n", "mmcl"),
         (["a", "b"], "comparison: compare.html\n", "auc_cl"),
     ):
-        with pytest.raises(SystemExit) as stop:
-            cli.run("report", names)
-        assert (stop.value.code, capsys.readouterr().out) == (0, message)
+        assert run_command("report", *names)[:2] == (0, message)
         assert loss in visible_text(Path(message.split()[1]))
     files = {"config.json", "metrics.jsonl", "results.json", "train.log"}
     assert {path.name for path in b.iterdir()} == files

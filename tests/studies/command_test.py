@@ -4,22 +4,21 @@ import shlex
 import subprocess
 import sys
 
-import pytest
 from study_cases import NAMES, setting
 
-from jaxssl import cli
 from jaxssl.cli import study
 
 
-def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_paths(monkeypatch):
+def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_paths(
+    monkeypatch, run_command
+):
     commands = []
     monkeypatch.setattr(sys, "argv", ["program", "of", "another", "name"])
     monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
     arguments = ["--scale", "small", "--out", "a b", "--equal_steps", "--config.seed", "1"]
     paths = ["--out", "/tmp/x/out", "--config.data.path=/data/a b/x.tar.xz", "--page", "docs/x.md"]
     for line in (arguments, paths, []):
-        with pytest.raises(SystemExit):
-            cli.run("study", ["alpha", *line])
+        run_command("study", "alpha", *line)
     recorded, with_paths, plain = map(shlex.split, commands)
     assert recorded[:3] == with_paths[:3] == plain == ["jaxssl", "study", "alpha"]
     # The folder of the results does not change them.
