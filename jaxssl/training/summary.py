@@ -38,26 +38,26 @@ def lines(
     device, size = mesh.devices.flat[0].device_kind, config.batch_size
     chunks, unit = config.accumulate_steps, kind.of(config).units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
-    # The augmentations that are left out for images that do not have RGB channels.
+    # Augmentations of colour are left out if the images do not have RGB channels.
     channels = jax.tree.leaves(views["views"])[0].shape[-1]
     groups = [{**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS]
     left_out = [name for group in groups for name in kind.of(config).left_out(group, channels)]
-    more = [f"views      {_settings(config.augment)}; {shapes}"]
+    described = [f"views      {_settings(config.augment)}; {shapes}"]
     if left_out:
         names = ", ".join(dict.fromkeys(left_out))
-        more.append(f"left out   {names} of the views: the images are not RGB")
+        described.append(f"left out   {names} of the views: the images are not RGB")
     if "mean" in config.data:
-        more.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
+        described.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
     if config.second_view:
-        more.append(f"second view {_values(config.second_view)}")
+        described.append(f"second view {_values(config.second_view)}")
     if config.crops.number:
-        more.append(f"small crops {_values(config.crops)}")
+        described.append(f"small crops {_values(config.crops)}")
     net = f"{_settings(config.net)}; features {features.shape[1]}, {config.precision}"
-    more.append(f"network    {net}")
+    described.append(f"network    {net}")
     if config.text.name != "none":
-        more.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
+        described.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
     return [
-        *more,
+        *described,
         f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
         f"parameters {sum(counts.values()):,} ({by_network})",
         f"method     {_settings(config.method)}",
