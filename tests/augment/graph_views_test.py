@@ -316,7 +316,10 @@ def test_dropped_nodes_have_no_effect_on_gin_features():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"choices": ("drop_node",)}, "choices must be any of drop_nodes, .* got 'drop_node'"),
+        (
+            {"choices": ("drop_node",)},
+            "augment.choices must be any of drop_nodes, .* got 'drop_node'",
+        ),
         ({"drop": 1.5}, r"drop must be in \[0, 1\], got 1.5"),
         ({"keep": -0.1}, r"keep must be in \[0, 1\], got -0.1"),
     ],

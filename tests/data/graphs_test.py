@@ -198,7 +198,9 @@ def test_graph_batches_have_the_shuffled_order_of_the_epoch(opened, devices, par
 
 def test_graphs_cannot_be_cached_on_the_device(opened):
     settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": distributed.make_mesh()}
-    with refused("data.cache='device' cannot hold graphs, which are packed on the host; set"):
+    with refused(
+        "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
+    ):
         make_batches(opened, BATCH, cache="device", **settings)
 
 

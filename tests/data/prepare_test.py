@@ -157,7 +157,9 @@ def test_full_disk_leaves_no_prepared_set(load, labelled, tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         patch.setattr(user_files, "read_checked", interrupted(error))
         for _ in range(2):
-            with refused(f"under {tmp_path}", error.args[-1], "space with --config.data.dir"):
+            with refused(
+                f"under {tmp_path}", error.args[-1], "enough space with --config.data.dir"
+            ):
                 load(labelled, dir=str(tmp_path))
             assert not finished(tmp_path)
     assert len(load(labelled, dir=str(tmp_path))) == 24

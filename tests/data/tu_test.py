@@ -92,14 +92,20 @@ WITHOUT = {name: {**MANY, name: None} for name in MANY}
 WHOLE, MIXED = ONE["{0}.txt"], b"1\n2\n1\n1\n2\n3\n3\n3\n"
 DAMAGE = {
     "no companion": (WITHOUT["{0}_graph_labels.txt"], "graph_labels.txt is missing"),
-    "no graph of nodes": (WITHOUT["{0}_graph_indicator.txt"], "*_graph_indicator.txt is missing"),
+    "no graph of nodes": (
+        WITHOUT["{0}_graph_indicator.txt"],
+        "the file *_graph_indicator.txt is missing",
+    ),
     "half an edge": ({**MANY, "{0}_A.txt": b"1, 2\n2"}, "cannot reshape array of size 3"),
     "node 9 of 8": ({**MANY, "{0}_A.txt": b"1, 9\n"}, "an edge has node 9, but nodes are 1 to 8"),
     "node 0": ({**MANY, "{0}_A.txt": b"1, 2\n0, 2\n"}, "an edge has node 0, but nodes are 1 to 8"),
     "two graphs": ({**MANY, "{0}_A.txt": b"1, 2\n4, 5\n"}, "an edge joins two graphs"),
     "edges in letters": ({**MANY, "{0}_A.txt": b"1, two\n"}, "invalid literal"),
     "a huge node": ({**MANY, "{0}_A.txt": b"1, 99999999999999999999\n"}, "too large"),
-    "tags cut": ({**MANY, "{0}_node_labels.txt": b"3\n7\n"}, "a label, but 8 belong to a graph"),
+    "tags cut": (
+        {**MANY, "{0}_node_labels.txt": b"3\n7\n"},
+        "nodes have a label, but 8 belong to a graph",
+    ),
     "tags in letters": ({**MANY, "{0}_node_labels.txt": b"C\n" * 8}, "invalid literal"),
     "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes belong to graph 3, but"),
     "too many labels": ({**MANY, "{0}_graph_labels.txt": b"0\n" * 4}, "a graph without nodes"),
