@@ -233,8 +233,9 @@ def test_float_string_and_missing_labels_become_class_indices(labels, expected, 
     assert (splits.train.labels.tolist(), splits.train.class_names) == (expected, names)
 
 
-def test_pandas_missing_value_counts_as_unlabelled():
-    data = {"image": examples([0, 1, 1])[0], "label": [1, PandasNA(), 0]}
+@pytest.mark.parametrize("form", [tuple, lambda x: {"image": x[0], "label": x[1]}])
+def test_pandas_missing_value_counts_as_unlabelled(form):
+    data = form((examples([0, 1, 1])[0], [1, PandasNA(), 0]))
     splits, _ = load_splits({"train": data, "test": data})
     assert splits.train.labels.tolist() == [1, -1, 0]
 

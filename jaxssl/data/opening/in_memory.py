@@ -24,7 +24,7 @@ from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
-LABEL_TYPES = (int, float, str, np.generic, type(None))
+LABEL_TYPES = (int, float, str, np.generic)
 EXPECTED = (
     "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
     "object with __len__ and __getitem__ whose items are images, (image, label) or dicts"
@@ -201,7 +201,10 @@ def _is_labelled(data: object) -> bool:
         return False
     values = list(labels)
     pictures = all(isinstance(x, str) and x.lower().endswith(decoding.SUFFIXES) for x in values)
-    return not pictures and all(isinstance(x, LABEL_TYPES) for x in values)
+    return not pictures and all(
+        isinstance(x, LABEL_TYPES) or (not hasattr(x, "shape") and items.is_missing(x))
+        for x in values
+    )
 
 
 def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> tuple[Source, str]:

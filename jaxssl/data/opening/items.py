@@ -247,7 +247,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
             values = values[:, 0]
         given = np.ones(len(values), bool)
         if values.dtype.kind not in "biu":  # Lists of many integers would take gigabytes.
-            given[:] = [not _is_missing(x) for x in values.tolist()]
+            given[:] = [not is_missing(x) for x in values.tolist()]
         present = values[given]
         present = np.asarray(present.tolist()) if present.dtype == object else present
     except (TypeError, ValueError) as error:
@@ -277,7 +277,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     return out, ()
 
 
-def _is_missing(label: Any) -> bool:
+def is_missing(label: Any) -> bool:
+    """Return True for a value that stands for no label."""
     try:
         return label is None or label in ("", UNLABELLED) or label != label
     except TypeError:  # pandas.NA is neither equal nor unequal to anything
