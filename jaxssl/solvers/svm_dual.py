@@ -19,49 +19,23 @@ Given K, rows are independent, so n may be one device's share of the anchors. No
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
 
-import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
+from jaxssl.solvers._problem import (
+    DualSolution,
+    Problem,
+    certify,
+    dual_gradient,
+    make_problem,
+    require_positive,
+    solve_rows,
+)
 
 # PGD steps between two evaluations of the certificate, each of which costs one step
 CHECK_EVERY = 8
-State = TypeVar("State", bound=tuple)
-
-
-class DualSolution(NamedTuple):
-    """Solution and optimality certificates of each anchor's SVM. An anchor without negatives has 0.
-
-    Attributes:
-        alpha: [n, m] in [0, C], 0 on the excluded rows.
-        suboptimality: [n] ||d||^2 / (2 beta) / |objective| with the projected gradient d. Since
-            Delta_i >= beta, it bounds (objective - optimum) / |objective|. This does not hold if
-            Delta_i - beta I is indefinite (tanh, or poly with K_xx > 1).
-        kkt_residual: [n] max |a - clip(a - gradient, 0, C)|.
-        objective: [n] g_i(alpha).
-        num_steps: [n] int32, steps until the anchor was certified, or all steps.
-    """
-
-    alpha: Array
-    suboptimality: Array
-    kkt_residual: Array
-    objective: Array
-    num_steps: Array
-
-
-class Problem(NamedTuple):
-    """The SVM dual problems of all anchors in centred form, as the module docstring derives."""
-
-    matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
-    row: Array  # [n, m] centred kernel rows k' of the positives
-    offset: Array  # [n, 1] offset t of each anchor's SVM dual
-    upper: Array  # [n, m] upper bound of alpha: C, or 0 on excluded rows
-    positive: Array  # [n, 1] index of each anchor's positive
-    beta: Array  # [] ridge term (regularization)
 
 
 def svm_dual_pgd(
@@ -115,9 +89,9 @@ def svm_dual_pgd(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
-    _require_positive(num_steps=num_steps, step=step)
+    require_positive(num_steps=num_steps, step=step)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=True)
+    problem = make_problem(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
     if isinstance(init, str):
         if init != "inv":
@@ -132,14 +106,14 @@ def svm_dual_pgd(
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, y, momentum = state
-        new = jnp.clip(y - eta * _dual_gradient(problem, y), 0, problem.upper)
+        new = jnp.clip(y - eta * dual_gradient(problem, y), 0, problem.upper)
         if not accelerated:
             return new, new, momentum
         return new, *linalg.extrapolate(new, x, y, momentum, restart=restart)
 
     x = jnp.clip(lax.stop_gradient(init.astype(problem.row.dtype)), 0, problem.upper)
     state = x, x, jnp.full_like(x[:, :1], lax.stop_gradient(momentum_start))
-    return _solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
+    return solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
 
 
 def svm_dual_admm(
@@ -172,9 +146,9 @@ def svm_dual_admm(
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
-    _require_positive(num_steps=num_steps, check_every=check_every)
+    require_positive(num_steps=num_steps, check_every=check_every)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
     matrix = linalg.inverse(problem.matrix + rho * eye)
@@ -190,7 +164,7 @@ def svm_dual_admm(
         return z, jnp.where(free, relaxed - z, 0)
 
     zeros = jnp.zeros_like(problem.row)
-    return _solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
+    return solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
 
 
 def svm_dual_inv(
@@ -217,7 +191,7 @@ def svm_dual_inv(
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = _make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
@@ -226,135 +200,11 @@ def svm_dual_inv(
     free = problem.upper > 0
     alpha = jnp.where(free, linalg.finite(solve(image, total, 2.0)), 0)
     # One step of iterative refinement removes rounding errors from the low-rank corrections.
-    residual = jnp.where(free, -_dual_gradient(problem, alpha), 0)
+    residual = jnp.where(free, -dual_gradient(problem, alpha), 0)
     image = linalg.product(residual, matrix)
     alpha = linalg.finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
     steps = jnp.ones(positive.shape, jnp.int32)
-    return _certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
-
-
-def _make_problem(
-    kernel: Array,
-    positive: Array,
-    excluded: Array,
-    C: float | Array,
-    regularization: float | Array,
-    *,
-    mask: bool,
-) -> Problem:
-    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor."""
-    n, m = positive.shape[0], kernel.shape[0]
-    if kernel.shape != (m, m):
-        raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
-    if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
-        raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
-    is_mask = excluded.dtype == jnp.bool_
-    if is_mask and not mask:
-        raise ValueError(
-            "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
-        )
-    if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
-        raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
-    _require_positive(C=C, regularization=regularization)
-    dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
-    kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
-    kernel, C, beta = lax.stop_gradient((kernel, C, beta))
-    # The loops of the solvers need arrays of one type under `jax.shard_map` with check_vma=True.
-    kernel, positive, excluded, C, beta = align((kernel, positive, excluded, C, beta))
-    mean = jnp.mean(kernel, axis=0)
-    centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
-    row = centred[positive]
-    diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
-    rows = jnp.arange(m)[None, None, :]
-    free = (
-        ~excluded if is_mask else jnp.all(rows != excluded[:, :, None].astype(rows.dtype), axis=1)
-    )
-    return Problem(
-        matrix=centred + beta * jnp.eye(m, dtype=dtype),
-        row=row,
-        offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
-        upper=jnp.where(free, jnp.minimum(C, linalg.largest(dtype)), 0),
-        positive=positive[:, None],
-        beta=beta,
-    )
-
-
-def _dual_gradient(problem: Problem, alpha: Array) -> Array:
-    """Compute the gradient Delta_i a_i - 2 [n, m] of each SVM dual, valid on rows not excluded."""
-    image = linalg.product(alpha, problem.matrix)
-    total = jnp.sum(alpha, axis=1, keepdims=True)
-    # The product k'a is the entry of ``image`` at the positive. The ridge term adds nothing there,
-    # because alpha of the positive is 0.
-    along = jnp.take_along_axis(image, problem.positive, axis=1)
-    return image - total * problem.row + (total * problem.offset - along - 2)
-
-
-def _solve_rows(
-    problem: Problem,
-    advance: Callable[[State], State],
-    state: State,
-    num_steps: int,
-    tol: float | Array | None,
-    check_every: int,
-) -> DualSolution:
-    """Iterate all SVM duals until each is solved; return solutions and optimality certificates.
-
-    Args:
-        problem: n problems.
-        advance: one step, state -> state.
-        state: tuple of arrays [n, d], of which the first is alpha.
-        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
-        tol: a problem stops once its suboptimality is at most this. None takes all steps.
-        check_every: number of steps between two evaluations of the suboptimality.
-    """
-    n = problem.positive.shape[0]
-    state = align(state)
-
-    def repeat(count: int | Array, state: State) -> State:
-        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
-
-    if tol is None:
-        state = repeat(num_steps, state)
-        return _certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
-    limit = lax.stop_gradient(tol)
-
-    def check(carry: tuple) -> tuple:
-        state, done, steps, total = carry
-        count = jnp.minimum(check_every, num_steps - total)
-        new = repeat(count, state)
-        # Solved problems are frozen, so that one problem's result does not depend on the others.
-        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
-        steps = jnp.where(done, steps, steps + count)
-        errors = _certify(problem, state[0], steps).suboptimality
-        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
-
-    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
-    state, _, steps, _ = lax.while_loop(
-        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
-    )
-    return _certify(problem, state[0], steps)
-
-
-def _certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
-    """Compute the optimality certificates of the SVM solutions ``alpha`` [n, m]."""
-    # A kernel with a NaN has no solution. Its mean is NaN, and so is every offset.
-    alpha = jnp.where(jnp.isnan(problem.offset), problem.offset, alpha)
-    gradient = jnp.where(problem.upper > 0, _dual_gradient(problem, alpha), 0)
-    objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
-    # At a bound only the component of the gradient that points into the box counts. This is the
-    # subgradient of least norm.
-    inward = jnp.where(alpha <= 0, jnp.minimum(gradient, 0), gradient)
-    inward = jnp.where(alpha >= problem.upper, jnp.maximum(inward, 0), inward)
-    gap = jnp.sum(inward * inward, axis=1) / (2 * problem.beta)
-    moved = jnp.clip(alpha - gradient, 0, problem.upper)
-    scale = jnp.maximum(jnp.abs(objective), linalg.tiny(gap.dtype))
-    return DualSolution(
-        alpha=alpha,
-        suboptimality=jnp.minimum(gap / scale, float(jnp.finfo(gap.dtype).max)),
-        kkt_residual=jnp.max(jnp.abs(alpha - moved), axis=1, initial=0),
-        objective=objective,
-        num_steps=steps,
-    )
+    return certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
 
 
 def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
@@ -462,10 +312,3 @@ def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
     every = problem._replace(row=problem.matrix - problem.beta * eye, offset=offset)
     safe = 1.2 * jnp.max(_bound_norm(every, top))
     return jnp.where(convex, usual, safe), jnp.where(convex, 1.6, 1.0).astype(dtype)
-
-
-def _require_positive(**numbers: object) -> None:
-    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
-    for name, value in numbers.items():
-        if isinstance(value, int | float) and not value > 0:
-            raise ValueError(f"solver setting {name} must be > 0, got {value}")

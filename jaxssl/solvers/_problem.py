@@ -1,0 +1,175 @@
+"""The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl.collectives import align
+from jaxssl.solvers import _linalg as linalg
+
+State = TypeVar("State", bound=tuple)
+
+
+class DualSolution(NamedTuple):
+    """Solution and optimality certificates of each anchor's SVM. An anchor without negatives has 0.
+
+    Attributes:
+        alpha: [n, m] in [0, C], 0 on the excluded rows.
+        suboptimality: [n] ||d||^2 / (2 beta) / |objective| with the projected gradient d. Since
+            Delta_i >= beta, it bounds (objective - optimum) / |objective|. This does not hold if
+            Delta_i - beta I is indefinite (tanh, or poly with K_xx > 1).
+        kkt_residual: [n] max |a - clip(a - gradient, 0, C)|.
+        objective: [n] g_i(alpha).
+        num_steps: [n] int32, steps until the anchor was certified, or all steps.
+    """
+
+    alpha: Array
+    suboptimality: Array
+    kkt_residual: Array
+    objective: Array
+    num_steps: Array
+
+
+class Problem(NamedTuple):
+    """The SVM dual problems of all anchors in centred form, as the module docstring derives."""
+
+    matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
+    row: Array  # [n, m] centred kernel rows k' of the positives
+    offset: Array  # [n, 1] offset t of each anchor's SVM dual
+    upper: Array  # [n, m] upper bound of alpha: C, or 0 on excluded rows
+    positive: Array  # [n, 1] index of each anchor's positive
+    beta: Array  # [] ridge term (regularization)
+
+
+def make_problem(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    C: float | Array,
+    regularization: float | Array,
+    *,
+    mask: bool,
+) -> Problem:
+    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor."""
+    n, m = positive.shape[0], kernel.shape[0]
+    if kernel.shape != (m, m):
+        raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
+    if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
+        raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
+    is_mask = excluded.dtype == jnp.bool_
+    if is_mask and not mask:
+        raise ValueError(
+            "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
+        )
+    if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
+        raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
+    require_positive(C=C, regularization=regularization)
+    dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
+    kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
+    kernel, C, beta = lax.stop_gradient((kernel, C, beta))
+    # The loops of the solvers need arrays of one type under `jax.shard_map` with check_vma=True.
+    kernel, positive, excluded, C, beta = align((kernel, positive, excluded, C, beta))
+    mean = jnp.mean(kernel, axis=0)
+    centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
+    row = centred[positive]
+    diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
+    rows = jnp.arange(m)[None, None, :]
+    free = (
+        ~excluded if is_mask else jnp.all(rows != excluded[:, :, None].astype(rows.dtype), axis=1)
+    )
+    return Problem(
+        matrix=centred + beta * jnp.eye(m, dtype=dtype),
+        row=row,
+        offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
+        upper=jnp.where(free, jnp.minimum(C, linalg.largest(dtype)), 0),
+        positive=positive[:, None],
+        beta=beta,
+    )
+
+
+def dual_gradient(problem: Problem, alpha: Array) -> Array:
+    """Compute the gradient Delta_i a_i - 2 [n, m] of each SVM dual, valid on rows not excluded."""
+    image = linalg.product(alpha, problem.matrix)
+    total = jnp.sum(alpha, axis=1, keepdims=True)
+    # The product k'a is the entry of ``image`` at the positive. The ridge term adds nothing there,
+    # because alpha of the positive is 0.
+    along = jnp.take_along_axis(image, problem.positive, axis=1)
+    return image - total * problem.row + (total * problem.offset - along - 2)
+
+
+def solve_rows(
+    problem: Problem,
+    advance: Callable[[State], State],
+    state: State,
+    num_steps: int,
+    tol: float | Array | None,
+    check_every: int,
+) -> DualSolution:
+    """Iterate all SVM duals until each is solved; return solutions and optimality certificates.
+
+    Args:
+        problem: n problems.
+        advance: one step, state -> state.
+        state: tuple of arrays [n, d], of which the first is alpha.
+        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
+        tol: a problem stops once its suboptimality is at most this. None takes all steps.
+        check_every: number of steps between two evaluations of the suboptimality.
+    """
+    n = problem.positive.shape[0]
+    state = align(state)
+
+    def repeat(count: int | Array, state: State) -> State:
+        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
+
+    if tol is None:
+        state = repeat(num_steps, state)
+        return certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
+    limit = lax.stop_gradient(tol)
+
+    def check(carry: tuple) -> tuple:
+        state, done, steps, total = carry
+        count = jnp.minimum(check_every, num_steps - total)
+        new = repeat(count, state)
+        # Solved problems are frozen, so that one problem's result does not depend on the others.
+        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
+        steps = jnp.where(done, steps, steps + count)
+        errors = certify(problem, state[0], steps).suboptimality
+        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
+
+    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
+    state, _, steps, _ = lax.while_loop(
+        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
+    )
+    return certify(problem, state[0], steps)
+
+
+def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
+    """Compute the optimality certificates of the SVM solutions ``alpha`` [n, m]."""
+    # A kernel with a NaN has no solution. Its mean is NaN, and so is every offset.
+    alpha = jnp.where(jnp.isnan(problem.offset), problem.offset, alpha)
+    gradient = jnp.where(problem.upper > 0, dual_gradient(problem, alpha), 0)
+    objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
+    # At a bound only the component of the gradient that points into the box counts. This is the
+    # subgradient of least norm.
+    inward = jnp.where(alpha <= 0, jnp.minimum(gradient, 0), gradient)
+    inward = jnp.where(alpha >= problem.upper, jnp.maximum(inward, 0), inward)
+    gap = jnp.sum(inward * inward, axis=1) / (2 * problem.beta)
+    moved = jnp.clip(alpha - gradient, 0, problem.upper)
+    scale = jnp.maximum(jnp.abs(objective), linalg.tiny(gap.dtype))
+    return DualSolution(
+        alpha=alpha,
+        suboptimality=jnp.minimum(gap / scale, float(jnp.finfo(gap.dtype).max)),
+        kkt_residual=jnp.max(jnp.abs(alpha - moved), axis=1, initial=0),
+        objective=objective,
+        num_steps=steps,
+    )
+
+
+def require_positive(**numbers: object) -> None:
+    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
+    for name, value in numbers.items():
+        if isinstance(value, int | float) and not value > 0:
+            raise ValueError(f"solver setting {name} must be > 0, got {value}")
