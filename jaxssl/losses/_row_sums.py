@@ -105,8 +105,8 @@ def row_sums(
     pairs: Pairs,
     temperature: Array | float,
     *,
-    block_size: int | None = None,
-    ring: bool = False,
+    block_size: int | None,
+    ring: bool,
     repulsion: bool = False,
 ) -> RowSums:
     """Compute the sums over positives and over negatives for all anchors.
