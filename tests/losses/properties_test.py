@@ -78,6 +78,16 @@ def test_losses_are_equivariant_to_permutation(seed, order):
     close(shuffled, straight, NAMES)
 
 
+def test_barlow_twins_keeps_its_value_for_huge_embeddings_with_a_zero_feature():
+    """The squared scale overflows float32, so that epsilon cannot keep the variance above zero."""
+    z = embeddings()
+    z[:, :, 0] = 0
+    run = jax.jit(jax.value_and_grad(lambda z: loss_of("barlow_twins")(pair_views(z)).mean()))
+    value, gradient = run(z * np.float32(1e25))
+    np.testing.assert_allclose(value, run(z * np.float32(1e3))[0], rtol=1e-5)
+    assert np.isfinite(gradient).all()
+
+
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
 def test_jit_vmap_and_grad_compose(name):
     """vmap over batches gives the gradients of the single batches."""
