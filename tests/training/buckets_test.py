@@ -232,6 +232,26 @@ def test_only_one_of_many_concurrent_runs_gets_a_free_lease(workdir, monkeypatch
 
 
 @pytest.mark.fast
+def test_lease_is_acquired_although_its_object_is_deleted_between_two_requests(
+    workdir, quick_lease, monkeypatch
+):
+    write_owner(workdir, 1)
+    modified = buckets.BucketPath.modified
+
+    def change_owner_first(path):
+        if path.name == f"{1:08}":  # Another process has acquired and released the lease.
+            write_owner(workdir, 2, released=True)
+            path.unlink()
+        return modified(path)
+
+    monkeypatch.setattr(buckets.BucketPath, "modified", change_owner_first)
+    lease = bucket_files.Lease(workdir / "lock")
+    lease.acquire(wait=True)
+    assert [path.name for path in (workdir / "lock").iterdir()] == [f"{3:08}"]
+    lease.release()
+
+
+@pytest.mark.fast
 def test_results_added_to_a_bucket_by_concurrent_writers_are_all_kept(workdir, quick_lease):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda seed: results.add_results(workdir, [{**ROW, "seed": seed}]), range(4)))

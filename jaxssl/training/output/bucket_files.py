@@ -8,11 +8,11 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
-from jaxssl.buckets import BucketError
+from jaxssl.buckets import BucketError, BucketPath
 
-FLUSH_SECONDS = 10.0  # between two writes of the part that text is appended to
+FLUSH_SECONDS = 10.0  # shortest time between two writes of the part that text is appended to
 PART_BYTES = 2**20  # size of a part from which text is appended to a new part
 HEARTBEAT = 10.0  # seconds between two renewals of a lease
 LEASE = 100.0  # seconds after its last renewal at which a lease has expired
@@ -21,32 +21,33 @@ LEASE = 100.0  # seconds after its last renewal at which a lease has expired
 class Parts:
     """A growing text file in a bucket, stored as a folder with an object for each part of the text.
 
-    The last part is written again, as a whole, until it has `PART_BYTES`.
+    Buckets cannot append to an object, so the last part is written again as a whole until it has
+    `PART_BYTES`. Then the next part begins.
 
     Args:
         path: the folder.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._text, self._time = path, b"", -FLUSH_SECONDS
-        names = [int(part.stem) for part in path.iterdir()]
-        self._number, self._changed = max(names, default=-1) + 1, False
+        self._path, self._text, self._changed = path, b"", False
+        self._number = max((int(part.stem) for part in path.iterdir()), default=-1) + 1
+        self._sent_at = -FLUSH_SECONDS  # The first flush sends the text at once.
 
     def write(self, text: str) -> None:
-        """Append text, which is not sent before the next flush."""
+        """Append text. It is sent by `flush` or `sync`."""
         self._text, self._changed = self._text + text.encode(), True
 
     def flush(self) -> None:
-        """Send the text, unless that was done within the last `FLUSH_SECONDS`."""
-        if time.monotonic() - self._time >= FLUSH_SECONDS:
+        """Send the new text, unless text was sent within the last `FLUSH_SECONDS`."""
+        if time.monotonic() - self._sent_at >= FLUSH_SECONDS:
             self.sync()
 
     def sync(self) -> None:
-        """Send the text that has not been sent."""
+        """Send the new text."""
         if not self._changed:
             return
         (self._path / f"{self._number:08}{self._path.suffix}").write_bytes(self._text)
-        self._time, self._changed = time.monotonic(), False
+        self._sent_at, self._changed = time.monotonic(), False
         if len(self._text) >= PART_BYTES:
             self._number, self._text = self._number + 1, b""
 
@@ -62,12 +63,16 @@ class Owner(NamedTuple):
     released: bool = False
 
     def is_dead(self) -> bool:
-        """Return True if the owner has released the lease, or is a dead process of this host."""
-        if self.released or self.hostname != _host():
-            return self.released
+        """Return True if the owner has released the lease, or is a dead process of this host.
+
+        The processes of other hosts cannot be seen, so they count as alive.
+        """
+        if self.released:
+            return True
         try:
-            os.kill(self.pid, 0)
-        except OSError as error:
+            if self.hostname == _host():
+                os.kill(self.pid, 0)  # Signal 0 only tests whether the process exists.
+        except OSError as error:  # PermissionError: the process of another user
             return isinstance(error, ProcessLookupError)
         return False
 
@@ -86,40 +91,43 @@ def _host() -> str:
 class Lease:
     """A lock in a bucket: a folder of numbered objects, of which the last one names the owner.
 
-    A number is created only once, so that one process gets it. The owner renews its object; a lease
-    that was not renewed for `LEASE` seconds has expired, and the next process takes it over. Times
-    are those of the bucket, because the clocks of hosts differ.
+    The bucket creates each object only once, so only one process gets a number. The owner writes
+    its object again every `HEARTBEAT` seconds. A lease that was not renewed for `LEASE` seconds has
+    expired, and the next process takes it over. Times are those of the bucket, because the clocks
+    of hosts differ.
 
     Args:
         path: the folder.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = cast(BucketPath, path)
         self.me = Owner(uuid.uuid4().hex, os.getpid(), _host())
-        self._object: Any = None
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def acquire(self, *, wait: bool = False) -> Owner | None:
-        """Take the lease, and return the previous owner if the lease was taken over from one.
+        """Take the lease, and return the previous owner if that one has not released it.
 
         Args:
             wait: whether to wait for an owner that is alive.
 
         Raises:
-            InUse: if the owner is alive.
+            InUse: if the owner is alive, which it shows by renewing the lease.
             BucketError: if the bucket cannot be written.
         """
-        seen: tuple[Any, float] | None = None
+        last_renewal: tuple[int, float] | None = None
         while True:
             number, owner = self._last()
             if owner and not owner.is_dead():
-                path = self._path / f"{number:08}"
-                written = path.modified()  # pyright: ignore[reportAttributeAccessIssue]
-                if not wait and seen not in (None, (number, written)):
+                try:
+                    renewal = number, (self._path / f"{number:08}").modified()
+                except FileNotFoundError:  # The next owner has deleted this object.
+                    continue
+                if not wait and last_renewal not in (None, renewal):
                     raise InUse(owner)
-                seen = number, written
-                if self._now() - written < LEASE:
+                last_renewal = renewal
+                if self._now() - renewal[1] < LEASE:
                     time.sleep(HEARTBEAT / 10)
                     continue
             self._object = self._path / f"{number + 1:08}"
@@ -130,12 +138,11 @@ class Lease:
         for path in self._path.iterdir():
             if path.name < self._object.name:
                 path.unlink(missing_ok=True)
-        self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
         return None if owner is None or owner.released else owner
 
     def owner(self) -> Owner | None:
-        """Return the owner, which is ``me`` if this process has the lease still."""
+        """Return the owner. It is ``me`` as long as this process has the lease."""
         return self._last()[1]
 
     def release(self) -> None:
@@ -146,6 +153,7 @@ class Lease:
             self._write(self.me._replace(released=True))
 
     def _last(self) -> tuple[int, Owner | None]:
+        """Return the number and the owner of the last object, or (0, None) without objects."""
         names = [path.name for path in self._path.iterdir() if path.name.isdecimal()]
         if not names:
             return 0, None
@@ -156,7 +164,8 @@ class Lease:
         return int(max(names)), owner
 
     def _now(self) -> float:
-        probe: Any = self._path / f"time-{self.me.token}"
+        """Return the time of the bucket's clock, that of the last write of a new object."""
+        probe = self._path / f"time-{self.me.token}"
         probe.write_bytes(b"")
         now = probe.modified()
         probe.unlink()
