@@ -5,8 +5,9 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -31,6 +32,22 @@ EXPECTED = (
 )
 
 
+class Examples(NamedTuple):
+    """All examples of one split.
+
+    Attributes:
+        images: one for each example.
+        labels: int32 [n], -1 for an example without a label.
+        class_names: name of each label. () if there are no labels.
+        shape: [h, w, c] of the images, where h and w are None if images have different sizes.
+    """
+
+    images: Images
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    shape: kind.Shape
+
+
 def load_splits(
     data: object,
     *,
@@ -42,7 +59,8 @@ def load_splits(
 ) -> tuple[Splits, str]:
     """Return splits and fingerprint of a data set that is given as Python objects.
 
-    All examples are read once, to find their sizes and labels, but not those of `items.Stream`.
+    Every example is read once, to find its size and label. Of an `items.Stream`, only the images
+    that `items.Stream.probe` chooses are read.
 
     Args:
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
@@ -53,7 +71,7 @@ def load_splits(
             bytes of a file), (image, label), or a dict such as {"image": ..., "label": ...}. A path
             is opened by `items.open_path`, and a data frame has a column of paths.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
-            split and has labels. Without labels all examples are in both splits.
+            split but has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read.
         channels: of picture files. 0 is `user_files.CHANNELS`.
@@ -63,17 +81,19 @@ def load_splits(
         UserError: if the data are none of these.
     """
     train, test = _split(data)
-    options = {"on_error": on_error, "channels": channels or user_files.CHANNELS, "cache": cache}
+    channels = channels or user_files.CHANNELS
+    read = partial(_read, on_error=on_error, channels=channels, cache=cache)
     if test is None:
-        both, digest = _read(train, "data", **options)
+        examples, digest = read(train, "data")
+        both = _source(examples)
         order = np.random.default_rng(seed).permutation(len(both))
         count = round(test_fraction * len(order))
         chosen = (order[count:], order[:count]) if both.class_names else (order, order)
         splits = [both.take(indices) for indices in chosen]
     else:
-        train, train_digest = _read(train, "the training data", **options)
-        test, test_digest = _read(test, "the test data", **options)
-        splits = _join_classes([train, test])
+        train_examples, train_digest = read(train, "the training data")
+        test_examples, test_digest = read(test, "the test data")
+        splits = _join_classes([train_examples, test_examples])
         digest = hashlib.sha256(f"{train_digest}{test_digest}".encode()).hexdigest()
     train, test = replace(splits[0], split="train"), replace(splits[1], split="test")
     for source in (train, test):
@@ -168,17 +188,17 @@ def load_images(
         UserError: as `load_splits`.
     """
     shape = getattr(images, "shape", ())
-    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in {3, channels} - {1})
+    # An array [n, h, 1] is n grey images one pixel wide, even if images of 1 channel are expected.
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
     if isinstance(images, Image.Image) or is_one:
         images = [images]
-    source, _ = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
-    if not len(source):
+    examples, _ = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
+    if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
-    records = cast(_Records, source.parts[0][0].records)
-    pictures = [] if isinstance(records.images, items.Stream) else records.images
+    pictures = [] if isinstance(examples.images, items.Stream) else examples.images
     names = [x.name for x in pictures if isinstance(x, items.PictureFile)]
-    unlabelled = _source(records.images, records.labels, (), source.shape)
-    return unlabelled, names if len(names) == len(source) else None
+    unlabelled = _source(examples._replace(class_names=()))
+    return unlabelled, names if len(names) == len(unlabelled) else None
 
 
 def _split(data: object) -> tuple[object, object]:
@@ -207,7 +227,9 @@ def _is_labelled(data: object) -> bool:
     )
 
 
-def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> tuple[Source, str]:
+def _read(
+    data: Any, name: str, *, on_error: str, channels: int, cache: str
+) -> tuple[Examples, str]:
     """Read a split in any of the forms of `load_splits`, and hash its images and labels."""
     data, labels = _images_and_labels(data, name)
     column = items.label_column(data) if labels is None else None
@@ -251,7 +273,7 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
     for image in probes:
         digest.update(image.tobytes())
-    return _source(images, labels, names, shape), digest.hexdigest()
+    return Examples(images, labels, names, shape), digest.hexdigest()
 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
@@ -274,7 +296,7 @@ def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
             f"{name} has images of {' and '.join(map(str, sorted(channels)))} channels; convert "
             "all of them to one number"
         )
-    return (*sizes,)[0] if len(sizes) == 1 else (None, None, *channels)
+    return sizes.pop() if len(sizes) == 1 else (None, None, *channels)
 
 
 def _check_files(
@@ -290,17 +312,20 @@ def _check_files(
     return [next(shapes) if isinstance(x, items.PictureFile) else x.shape for x in images]
 
 
-def _join_classes(sources: Sequence[Source]) -> list[Source]:
-    """Give all splits the same class names: all names, sorted if the lists of the splits differ."""
-    names = max((source.class_names for source in sources), key=len)
-    if any(source.class_names != names[: len(source.class_names)] for source in sources):
-        names = tuple(sorted({name for source in sources for name in source.class_names}))
+def _join_classes(splits: Sequence[Examples]) -> list[Source]:
+    """Give all splits the same class names.
+
+    These are the names of the split with the most classes if the lists of the others are its
+    beginning, and otherwise the names of all splits, sorted.
+    """
+    names = max((split.class_names for split in splits), key=len)
+    if any(split.class_names != names[: len(split.class_names)] for split in splits):
+        names = tuple(sorted({name for split in splits for name in split.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
-    for source in sources:
-        records = cast(_Records, source.parts[0][0].records)
+    for split in splits:
         # The label -1 of unlabelled examples selects the last entry, so that it stays -1.
-        table = np.array([*map(position.get, source.class_names), UNLABELLED], np.int32)
-        joined.append(_source(records.images, table[records.labels], names, source.shape))
+        table = np.array([*map(position.get, split.class_names), UNLABELLED], np.int32)
+        joined.append(_source(split._replace(labels=table[split.labels], class_names=names)))
     return joined
 
 
@@ -320,10 +345,9 @@ class _Records(Sequence):
         return len(self.labels)
 
 
-def _source(
-    images: Images, labels: np.ndarray, class_names: tuple[str, ...], shape: kind.Shape
-) -> Source:
-    """Return all examples as one split. The labels are int32 [n], -1 without a label."""
+def _source(examples: Examples) -> Source:
+    """Return all examples as the split "all" of a data set without a name."""
+    images, labels, class_names, shape = examples
     part = PreparedSplit(
         _Records(images, labels),
         PictureReader(channels=shape[-1], upright=True),
