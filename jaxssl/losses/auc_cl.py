@@ -1,6 +1,7 @@
 """AUC-CL: contrastive learning by maximising the area under the ROC curve."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -52,7 +53,20 @@ RANGES = {
     "alpha": ">= 0",
     "negative_weight": ">= 0",
 }
-Moments = tuple[Array, Array, Array]
+
+
+class Moments(NamedTuple):
+    """Number, sum and sum of squares of cosines [n, ...] or of unit vectors [k, d].
+
+    Attributes:
+        number: [n] for the cosines of n anchors, [] for vectors.
+        total: sum, [n] or [d].
+        square: sum of the squares, [n], or of the matrices x x^T over the vectors x, [d, d].
+    """
+
+    number: Array
+    total: Array
+    square: Array
 
 
 def auc_cl_loss(
@@ -140,60 +154,60 @@ def auc_cl_loss(
         return (p - a) ** 2 - 2 * alpha * p
 
     compute = _by_moments if by_moments else _by_matrix
-    positive, (count, first, second) = compute(pairs, positive_term, count_positive_as_negative)
+    positive, (number, total, square) = compute(pairs, positive_term, count_positive_as_negative)
     if similarity == "unit":  # moments of s become moments of (1 + s) / 2
-        first, second = (count + first) / 2, (count + 2 * first + second) / 4
-    negative = second - 2 * b * first + count * b**2 + 2 * alpha * first
+        total, square = (number + total) / 2, (number + 2 * total + square) / 4
+    negative = square - 2 * b * total + number * b**2 + 2 * alpha * total
     if negative_reduction == "mean":
-        negative = negative / jnp.maximum(count, 1)
+        negative = negative / jnp.maximum(number, 1)
     loss = positive + negative_weight * negative + 2 * alpha - alpha**2
-    # Moments assume that every anchor has a positive. To count positives would gather all ids.
+    # With moments every anchor has a positive. Counting positives would gather the ids of all
+    # devices.
     return loss if by_moments else jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
 def _by_matrix(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Moments]:
-    """Compute AUC-CL's positive term and the negatives' moments from the similarities [n, m].
-
-    The moments are the number of an anchor's negatives, and the sums of their cosines and of their
-    squared cosines.
-    """
+    """Compute the positive term [n] and the moments of the negatives' cosines from all [n, m]."""
     s = cosine(pairs)
     neg = not_self(pairs) if count_positive else negatives(pairs)
-    count, first, second = (jnp.sum(jnp.where(neg, s**k, 0), axis=1) for k in range(3))
-    return mean_where(positive_term(s), positives(pairs)), (count, first, second)
+    moments = Moments(*(jnp.sum(jnp.where(neg, s**power, 0), axis=1) for power in range(3)))
+    return mean_where(positive_term(s), positives(pairs)), moments
 
 
 def _by_moments(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Moments]:
-    """Compute AUC-CL's positive term and the negatives' moments from sums over all candidates."""
+    """Compute the positive term [n] and the moments of the negatives' cosines without an [n, m].
+
+    Moments of all candidates give the sums over all cosines of an anchor. The cosines of candidates
+    that are not negatives are then subtracted.
+    """
     u = unit(pairs.anchor)
     to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)
-    has_views = pairs.num_views > 0
+    has_views = pairs.num_views > 0  # The anchors are candidates too, unlike in two towers.
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
     if pairs.queue_only:  # The queue has no positives. They are added if they count as negatives.
-        count, total, square = queue
+        vectors = queue
         sign, cosines = 1, to_partners if count_positive else to_partners[:0]
     else:  # The anchor is subtracted, and so are positives unless they count as negatives.
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
-        count, total, square = (x + y for x, y in zip(batch, queue, strict=True))
+        vectors = Moments(*(x + y for x, y in zip(batch, queue, strict=True)))
         sign, cosines = -1, to_partners[:0] if count_positive else to_partners
         if has_views:
             cosines = jnp.concatenate([jnp.sum(u * u, axis=1)[None], cosines])
-    count = count + sign * len(cosines)
-    first = jnp.sum(u * total[None, :], axis=1) + sign * jnp.sum(cosines, axis=0)
-    second = jnp.sum(dot(u, square) * u, axis=1) + sign * jnp.sum(cosines**2, axis=0)
-    return jnp.mean(positive_term(to_partners), axis=0), (count, first, second)
+    number = vectors.number + sign * len(cosines)
+    total = jnp.sum(u * vectors.total[None, :], axis=1) + sign * jnp.sum(cosines, axis=0)
+    square = jnp.sum(dot(u, vectors.square) * u, axis=1) + sign * jnp.sum(cosines**2, axis=0)
+    return jnp.mean(positive_term(to_partners), axis=0), Moments(number, total, square)
 
 
 def _moments(rows: Array) -> Moments:
-    """Return the number of rows, their sum [d], and the sum of x x^T over the rows x, [d, d]."""
     square = jnp.matmul(rows.T, rows, precision=lax.Precision.HIGHEST)
-    return jnp.array(rows.shape[0], rows.dtype), jnp.sum(rows, axis=0), square
+    return Moments(jnp.array(rows.shape[0], rows.dtype), jnp.sum(rows, axis=0), square)
 
 
 objective = stateless(

@@ -21,7 +21,7 @@ def method(
     """Build the siamese scheme (SimCLR, SupCon, Barlow Twins) for one or more views.
 
     With multi-crop every small crop is a query to each of the V views, which are the only keys.
-    The loss is the mean over all pairs of a query view and a key view, as in SwAV.
+    The loss is the mean over all ordered pairs of two views, and of a crop and a view, as in SwAV.
 
     Args:
         encoder: backbone and projector.
@@ -59,19 +59,18 @@ def method(
         queue = carried.memory["queue"] if queue_size else None
         rows = queue["rows"] if queue else None
         pairs = pair_views(views, index, label, queue=rows, axis_name=axis_name)
-        # A single view has no pair of views. With class labels it counts as one pair.
+        # A single view has no pair of views. With class labels, whose positives are other images of
+        # the class, it counts as one pair.
         view_pairs = max(num_views * (num_views - 1), 1)
         total = view_pairs + num_views * len(crops)
         terms = [(view_pairs / total, pairs)]
         # All multi-crop terms reuse the gathered views, so that their gradient is sent only once.
         in_batch = len(pairs.candidate) - queue_size
         gathered = pairs.candidate[:in_batch].reshape(num_views, -1, z.shape[2])
+        pair = partial(pair_towers, index=index, labels=label, queue=rows, axis_name=axis_name)
         for crop in crops:
             for view, keys in zip(views, gathered, strict=True):
-                crop_pairs = pair_towers(
-                    crop, view, index, label, queue=rows, gathered=keys, axis_name=axis_name
-                )
-                terms.append((1 / total, crop_pairs))
+                terms.append((1 / total, pair(crop, view, gathered=keys)))
         memory = carried.memory["objective"] if queue else carried.memory
         value, memory, metrics = base.weighted_loss(
             objective, terms, params["objective"], memory, step=step, key=objective_key
