@@ -15,6 +15,7 @@ MAX_LEGEND = 20  # most classes in the legend of the embedding plot, so that it 
 MAX_MATRIX = 20  # Above this number of classes, only the most confused pairs are listed.
 NUM_PAIRS = 20
 NUM_WORST = 3  # number of the least accurate classes that the report names
+OPAQUE = 250  # percent at which the shade of a confusion matrix's cell would be opaque
 SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class
 
 Gallery = Mapping[str, np.ndarray]
@@ -97,7 +98,8 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)
     least, most = int(sizes[sizes > 0].min()), int(sizes.max())
     is_matrix = len(classes) <= MAX_MATRIX
-    same_class = counts[counts[:, 0] == counts[:, 1]]
+    is_same = counts[:, 0] == counts[:, 1]
+    same_class, confused = counts[is_same], counts[~is_same]
     correct = np.bincount(same_class[:, 0], same_class[:, 2], minlength=len(sizes))
     tested = np.flatnonzero(sizes)
     shares = correct[tested] / sizes[tested]
@@ -105,9 +107,9 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     worst = [(class_name(names, int(tested[i])), float(shares[i])) for i in lowest if shares[i] < 1]
     return {
         "worst": worst,
-        "pair": _most_confused(gallery, counts, sizes),
+        "pair": _most_confused(gallery, confused, sizes),
         "is_matrix": is_matrix,
-        "table": _matrix(classes, counts, names) if is_matrix else _pairs(counts, sizes, names),
+        "table": _matrix(classes, counts, names) if is_matrix else _pairs(confused, sizes, names),
         "num_classes": len(classes),
         "class_size": f"{least}" if least == most else f"{least} to {most}",
         "num_images": int(counts[:, 2].sum()),
@@ -115,12 +117,17 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     }
 
 
-def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> list[Cell]:
-    """Return a test image of each of the two most confused classes, or [] without confusions."""
-    wrong = counts[counts[:, 0] != counts[:, 1]]
-    if not len(wrong):
+def _most_confused(gallery: Gallery, confused: np.ndarray, sizes: np.ndarray) -> list[Cell]:
+    """Return a test image of each of the two most confused classes, or [] without confusions.
+
+    Args:
+        gallery: with the test images, some of which may be of these classes.
+        confused: rows of `nearest_classes` in which the two classes differ.
+        sizes: number of test images of each class.
+    """
+    if not len(confused):
         return []
-    labels = wrong[np.argmax(wrong[:, 2] / sizes[wrong[:, 0]]), :2]
+    labels = confused[np.argmax(confused[:, 2] / sizes[confused[:, 0]]), :2]
     cells = []
     for label in labels:
         name = class_name(gallery["class_names"], label)
@@ -133,31 +140,31 @@ def _most_confused(gallery: Gallery, counts: np.ndarray, sizes: np.ndarray) -> l
 
 
 def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table:
+    """Build the table of the percentages of each class's nearest neighbours, by their class."""
     matrix = np.zeros((len(classes), len(classes)), np.int64)
     row, column = (np.searchsorted(classes, counts[:, i]) for i in (0, 1))
     matrix[row, column] = counts[:, 2]
     heads = [class_name(names, label) for label in classes]
     rows = []
     for i, line in enumerate(matrix):
-        size = line.sum()
-        shares = 100 * line / max(size, 1)
-        texts = ["·" if not n else "<1" if n < 1 else f"{n:.0f}" for n in shares]
-        if not size:
-            texts = ["–"] * len(texts)
-        cells = (Cell(text, bold=i == j, shade=shares[j] / 250) for j, text in enumerate(texts))
-        rows.append([heads[i], *cells])
+        shares = 100 * line / max(line.sum(), 1)
+        zero = "·" if line.any() else "–"  # A class without test images has no shares.
+        cells: list[str | Cell] = [heads[i]]
+        for j, share in enumerate(shares):
+            text = zero if share == 0 else "<1" if share < 1 else f"{share:.0f}"
+            cells.append(Cell(text, bold=i == j, shade=share / OPAQUE))
+        rows.append(cells)
     return Table("confusion", ["class", *heads], rows, "confusion of nearest neighbours")
 
 
-def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
+def _pairs(confused: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
     """Build the table of the most often confused pairs of classes, or None without confusions."""
-    wrong = counts[counts[:, 0] != counts[:, 1]]
-    share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
-    rows = [
-        [class_name(names, a), class_name(names, b), f"{share[i]:.1f} %", f"{count} of {sizes[a]}"]
-        for i in np.argsort(-share, kind="stable")[:NUM_PAIRS]
-        for a, b, count in [wrong[i]]
-    ]
+    shares = 100 * confused[:, 2] / sizes[confused[:, 0]]
+    rows = []
+    for i in np.argsort(-shares, kind="stable")[:NUM_PAIRS]:
+        a, b, count = confused[i]
+        texts = f"{shares[i]:.1f} %", f"{count} of {sizes[a]}"
+        rows.append([class_name(names, a), class_name(names, b), *texts])
     head = ["test image of", "nearest is of", "share", "images"]
     title = "most frequent confusions of nearest neighbours"
     return Table("results", head, rows, title) if rows else None

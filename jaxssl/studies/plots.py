@@ -9,44 +9,46 @@ from matplotlib.figure import Figure
 from jaxssl.report.images import DASHES, MARKERS, figure_style
 from jaxssl.studies.verdicts import finite, mean
 
+# Values of x, which may be text, and for each x the values of the seeds.
+Line = tuple[Sequence[float | str], Sequence[Sequence[float]]]
+
 
 def make_axes(**settings: object) -> tuple[Figure, Axes]:
-    """Return a matplotlib figure, with one Axes object in it, in the style of the studies."""
+    """Return a matplotlib figure in the style of the studies, and the figure's only axes.
+
+    Args:
+        **settings: arguments of `matplotlib.figure.Figure.add_subplot`, such as ``xlabel``.
+    """
     with figure_style():
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         return figure, figure.add_subplot(**settings)
 
 
 def plot_lines(
-    series: Mapping[str, tuple[Sequence[float | str], Sequence[Sequence[float]]]],
+    series: Mapping[str, Line],
     xlabel: str,
     ylabel: str,
     *,
     log: str = "",
     levels: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Plot lines with the standard deviation over seeds as bars.
+    """Plot the means over seeds as lines, with error bars of one standard deviation.
+
+    Values that are not finite are left out. The lines differ in colour, marker and dashes.
 
     Args:
-        series: by name, the values of x (may be text) and for each x the values of the seeds.
-        xlabel: label of the axis.
-        ylabel: label of the axis.
-        log: logarithmic axes: "x", "y" or "xy".
-        levels: horizontal lines by name, such as the accuracy of an untrained network.
+        series: lines by the names in the legend.
+        xlabel: label of the x axis.
+        ylabel: label of the y axis.
+        log: logarithmic axes: "x" (base 2, with ticks at the values of x), "y", "xy" or "".
+        levels: y of horizontal lines by name, such as the accuracy of an untrained network.
     """
     figure, axes = make_axes(xlabel=xlabel, ylabel=ylabel)
     for i, (name, (x, seeds)) in enumerate(series.items()):
-        numbers = [finite(values) for values in seeds]
-        bars = [stdev(values) if len(values) > 1 else 0.0 for values in numbers]
-        axes.errorbar(
-            x,
-            [mean(n) for n in numbers],
-            bars,
-            marker=MARKERS[i % len(MARKERS)],
-            linestyle=DASHES[i % len(DASHES)],
-            capsize=3,
-            label=name,
-        )
+        means = [mean(values) for values in seeds]
+        bars = [stdev(values) if len(values) > 1 else 0.0 for values in map(finite, seeds)]
+        marker, dashes = MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)]
+        axes.errorbar(x, means, bars, marker=marker, linestyle=dashes, capsize=3, label=name)
     for name, level in (levels or {}).items():
         axes.axhline(level, color="#666666", linestyle=(0, (1, 3)), linewidth=1)
         axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")

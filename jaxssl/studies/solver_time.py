@@ -1,10 +1,10 @@
 """Time of a training step by batch size, for SimCLR, MMCL's solvers and DeCL.
 
 The study times the value and gradient of each loss on random embeddings, and a whole training step
-of the scale's network. The losses take turns, and on a CPU the time of the process is taken. The
-papers' networks are a ResNet-50 or larger, which take much longer than a loss. With a smaller
-network a claim can hold but cannot be refuted. The scale "paper" has the views of 224 pixels of
-Fig. 3b.
+of the scale's network. The claims bound the time of a whole step relative to SimCLR's. The papers'
+networks are a ResNet-50 or larger, where the loss is a small share of a step. In a smaller network
+the share is larger: a claim can hold, but it cannot be refuted. The scale "paper" has the views of
+224 pixels of Fig. 3b.
 """
 
 import time
@@ -26,8 +26,9 @@ from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
-DIM, ROUNDS = 128, 7
-# largest time relative to SimCLR's, as the papers claim
+DIM = 128  # features of the embeddings on which a loss alone is timed
+ROUNDS = 7  # timed calls of each function
+# Largest time of a training step relative to SimCLR's, as the papers claim.
 MAX_RATIO = {"mmcl_pgd": 2.0, "mmcl_inv": 2.0, "decl": 1.1}
 PAPER = "mmcl"
 LOSSES = {
@@ -45,8 +46,8 @@ Call = Callable[[], object]
 def run(setting: study.Setting) -> study.Findings:
     """Measure the time of the losses alone, and of whole training steps."""
     sizes = setting.batch_sizes or study.scale_value(setting, BATCHES)
-    losses = {b: _median_seconds({n: _loss(setting, n, b) for n in LOSSES}) for b in sizes}
-    steps = {b: _median_seconds({n: _step(setting, n, b) for n in LOSSES}) for b in sizes}
+    losses = {b: _median_seconds({name: _loss(setting, name, b) for name in LOSSES}) for b in sizes}
+    steps = {b: _median_seconds({name: _step(setting, name, b) for name in LOSSES}) for b in sizes}
     heading = ("", *(f"batch {b}" for b in sizes))
     note = f"Medians of {ROUNDS} rounds in which the losses take turns. On a CPU: CPU time."
     tables, pictures = [], []
@@ -71,8 +72,8 @@ def run(setting: study.Setting) -> study.Findings:
         text = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
         holds = max(ratios.values()) <= max_ratio
         if is_small and not holds:
-            text += "; the network is smaller than the paper's"
-        verdicts[name] = study.Verdict(text, None if is_small and not holds else holds)
+            text, holds = f"{text}; the network is smaller than the paper's", None
+        verdicts[name] = study.Verdict(text, holds)
     data = {"loss": losses, "step": steps}
     return study.Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
 
@@ -82,6 +83,7 @@ def _ratio(times: Mapping[str, float], name: str) -> float:
 
 
 def _loss(setting: study.Setting, name: str, batch: int) -> Call:
+    """Return a function that computes the value and the gradient of a loss on random embeddings."""
     config = cell_config(setting, {**LOSSES[name], "batch_size": batch})
     objective = factory("loss", config.loss.name)(**arguments(config.loss))
     key = jax.random.key(0)
@@ -97,7 +99,7 @@ def _loss(setting: study.Setting, name: str, batch: int) -> Call:
 
 
 def _step(setting: study.Setting, name: str, batch: int) -> Call:
-    """Return a training step on random images of the scale's size."""
+    """Return a function that trains for one step on random images of the scale's size."""
     size = IMAGENET if setting.scale == "paper" else {}
     cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}
     config = cell_config(setting, cell)
@@ -111,24 +113,25 @@ def _step(setting: study.Setting, name: str, batch: int) -> Call:
     state = make_init(parts, examples, batch, mesh)(config.seed)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     on_device = distributed.shard(examples, mesh)
-    box = [state]
 
     def call() -> object:
-        box[0], metrics, _ = step(box[0], on_device)
+        nonlocal state
+        state, metrics, _ = step(state, on_device)
         return metrics
 
     return call
 
 
 def _median_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Return the median time in seconds of each function, which are called in turn.
+    """Return the median time of each function in seconds.
 
-    On a CPU the time is that of the process, so that a busy machine does not count.
+    The functions take turns, so that a slow phase of the machine affects all of them. On a CPU, the
+    CPU time of the process is taken, so that time that other processes use does not count.
     """
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for name in calls:
-        jax.block_until_ready(calls[name]())
+    for call in calls.values():  # The first call compiles.
+        jax.block_until_ready(call())
     for _ in range(ROUNDS):
         for name, call in calls.items():
             start = clock()
