@@ -38,7 +38,7 @@ class GIN(nn.Module):
             x: packed graphs as in `jaxssl.augment.graph`, with float "x".
             train: whether BatchNorm uses the statistics of the batch, over all real nodes.
             axis_name: name of the mapped axis whose devices share the batch, or None.
-            keys: not used.
+            keys: not used, because the network draws no random numbers.
 
         Raises:
             ValueError: if ``x`` is not a dict.
@@ -50,8 +50,9 @@ class GIN(nn.Module):
         rows, n, _ = x["x"].shape
         k = x["size"].shape[1]
         row = jnp.arange(rows, dtype=jnp.int32)
-        # Nodes and graphs are numbered consecutively over all rows. Padding gets the first index
-        # out of range, which the gathers and scatters below ignore.
+        # Nodes and graphs are numbered consecutively over all rows. Padding, dropped nodes and
+        # dropped edges get the first index out of range, which the gathers and scatters below
+        # ignore.
         is_node = x["graph"] < k
         graph = jnp.where(is_node, x["graph"] + k * row[:, None], rows * k).reshape(-1)
         is_node = is_node.reshape(-1)

@@ -7,7 +7,9 @@ from jax.scipy.linalg import solve_triangular
 
 from jaxssl.collectives import align
 
-POWER_STEPS = 50
+POWER_STEPS = 50  # of the power iteration
+# `inverse_root` divides a matrix until a block has at most 16 rows, or a 64th of the matrix's rows.
+MIN_LEAF, LEAF_DIVISOR = 16, 64
 
 
 def extrapolate(
@@ -23,7 +25,10 @@ def extrapolate(
         old: [..., d] previous iterate x.
         point: [..., d] point y at which the gradient was taken.
         momentum: [..., 1] parameter a.
-        restart: drop the momentum where it points uphill.
+        restart: whether to drop the momentum where it points uphill.
+
+    Returns:
+        [..., d] next point y^+, and [..., 1] next parameter a'.
 
     References:
         Beck and Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse
@@ -44,8 +49,8 @@ def extrapolate(
 def spectral_radius(matrix: Array) -> Array:
     """Estimate the largest |eigenvalue| of a symmetric [m, m] matrix from above.
 
-    The power iteration converges from below. One per cent and the norm of the residual are added.
-    The residual is zero after convergence and covers the gap before it.
+    The power iteration converges from below. Therefore one per cent and the norm of the residual
+    are added. Before convergence the residual covers the gap; after it the residual is zero.
     """
     # The random start vector is fixed. In practice it is not orthogonal to the top eigenvector.
     size, dtype = matrix.shape[0], matrix.dtype
@@ -67,7 +72,7 @@ def spectral_radius(matrix: Array) -> Array:
 
 
 def product(left: Array, right: Array) -> Array:
-    """Multiply two matrices in full float32 precision, also on a GPU."""
+    """Multiply two matrices in full precision. GPUs and TPUs would round float32 by default."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
@@ -79,10 +84,11 @@ def inverse(matrix: Array) -> Array:
 
 
 def inverse_root(matrix: Array) -> Array:
-    """Invert the lower Cholesky factor. The result is not finite for an indefinite matrix.
+    """Compute the inverse of a symmetric matrix's lower Cholesky factor, [m, m].
 
-    The factor is computed recursively from quarters. On a CPU, large LAPACK calls start threads
-    that keep the cores busy for some time, which doubles the time of the next operation.
+    The result is not finite for an indefinite matrix. It is computed recursively from quarters,
+    because large LAPACK calls on a CPU start threads that keep the cores busy for some time. That
+    would double the time of the next operation.
     """
     size = matrix.shape[0]
     if not isinstance(size, int):
@@ -90,10 +96,11 @@ def inverse_root(matrix: Array) -> Array:
             f"ADMM and INV need a constant batch size, got a kernel of {size} rows; use "
             'svm_dual_pgd (solver="pgd") to export a symbolic one'
         )
-    return _inverse_root(matrix, max(16, size // 64))
+    return _inverse_root(matrix, max(MIN_LEAF, size // LEAF_DIVISOR))
 
 
 def _inverse_root(matrix: Array, leaf: int) -> Array:
+    """Compute `inverse_root` with matrices of up to ``leaf`` rows not divided."""
     m = matrix.shape[0]
     if m <= leaf:
         eye = jnp.eye(m, dtype=matrix.dtype)
@@ -134,11 +141,11 @@ def tiny(dtype: object) -> float:
 
 
 def largest(dtype: object) -> float:
-    """Largest number whose square and fourth power stay finite."""
+    """Return the largest number of a dtype whose fourth power does not overflow."""
     return float(jnp.finfo(dtype).max) ** 0.25
 
 
 def finite(x: Array) -> Array:
-    """Replace NaN by 0 and clip to +-`largest`."""
+    """Replace NaN by 0, and clip numbers to [-`largest`, `largest`]."""
     big = largest(x.dtype)
     return jnp.nan_to_num(jnp.clip(x, -big, big), nan=0.0)

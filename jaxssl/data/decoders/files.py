@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from jaxssl.data.decoders import decompression
 from jaxssl.errors import UserError
@@ -23,30 +23,28 @@ MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
 BLOCK = 2**16  # bytes of each block of a file that `fingerprint` hashes
 MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
 MAX_LONG_HEADER = 2**18  # bytes of a header with a long name or attributes
-LONG_HEADERS = (
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-)
+GNU_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+PAX_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+LONG_HEADERS = GNU_HEADERS + PAX_HEADERS
 # zipfile ignores the limit of a read for these methods of compression.
 UNBOUNDED = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
 # Errors that the standard library raises for damaged archives. zipfile raises NotImplementedError
-# for an unknown compression method.
-ARCHIVE_ERRORS = (
-    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
-    *(EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError),
-    RecursionError,  # tarfile recurses for each of thousands of headers of one file
-)
+# for an unknown compression method. tarfile recurses for each of thousands of headers of one file.
+FORMAT_ERRORS = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RecursionError)
+DECOMPRESSION_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
+NUMBER_ERRORS = (struct.error, IndexError, ValueError, OverflowError)  # for numbers in headers
+ARCHIVE_ERRORS = FORMAT_ERRORS + DECOMPRESSION_ERRORS + NUMBER_ERRORS
 
 ReadBytes = Callable[[], bytes]
 Files = Iterable[tuple[str, ReadBytes]]  # names of files, and functions that read the files
 
 
 def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
-    """Split a path into (folder or archive, folder inside the archive).
+    """Split a path into a folder or an archive, and a folder inside the archive ("" for all of it).
 
     Args:
-        path: the path.
-        key: the setting that holds it, for messages.
+        path: of a folder or an archive, or of a folder inside an archive.
+        key: the setting that holds the path, for messages.
 
     Raises:
         UserError: if the path does not exist, or is a file but not an archive.
@@ -72,9 +70,9 @@ def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
 def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files:
     """Iterate over the files below ``root`` as (name, function that reads the bytes).
 
-    Names are relative to ``inside``. The files of a folder are sorted by name, the files of an
-    archive come in the archive's order. A file of an archive can only be read before the iterator
-    moves on. Hidden files are left out.
+    Names are relative to ``inside``. The files of a folder are sorted by name. The files of an
+    archive come in the archive's order, and each can be read only before the iterator moves on.
+    Files whose names start with a dot are left out, and so are the files of such folders.
 
     Args:
         root: a folder or an archive.
@@ -183,8 +181,8 @@ def _tar_entries(root: Path, max_bytes: int) -> Files:
                     continue
                 if not member.isfile():
                     raise _unsafe(root, member.name, "is a link or a device")
-                read = partial(_read_entry, archive.extractfile, member, member.size, max_bytes)
-                yield member.name, read
+                opener = partial(archive.extractfile, member)
+                yield member.name, partial(_read_entry, opener, member.size, max_bytes)
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
         while content is not file and content.read(decompression.CHUNK):
             pass  # Read to the end, where the decompressor compares checksums.
@@ -193,6 +191,11 @@ def _tar_entries(root: Path, max_bytes: int) -> Files:
 def _zip_entries(root: Path, max_bytes: int) -> Files:
     budget = decompression.Budget(root, root.stat().st_size)
     with zipfile.ZipFile(root) as archive:
+
+        def open_entry(member: zipfile.ZipInfo) -> IO[bytes]:
+            budget.spend(member.file_size)  # zipfile reads no more than this size.
+            return archive.open(member)
+
         for member in archive.infolist():
             if member.is_dir():
                 continue
@@ -201,8 +204,8 @@ def _zip_entries(root: Path, max_bytes: int) -> Files:
             if member.compress_type in UNBOUNDED:
                 method = UNBOUNDED[member.compress_type]
                 raise _unsafe(root, member.filename, f"is compressed by {method}, not by deflate")
-            read = partial(_read_entry, archive.open, member, member.file_size, max_bytes, budget)
-            yield member.filename, read
+            opener = partial(open_entry, member)
+            yield member.filename, partial(_read_entry, opener, member.file_size, max_bytes)
 
 
 def _read_from_folder(path: Path, max_bytes: int) -> bytes:
@@ -257,18 +260,11 @@ class TarEntry(tarfile.TarInfo):
     _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
-def _read_entry(
-    open_entry: Callable[[Any], Any],
-    member: tarfile.TarInfo | zipfile.ZipInfo,
-    size: int,
-    max_bytes: int,
-    budget: decompression.Budget | None = None,
-) -> bytes:
+def _read_entry(opener: Callable[[], Any], size: int, max_bytes: int) -> bytes:
+    """Read an entry of ``size`` bytes, which ``opener`` opens as a file."""
     _check_size(size, max_bytes)
-    if budget:
-        budget.spend(size)  # zipfile reads no more than this size.
     try:
-        with open_entry(member) as file:
+        with opener() as file:
             return decompression.read_all(file)
     except (RuntimeError, *ARCHIVE_ERRORS) as error:  # RuntimeError: a zip entry is encrypted
         raise OSError(str(error)) from error
