@@ -86,7 +86,7 @@ def timed(call: Callable[[], Any], times: int = 1) -> tuple[float, Any]:
     return (time.perf_counter() - start) / times, result
 
 
-def in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list]:
     """Call every contender once in each round, and return their results by name."""
     results = {name: [] for name in contenders}
     for _ in range(rounds):

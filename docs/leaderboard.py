@@ -6,7 +6,7 @@ python docs/leaderboard.py
 import json
 import re
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import matplotlib
@@ -105,6 +105,30 @@ LEADS = {
     "10 000": DOCUMENTS["A fifth of CIFAR-10"],
     "50 000": DOCUMENTS["All of CIFAR-10"],
 }
+
+COST = """\
+## What a step costs
+
+Time of a whole training step, augmentation included, relative to SimCLR's in the same round (median
+[range] of three rounds), and memory of the compiled step, its arguments included. Network and data
+are those of the tables of CIFAR-10. The network takes most of the time, so that losses differ more
+at larger batches ([methods.md](methods.md#what-a-step-costs)).
+
+    {command}
+
+{where}.
+
+"""
+
+EPOCHS = """\
+## Last and best epoch
+
+The tables have the accuracy after the last epoch. With a cosine schedule the last epoch is nearly
+the best one: k-NN accuracy on the test images in the best of the evaluated epochs (every fourth)
+less that in the last, in points (the largest of the seeds), for runs on all of CIFAR-10 whose
+evaluations are in the document.
+
+"""
 
 Accuracies = dict[str, dict[int, dict[int, float]]]  # by loss, batch size and seed
 
@@ -210,7 +234,7 @@ def page() -> str:
         for metric, label in METRICS.items():
             text += f"\n### {label}\n\n{table(board, metric, note=True)}"
         text += "\n"
-    text += lead_section() + bias_section()
+    text += epochs_section() + cost_section() + lead_section() + bias_section()
     return text.rstrip() + "\n"
 
 
@@ -310,6 +334,44 @@ def lead_section() -> str:
                 numbers[size] = str(len(seeds))
         rows.append(f"| {images} | {' | '.join(texts)} | {', '.join(numbers.values())} |")
     return LEAD + "\n".join(rows) + "\n\n"
+
+
+def cost_section() -> str:
+    """Return the section about the time and the memory of a step."""
+    path = DOCS / "studies" / "small" / "step_cost.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    sizes = document["data"]
+    heads = [*(f"B = {size}" for size in sizes), *(f"MiB at {size}" for size in sizes)]
+    rows = [f"| loss | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for loss, name in NAMES.items():
+        if any(loss not in costs for costs in sizes.values()):
+            continue
+        texts = []
+        for costs in sizes.values():
+            pairs = zip(*(costs[key]["milliseconds"] for key in (loss, "simclr")), strict=True)
+            ratios = [ours / theirs for ours, theirs in pairs]
+            texts.append(f"{median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]")
+        texts += [f"{costs[loss]['bytes'] / 2**20:.0f}" for costs in sizes.values()]
+        rows.append(f"| {name} | {' | '.join(texts)} |")
+    return COST.format_map(document) + "\n".join(rows) + "\n\n"
+
+
+def epochs_section() -> str:
+    """Return the section about the last and the best epoch, "" if no run has its evaluations."""
+    path = DOCS / "studies" / f"{DOCUMENTS['All of CIFAR-10']}.json"
+    gaps: dict[str, dict[int, list[float]]] = {}
+    for run in json.loads(path.read_text(encoding="utf-8"))["data"]["runs"]:
+        if values := [row["knn_top1"] for row in run.get("history", ())]:
+            loss, size = run["cell"]
+            gaps.setdefault(loss, {}).setdefault(int(size), []).append(max(values) - values[-1])
+    sizes = sorted({size for cells in gaps.values() for size in cells})
+    rows = [f"| loss | {' | '.join(f'B = {size}' for size in sizes)} |"]
+    rows.append("|---" * (len(sizes) + 1) + "|")
+    for loss in [loss for loss in NAMES if loss in gaps]:
+        cells = [gaps[loss].get(size) for size in sizes]
+        texts = [f"{max(cell):.1f} ({len(cell)} seeds)" if cell else "" for cell in cells]
+        rows.append(f"| {NAMES[loss]} | {' | '.join(texts)} |")
+    return EPOCHS + "\n".join(rows) + "\n\n" if gaps else ""
 
 
 def main() -> None:

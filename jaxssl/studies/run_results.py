@@ -12,6 +12,8 @@ from jaxssl.errors import UserError
 from jaxssl.studies import documents
 from jaxssl.training.output import metrics_writer
 
+ONLINE = ("epoch", "knn_top1")  # keys of metrics.jsonl that a document keeps of each evaluation
+
 
 class RunResult(NamedTuple):
     """A finished run of a study, with metrics, config and provenance.
@@ -20,7 +22,7 @@ class RunResult(NamedTuple):
         seed: of the run.
         workdir: of the run.
         metrics: accuracies in percent, NaN if training stopped because of a non-finite value.
-        history: the lines of metrics.jsonl.
+        history: the lines of metrics.jsonl; from a document, the k-NN accuracy by epoch alone.
         seconds: time of training and evaluation in the last command.
         commit: of the code that trained the run last, "" if unknown.
         config: as JSON, with file names in place of absolute paths.
@@ -84,9 +86,9 @@ def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str
     entries = []
     for (name, result), flat in zip(runs, configs, strict=True):
         others = {key: value for key, value in flat.items() if key not in shared}
-        entries.append({"cell": name, **result._asdict(), "config": others})
-        for key in ("workdir", "history", "baselines"):
-            del entries[-1][key]
+        online = [{key: row[key] for key in ONLINE} for row in result.history if ONLINE[1] in row]
+        entries.append({"cell": name, **result._asdict(), "config": others, "history": online})
+        del entries[-1]["workdir"], entries[-1]["baselines"]
     return {"config": shared, "runs": entries}
 
 
@@ -108,7 +110,7 @@ def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
                 seed=entry["seed"],
                 workdir=path,
                 metrics=null_to_nan(entry["metrics"]),
-                history=[],
+                history=list(map(null_to_nan, entry.get("history", []))),
                 seconds=entry["seconds"],
                 commit=entry["commit"],
                 config=settings,

@@ -273,6 +273,11 @@ def test_finished_runs_of_an_earlier_document_are_not_repeated(results, document
         [other] = again[arm, 8]
         gone = {"workdir": None, "history": [], "baselines": None}
         assert other._replace(**gone) == result._replace(**gone)
+        evaluated = [row for row in result.history if grid.KNN in row]
+        assert evaluated
+        assert other.history == [
+            {key: row[key] for key in ("epoch", grid.KNN)} for row in evaluated
+        ]
         assert result.fingerprint and other.baselines == document["data"]["baselines"]
         assert grid.baselines(other) == document["data"]["baselines"]
     assert grid.describe_runs(again) == grid.describe_runs(results)
