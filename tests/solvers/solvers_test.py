@@ -234,6 +234,15 @@ def test_pgd_default_step_size_is_at_most_one_over_lambda_max():
                 assert 0.4 < step * np.linalg.eigvalsh(delta)[-1] <= 1
 
 
+@pytest.mark.parametrize("s", [2, -2])
+def test_pgd_default_step_size_is_tight_where_one_eigenvalue_of_either_sign_dominates(s):
+    """With v'1 = 0 and v_0 = 0, the kernel 1 + s vv' has Delta_0 = s vv' + beta I."""
+    v = np.array([0, 1, -1, *np.zeros(M - 3)])
+    kernel = 1 + s * np.outer(v, v)
+    one = wide(pgd, kernel, POSITIVE[:1], ONE[:1], num_steps=1, accelerated=False).alpha
+    assert 0.98 < one[0, -1] / 2 * np.abs(s * v @ v + BETA) <= 1
+
+
 def test_admm_penalty_of_indefinite_kernels_is_slightly_above_all_norms():
     """A kernel of one number c leaves Delta_x = (1 - c) 11' + beta I, whose norm is |1 - c| m."""
     cases = [(kernels()[name], 1.2, 4) for name in ("tanh", "poly")]
@@ -332,11 +341,17 @@ def test_solvers_respect_the_step_limit_with_and_without_tolerance(name):
     assert fixed.suboptimality.max() > 1e-9
 
 
-def test_solvers_accept_lists():
-    kernel: Any = kernels()["rbf"]
+def test_solvers_accept_lists_and_have_the_documented_defaults():
+    kernel: Any = kernels()["linear"]
     lists: Any = [x.tolist() for x in (kernel, POSITIVE, TWO)]
-    for solver in (svm_dual_pgd, svm_dual_admm, svm_dual_inv):
-        np.testing.assert_array_equal(solver(*lists).alpha, solver(kernel, POSITIVE, TWO).alpha)
+    defaults: dict[Any, dict] = {
+        svm_dual_pgd: {"num_steps": 200, "momentum_start": 1.0},
+        svm_dual_admm: {"num_steps": 100},
+        svm_dual_inv: {},
+    }
+    for solver, further in defaults.items():
+        solution = solver(kernel, POSITIVE, TWO, C=np.inf, regularization=0.1, **further)
+        jax.tree.map(np.testing.assert_array_equal, solver(*lists), solution)
 
 
 def test_solvers_reject_invalid_arguments():

@@ -203,10 +203,10 @@ def fragile():
         value, root, statistic, embedding = batch["views"].mean((0, 1))
         total = params["p"] * value + jnp.sqrt(params["p"] * root)  # infinite gradient at root = 0
         z = embedding * jnp.ones((2, len(batch["index"]), 3))
-        return total, (Carried({"s": statistic}, (), ()), {}, z)
+        return total, (Carried({"s": statistic}, (), carried.memory + 1), {}, z)
 
     def init(key, batch, num_examples):
-        return {"p": jnp.ones(())}, Carried({"s": jnp.ones(())}, (), ())
+        return {"p": jnp.ones(())}, Carried({"s": jnp.ones(())}, (), jnp.ones(()))
 
     method = Method(Encoder(MLP(1, 1, 1), MLP(1, 1, 1)), init, loss)
     mesh = distributed.make_mesh(jax.devices()[:1])
@@ -228,6 +228,7 @@ def test_step_is_skipped_if_one_of_its_results_is_not_finite(fragile, place, val
     assert state.skipped.tolist() == [skipped, skipped]
     assert (state.params["p"] == 1) == bool(skipped)
     assert state.carried.batch_stats["s"] == 1
+    assert state.carried.memory == (1 if skipped else 2)
 
 
 @pytest.mark.parametrize("part", ["parameters", "optimiser"])
