@@ -139,7 +139,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
         except OSError:  # A broken symbolic link has no size.
             status = os.lstat(path)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        if samples:
+        if samples and os.path.exists(path):
             count, last = max(2, samples // len(names)), max(0, status.st_size - BLOCK)
             with open(path, "rb") as file:
                 for start in sorted({last * i // (count - 1) for i in range(count)}):
