@@ -110,9 +110,11 @@ COST = """\
 ## What a step costs
 
 Time of a whole training step, augmentation included, relative to SimCLR's in the same round (median
-[range] of three rounds), and memory of the compiled step, its arguments included. Network and data
-are those of the tables of CIFAR-10. The network takes most of the time, so that losses differ more
-at larger batches ([methods.md](methods.md#what-a-step-costs)).
+[range] of five rounds on a busy machine, hence the wide ranges), and memory of the compiled step,
+its arguments included. Network and size of images are those of the tables of CIFAR-10. Most of the
+time is the network's. What stands out are the second encoder or the third view of MoCo-v3, BYOL,
+DINO and TCL, the memories of NNCLR and XBM at batch 16, and MMCL's iterative solver at batch 256.
+[methods.md](methods.md#what-a-step-costs) compares the losses alone.
 
     {command}
 
@@ -341,7 +343,7 @@ def cost_section() -> str:
     path = DOCS / "studies" / "small" / "step_cost.json"
     document = json.loads(path.read_text(encoding="utf-8"))
     sizes = document["data"]
-    heads = [*(f"B = {size}" for size in sizes), *(f"MiB at {size}" for size in sizes)]
+    heads = [*(f"B = {size}" for size in sizes), f"MiB at {', '.join(sizes)}"]
     rows = [f"| loss | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for loss, name in NAMES.items():
         if any(loss not in costs for costs in sizes.values()):
@@ -351,7 +353,7 @@ def cost_section() -> str:
             pairs = zip(*(costs[key]["milliseconds"] for key in (loss, "simclr")), strict=True)
             ratios = [ours / theirs for ours, theirs in pairs]
             texts.append(f"{median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]")
-        texts += [f"{costs[loss]['bytes'] / 2**20:.0f}" for costs in sizes.values()]
+        texts.append(", ".join(f"{costs[loss]['bytes'] / 2**20:.0f}" for costs in sizes.values()))
         rows.append(f"| {name} | {' | '.join(texts)} |")
     return COST.format_map(document) + "\n".join(rows) + "\n\n"
 
