@@ -127,7 +127,7 @@ EPOCHS = """\
 
 The tables have the accuracy after the last epoch. With a cosine schedule the last epoch is nearly
 the best one: k-NN accuracy on the test images in the best of the evaluated epochs (every fourth)
-less that in the last, in points (the largest of the seeds), for runs on all of CIFAR-10 whose
+less that in the last, in points (the largest of so many seeds), for runs on all of CIFAR-10 whose
 evaluations are in the document.
 
 """
@@ -222,8 +222,12 @@ def table(board: Board, metric: str, note: bool = False) -> str:
     lines = "\n".join(rows) + "\n"
     for size in sizes if note else ():
         _, below, run = ranks[size]
-        level = [NAMES[loss] for loss in accuracies if loss in run - below]
+        single = {loss for loss in run if len(accuracies[loss][size]) < 2}
+        level = [NAMES[loss] for loss in accuracies if loss in run - below - single]
         lines += f"\n- B = {size}, level: {'; '.join(level) if below else 'all'}."
+        if single and below:
+            names = [NAMES[loss] for loss in accuracies if loss in single]
+            lines += f" Not tested, with one seed: {'; '.join(names)}."
     return lines + "\n" if note else lines
 
 
@@ -371,7 +375,7 @@ def epochs_section() -> str:
     rows.append("|---" * (len(sizes) + 1) + "|")
     for loss in [loss for loss in NAMES if loss in gaps]:
         cells = [gaps[loss].get(size) for size in sizes]
-        texts = [f"{max(cell):.1f} ({len(cell)} seeds)" if cell else "" for cell in cells]
+        texts = [f"{max(cell):.1f} (of {len(cell)})" if cell else "" for cell in cells]
         rows.append(f"| {NAMES[loss]} | {' | '.join(texts)} |")
     return EPOCHS + "\n".join(rows) + "\n\n" if gaps else ""
 
