@@ -66,8 +66,14 @@ def begin(network: str, batch: int, precision: str, mesh: Mesh) -> Training:
     overrides = "" if network in SMALL else f"{COMMON} {NETWORKS[network][0]}"
     overrides += f" batch_size={batch} precision={precision}"
     config = load(SMALL.get(network, "studies:paper"), parse_overrides(overrides))
-    shape = (config.augment.size, config.augment.size, 1 if network == "digits" else 3)
-    images = np.random.default_rng(0).integers(0, 256, (2 * batch, *shape), np.uint8)
+    return on_random_images(config, mesh)
+
+
+def on_random_images(config: ConfigDict, mesh: Mesh) -> Training:
+    """Set up the training that a config describes on random images, of two batches."""
+    size = config.augment.size
+    shape = (size, size, 1 if config.augment.name == "digits" else 3)
+    images = np.random.default_rng(0).integers(0, 256, (2 * config.batch_size, *shape), np.uint8)
     return Training(config, source_of(list(images), shape), mesh)
 
 

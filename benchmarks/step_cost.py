@@ -1,6 +1,6 @@
 """Time and memory of a training step of the leaderboard's methods, by batch size.
 
-    python benchmarks/step_cost.py docs/studies/small/step_cost.json [--rounds 3]
+    python benchmarks/step_cost.py docs/studies/small/step_cost.json [--rounds 5]
 
 The step includes augmentation, network, loss and optimiser at scale "small" of the studies, on
 random images. The methods of a batch size take turns, so that ratios within a round are comparable
@@ -15,23 +15,21 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import numpy as np
-from shared import Training, in_turns, machine, source_of, timed
+from shared import Training, in_turns, machine, on_random_images, timed
 
 from jaxssl import distributed
 from jaxssl.studies.compared_methods import LABELLED, METHODS
 from jaxssl.training.config import load
 
 BATCH_SIZES = (16, 64, 256)
-IMAGES = 2560  # in a turn of a method
+STEPS = 20  # in a turn of a method
 
 
 def prepare(method: str, size: int) -> Training:
     """Set up the training with a method at a batch size."""
     values = {"batch_size": size, **METHODS[method]}
     config = load("studies:small", [(key, str(value)) for key, value in values.items()])
-    images = np.random.default_rng(0).integers(0, 256, (2 * size, 32, 32, 3), np.uint8)
-    return Training(config, source_of(list(images), images.shape[1:]), distributed.make_mesh())
+    return on_random_images(config, distributed.make_mesh())
 
 
 def measure(methods: list[str], size: int, rounds: int) -> dict[str, dict]:
@@ -44,7 +42,7 @@ def measure(methods: list[str], size: int, rounds: int) -> dict[str, dict]:
         memory[method] = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
         step = partial(training.step, batch)
         timed(step, 2)
-        turns[method] = partial(timed, step, max(IMAGES // size, 5))
+        turns[method] = partial(timed, step, STEPS)
         print(f"{method}, {size}: {memory[method] / 2**20:.0f} MiB", flush=True)
     times = in_turns(turns, rounds)
     return {
@@ -57,7 +55,7 @@ def main() -> None:
     """Measure all methods and write the document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     methods = [method for method in METHODS if method not in LABELLED]
     results = {size: measure(methods, size, options.rounds) for size in BATCH_SIZES}
