@@ -13,6 +13,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr, ttest_rel
 
+from jaxssl.report.markdown import markdown_table
+
 DOCS = Path(__file__).parent
 # Documents of the study batch_size, by title. The first one is in README.md.
 DOCUMENTS = {
@@ -151,9 +153,14 @@ class Board(NamedTuple):
     baselines: dict[str, dict[str, float]]
 
 
+def document_of(name: str) -> dict:
+    """Read a document of docs/studies."""
+    return json.loads((DOCS / "studies" / f"{name}.json").read_text(encoding="utf-8"))
+
+
 def read(name: str) -> Board:
     """Read a document of the study `batch_size`."""
-    document = json.loads((DOCS / "studies" / f"{name}.json").read_text(encoding="utf-8"))
+    document = document_of(name)
     data = document["data"]
     # Documents without a list of runs have accuracies by cell, in the order of the seeds.
     runs = data.get("runs") or [
@@ -203,8 +210,7 @@ def table(board: Board, metric: str, note: bool = False) -> str:
     for size in sizes:
         cells = {loss: cells[size] for loss, cells in accuracies.items() if size in cells}
         ranks[size] = (*beaten(cells), set(cells))
-    rows = [f"| loss | {' | '.join(f'B = {size}' for size in sizes)} |"]
-    rows.append("|---" * (len(sizes) + 1) + "|")
+    rows = []
     for loss, cells in accuracies.items():
         texts = []
         for size in sizes:
@@ -215,11 +221,11 @@ def table(board: Board, metric: str, note: bool = False) -> str:
             complete = len(accuracies) == len(run) > 1
             wins = loss == best and complete and below == run - {best}
             texts.append(f"**{text}**" if wins else text)
-        rows.append(f"| {NAMES[loss]} | {' | '.join(texts)} |")
+        rows.append([NAMES[loss], *texts])
     for key, name in (("raw", "raw pixels"), ("untrained", "untrained network")):
         value = f"{board.baselines[key][metric]:.1f}"
-        rows.append(f"| {name} | {' | '.join([value] * len(sizes))} |")
-    lines = "\n".join(rows) + "\n"
+        rows.append([name, *[value] * len(sizes)])
+    lines = markdown_table(["loss", *(f"B = {size}" for size in sizes)], rows)
     for size in sizes if note else ():
         _, below, run = ranks[size]
         single = {loss for loss in run if len(accuracies[loss][size]) < 2}
@@ -276,8 +282,7 @@ def draw(board: Board, dark: bool) -> None:
 
 def biases() -> dict[str, dict[int, float]]:
     """Return the relative bias of the gradient by loss and batch size, the mean over data sets."""
-    path = DOCS / "studies" / "tiny" / "gradient_bias.json"
-    data = json.loads(path.read_text(encoding="utf-8"))["data"]
+    data = document_of("tiny/gradient_bias")["data"]
     # The last entry of a size is that of averages which have seen the most epochs.
     return {
         loss: {
@@ -293,7 +298,7 @@ def bias_section() -> str:
     by_loss = biases()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    rows = ["| data | batch size | losses | correlation | p |", "|---|---|---|---|---|"]
+    rows = []
     for title, colour in zip(list(DOCUMENTS)[:3], COLOURS, strict=False):
         accuracies = read(DOCUMENTS[title]).accuracies["knn_top1"]
         for size, axes in zip((16, 64), panels, strict=True):
@@ -313,19 +318,19 @@ def bias_section() -> str:
             axes.set(title=f"batch {size}", xlabel="bias / gradient", xlim=(0, 2))
             if len(points) > 3:
                 result = spearmanr(x, y)
-                counts = f"{title} | {size} | {len(points)}"
-                rows.append(f"| {counts} | {result.statistic:.2f} | {result.pvalue:.2f} |")
+                figures = (f"{result.statistic:.2f}", f"{result.pvalue:.2f}")
+                rows.append([title, str(size), str(len(points)), *figures])
     panels[0].set_ylabel("k-NN, points below the best")
     panels[1].legend(fontsize=7, loc="lower right")
     figure.savefig(DOCS / "bias_accuracy.png", dpi=100)
-    return BIAS + "\n".join(rows) + "\n"
+    return BIAS + markdown_table(["data", "batch size", "losses", "correlation", "p"], rows)
 
 
 def lead_section() -> str:
     """Return the section about AUC-CL's lead over the tuned SimCLR by number of images."""
     sizes = (16, 64)
     heads = [f"{label}, B = {size}" for label in ("k-NN", "linear") for size in sizes]
-    rows = [f"| images | {' | '.join(heads)} | seeds |", "|---" * (len(heads) + 2) + "|"]
+    rows = []
     for images, name in LEADS.items():
         accuracies = read(name).accuracies
         texts, numbers = [], {}
@@ -338,17 +343,16 @@ def lead_section() -> str:
                 lead = mean(ours[i] - theirs[i] for i in seeds)
                 texts.append(f"{lead:+.1f} [{low:+.1f}, {high:+.1f}]")
                 numbers[size] = str(len(seeds))
-        rows.append(f"| {images} | {' | '.join(texts)} | {', '.join(numbers.values())} |")
-    return LEAD + "\n".join(rows) + "\n\n"
+        rows.append([images, *texts, ", ".join(numbers.values())])
+    return f"{LEAD}{markdown_table(['images', *heads, 'seeds'], rows)}\n"
 
 
 def cost_section() -> str:
     """Return the section about the time and the memory of a step."""
-    path = DOCS / "studies" / "small" / "step_cost.json"
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = document_of("small/step_cost")
     sizes = document["data"]
     heads = [*(f"B = {size}" for size in sizes), f"MiB at {', '.join(sizes)}"]
-    rows = [f"| loss | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    rows = []
     for loss, name in NAMES.items():
         if any(loss not in costs for costs in sizes.values()):
             continue
@@ -358,26 +362,25 @@ def cost_section() -> str:
             ratios = [ours / theirs for ours, theirs in pairs]
             texts.append(f"{median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]")
         texts.append(", ".join(f"{costs[loss]['bytes'] / 2**20:.0f}" for costs in sizes.values()))
-        rows.append(f"| {name} | {' | '.join(texts)} |")
-    return COST.format_map(document) + "\n".join(rows) + "\n\n"
+        rows.append([name, *texts])
+    return f"{COST.format_map(document)}{markdown_table(['loss', *heads], rows)}\n"
 
 
 def epochs_section() -> str:
     """Return the section about the last and the best epoch, "" if no run has its evaluations."""
-    path = DOCS / "studies" / f"{DOCUMENTS['All of CIFAR-10']}.json"
     gaps: dict[str, dict[int, list[float]]] = {}
-    for run in json.loads(path.read_text(encoding="utf-8"))["data"]["runs"]:
+    for run in document_of(DOCUMENTS["All of CIFAR-10"])["data"]["runs"]:
         if values := [row["knn_top1"] for row in run.get("history", ())]:
             loss, size = run["cell"]
             gaps.setdefault(loss, {}).setdefault(int(size), []).append(max(values) - values[-1])
     sizes = sorted({size for cells in gaps.values() for size in cells})
-    rows = [f"| loss | {' | '.join(f'B = {size}' for size in sizes)} |"]
-    rows.append("|---" * (len(sizes) + 1) + "|")
+    rows = []
     for loss in [loss for loss in NAMES if loss in gaps]:
         cells = [gaps[loss].get(size) for size in sizes]
         texts = [f"{max(cell):.1f} (of {len(cell)})" if cell else "" for cell in cells]
-        rows.append(f"| {NAMES[loss]} | {' | '.join(texts)} |")
-    return EPOCHS + "\n".join(rows) + "\n\n" if gaps else ""
+        rows.append([NAMES[loss], *texts])
+    heads = ["loss", *(f"B = {size}" for size in sizes)]
+    return f"{EPOCHS}{markdown_table(heads, rows)}\n" if gaps else ""
 
 
 def main() -> None:

@@ -151,8 +151,13 @@ def row_sums(
         position = jnp.arange(pairs.candidate.shape[0], dtype=jnp.int32)
         candidates = Rows(unit(pairs.candidate), pairs.candidate_id, position)
     one_set = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
-    axis_name = pairs.axis_name if ring else None
-    config = Config(min(block_size or n, n), axis_name, pairs.queue_only, repulsion, one_set)
+    config = Config(
+        block_size=min(block_size or n, n),
+        ring=pairs.axis_name if ring else None,
+        queue_only=pairs.queue_only,
+        repulsion=repulsion,
+        symmetric=one_set,
+    )
     inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
     try:
@@ -165,9 +170,14 @@ def row_sums(
             "jax.vjp, or set block_size=None and ring=False"
         ) from error
     count = count_positives(pairs).astype(sums.total.dtype)
-    both = jnp.logaddexp(sums.positive, sums.negative)
-    mean = sums.total / jnp.maximum(count, 1)
-    return RowSums(has_positive, both, sums.positive, sums.negative, mean, sums.repulsion)
+    return RowSums(
+        has_positive,
+        all=jnp.logaddexp(sums.positive, sums.negative),
+        positive=sums.positive,
+        negative=sums.negative,
+        mean_positive=sums.total / jnp.maximum(count, 1),
+        repulsion=sums.repulsion,
+    )
 
 
 def takes_queue(hyper: Mapping[str, object]) -> bool:

@@ -103,7 +103,7 @@ def _not_run(command: str) -> tuple[str, str]:
     changes = re.findall(r" --config\.(\S+?)=(\S+)", training[2])
     config = config_lib.load(training[1], changes)
     hours = estimate_hours(config)
-    text = f"needs a GPU: {hours:.{0 if hours >= 10 else 1}f} hours"
+    text = f"needs a GPU: {hours:.0f} hours" if hours >= 10 else f"needs a GPU: {hours:.1f} hours"
     return text, f", {config.data.name}, `{config.eval.protocols[0]}`"
 
 

@@ -94,7 +94,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
     def make_layout() -> Layout:
         layout = arrange(user_files.list_names(source), source.path, **split)
-        has_videos = any(name.lower().endswith(SUFFIXES) for name in layout.files)
+        has_videos = any(map(_is_video, layout.files))
         if has_videos and importlib.util.find_spec("av") is None:
             raise UserError(
                 f"data.path={source.path} holds videos, which need PyAV: pip install "
@@ -118,7 +118,7 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
         UserError: if there are no clips, or the layout is not understood.
     """
     names = sorted(names)
-    videos = [name for name in names if name.lower().endswith(SUFFIXES)]
+    videos = list(filter(_is_video, names))
     frames = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
     if not videos and not frames:
         raise UserError(
@@ -289,6 +289,10 @@ def channels_of(frames: Sequence[str], path: str) -> int:
 
 def _match_flow(name: str) -> re.Match[str] | None:
     return FLOW_NAME.fullmatch(PurePosixPath(name).name)
+
+
+def _is_video(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
 
 
 def by_numbers(name: str) -> list[object]:
