@@ -58,7 +58,7 @@ def label(tree):
         (INFO, lambda x: x["splits"].append(x["splits"][0]), "a split twice"),
         (INFO, lambda x: x["splits"][0].update(shardLengths=["9"]), "records, not 9"),
         (INFO, lambda x: x["splits"][0].update(shardLengths=["-1"]), "impossible"),
-        (FEATURES, lambda x: label(x).update(numClasses="2"), "labels.txt has 3 class names"),
+        (FEATURES, lambda x: label(x).update(numClasses="2"), "label.labels.txt has 3 class names"),
         (FEATURES, lambda x: label(x).update(numClasses=str(10**9)), "more than 1000000 classes"),
         ("metadata.json", lambda x: x.update(shape=[8, 0, 3]), "images have shape [8, 0, 3]"),
     ],

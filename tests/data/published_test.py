@@ -327,17 +327,18 @@ def test_download_error_without_a_network_suggests_data_path(tmp_path, monkeypat
     serve(monkeypatch, requests.ConnectionError("no route to host"))
     # Fail if TFDS requests the file again after the first error.
     monkeypatch.setattr(requests.Session, "get", lambda *_, **__: pytest.fail("asked again"))
-    parts = "cannot download 'cifar10': no route", "/cifar-10-binary.tar.gz, and name ", "data.path"
-    with refused(*parts):
+    message = "cannot download 'cifar10': no route.*/cifar-10-binary.tar.gz, and name .* data.path"
+    with pytest.raises(UserError, match=message) as error:
         load(group("cifar10", tmp_path / "data"), "train")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("status", "parts"),
-    [(404, ["Failed to get url http", "HTTP code: 404"]), (200, ["wrong checksum"])],
+    ("status", "reason"), [(404, "Failed to get url http.*HTTP code: 404"), (200, "wrong checksum")]
 )
-def test_failed_download_is_reported_in_one_line(tmp_path, monkeypatch, status, parts):
+def test_failed_download_is_reported_in_one_line(tmp_path, monkeypatch, status, reason):
     serve(monkeypatch, dict.fromkeys(published.Cifar10.url_infos, b"<html>"), status)
-    with refused("cannot download 'cifar10': ", *parts, "; without", "data.path"):
+    with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; without") as error:
         load(group("cifar10", tmp_path / "data"), "train")
+    assert "\n" not in str(error.value) and "data.path" in str(error.value)
     assert not list((tmp_path / "data" / "cifar10").iterdir())

@@ -82,7 +82,10 @@ def test_gradient_is_finite_for_huge_features():
             r"must have shapes \[K, 4\] and \[K\] for K classes, got \(5, 3\) and \(5,\)",
         ),
         (lambda: objective(num_classes=0), "num_classes must be > 0"),
-        (lambda: loss(pairs_of(Z), label_smoothing=2.0), r"smoothing must be in \[0, 1\], got 2.0"),
+        (
+            lambda: loss(pairs_of(Z), label_smoothing=2.0),
+            r"label_smoothing must be in \[0, 1\], got 2.0",
+        ),
     ],
 )
 def test_cross_entropy_rejects_invalid_arguments(call, message):

@@ -87,7 +87,10 @@ BAD = {
     "text": (b"my weights", "not a file of torch.save"),
     "plain pickle": (pickle.dumps({"a": 1}), "a pickle, but not one of torch.save"),
     "no dict": (zipped(pickle.dumps([1], 2)), "expected a state dict .* got list"),
-    "a module": (zipped(b"\x80\x02cmodels\nNet\n)\x81}b."), "a state dict .* got a module"),
+    "a module": (
+        zipped(b"\x80\x02cmodels\nNet\n)\x81}b."),
+        "expected a state dict .* got a module",
+    ),
     "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "expected a ResNet, ViT .* got nothing"),
     "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "torch.save did not write"),
     "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),

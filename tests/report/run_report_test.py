@@ -242,7 +242,9 @@ def test_confusion_section_states_test_images_per_class(sizes, text):
 def test_report_lists_the_most_confused_pairs_of_many_classes(tmp_path):
     html = html_of(write(tmp_path / "run", gallery=gallery_of(30)))
     assert '<table class="confusion">' not in html
-    (table,) = re.findall(r'label="table of most frequent confusions.*?</table>', html, re.DOTALL)
+    (table,) = re.findall(
+        r'aria-label="table of most frequent confusions.*?</table>', html, re.DOTALL
+    )
     rows = [cells_of(row) for row in table.split("<tr>")[2:]]
     assert len(rows) == 20
     assert rows[0] == ["class 2", "class 3", "25.0 %", "3 of 12"]

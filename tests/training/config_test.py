@@ -220,7 +220,10 @@ def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tcl:cifar11", "tcl.py' has no variant 'cifar11'; did you mean 'cifar10'? valid: cifar10"),
+        (
+            "tcl:cifar11",
+            "tcl.py' has no variant 'cifar11'; did you mean 'cifar10'? valid: cifar10, ",
+        ),
         ("tcl", "tcl.py' needs a variant, as in NAME:VARIANT; valid: cifar10, cifar100"),
         ("digits:tiny", "digits.py' has no variants; leave ':tiny' out"),
         ("tlc:cifar10", "config 'tlc' does not exist; expected a Python file"),

@@ -131,7 +131,7 @@ def decl(x, pairs, weights, *, of_partner=False, **hyper):
 
 
 def decl_of_views(x):
-    """The weight alternates."""
+    """The weight alternates. Every pairing has its own samples, and the logs are averaged."""
     pairs = [pair_views(x.z, x.index)]
     pairs += [pair_towers(crop, z, x.index) for crop in x.crops for z in x.z]
     weights = [w / (1 + len(pairs)) for w in (2, *[1] * (len(pairs) - 1))]
