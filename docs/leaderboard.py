@@ -112,10 +112,11 @@ COST = """\
 ## What a step costs
 
 Time of a whole training step, augmentation included, relative to SimCLR's in the same round (median
-[range] of five rounds on a busy machine, hence the wide ranges), and memory of the compiled step,
-its arguments included. Network and size of images are those of the tables of CIFAR-10. Most of the
-time is the network's. What stands out are the second encoder or the third view of MoCo-v3, BYOL,
-DINO and TCL, the memories of NNCLR and XBM at batch 16, and MMCL's iterative solver at batch 256.
+[range] of five rounds), and memory of the compiled step, its arguments included. Network and size
+of images are those of the tables of CIFAR-10. Most of the time is the network's, and AUC-CL, DeCL,
+DCL and SogCLR cost what SimCLR costs. What stands out are the second encoder or the third view of
+MoCo-v3, BYOL, DINO and TCL, the memories of NNCLR and XBM at batch 16, and MMCL's iterative solver
+at batch 256.
 [methods.md](methods.md#what-a-step-costs) compares the losses alone.
 
     {command}
