@@ -124,6 +124,16 @@ def test_archive_of_several_compressed_streams_is_read_to_the_end(tmp_path, kind
     assert [read() for _, read in files.read_files(path)] == [content]
 
 
+@pytest.mark.parametrize("zeros", [4, decompression.CHUNK, 2 * decompression.CHUNK + 4])
+def test_files_after_any_number_of_padding_zeros_between_xz_streams_are_read(tmp_path, zeros):
+    content = {f"{name}.bin": name.encode() for name in "ab"}
+    text = pack(tmp_path / "plain.tar", content).read_bytes()
+    first, rest = (lzma.compress(part) for part in (text[:1024], text[1024:]))
+    path = tmp_path / "pack.tar.xz"
+    path.write_bytes(first + bytes(zeros) + rest)
+    assert {name: read() for name, read in files.read_files(path)} == content
+
+
 def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
     data = bytearray(lzma.compress(b"x"))
     assert data[14:16] == b"\x21\x01"  # the filter LZMA2, and one byte of settings

@@ -120,7 +120,9 @@ class _Streams:
         while True:
             stream, data = self._stream, b""
             if stream.eof:
-                data = (stream.unused_data or self._file.read(CHUNK)).lstrip(b"\0")  # skip padding
+                data = stream.unused_data.lstrip(b"\0")  # Zeros pad the space after a stream.
+                while not data and (chunk := self._file.read(CHUNK)):
+                    data = chunk.lstrip(b"\0")
                 if not data:
                     return b""
                 self._stream = stream = self._start()
