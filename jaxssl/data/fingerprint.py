@@ -26,14 +26,14 @@ def fingerprint(source: Source) -> str:
         UserError: if a record cannot be read or decoded.
     """
     digest = hashlib.sha256()
-    about = [source.kind, source.class_names, source.shape, len(source), source.relabel]
-    digest.update(_content(about))
+    description = [source.kind, source.class_names, source.shape, len(source), source.relabel]
+    digest.update(_content(description))
     for part, indices in source.parts:
         digest.update(_content(indices.astype(np.int64)))
         if not len(indices):
             continue
-        first = len(_record_content(part, part.read_records(indices[:1])[0]))
-        count = min(len(indices), MOST, max(FEWEST, MOST_BYTES // first))
+        num_bytes = len(_record_content(part, part.read_records(indices[:1])[0]))
+        count = min(len(indices), MOST, max(FEWEST, MOST_BYTES // num_bytes))
         chosen = indices[np.linspace(0, len(indices) - 1, count).astype(np.int64)]
         for record in part.iter_records(chosen):
             digest.update(_record_content(part, record))
@@ -56,16 +56,17 @@ def _record_content(part: PreparedSplit, record: Record) -> bytes:
 
 
 def _content(value: object) -> bytes:
-    """Return bytes that tell values of different contents apart."""
+    """Return bytes by which values of different contents differ, the same in each process."""
     if isinstance(value, Mapping):
         value = [item for name in sorted(value) for item in (name, value[name])]
     if isinstance(value, list | tuple):
-        parts = [_content(item) for item in value]
-        return b"%d:" % len(parts) + b"".join(parts)
+        return b"%d:" % len(value) + b"".join(_content(item) for item in value)
     if isinstance(value, str | bytes):
         text = value.encode() if isinstance(value, str) else value
         return b"%d:" % len(text) + text
     if value is None:
         return b"none"
     array = np.asarray(value)
+    if array.dtype == object:  # The bytes of such an array are memory addresses.
+        return _content(array.tolist() if array.ndim else repr(value))
     return f"{array.dtype}{array.shape}".encode() + array.tobytes()

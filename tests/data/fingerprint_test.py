@@ -81,6 +81,18 @@ def test_fingerprint_of_a_split_with_a_damaged_picture_is_refused():
         fingerprint(source([encoded(x)[:-20] + bytes(20) for x in PICTURES]))
 
 
+def test_fingerprint_of_text_in_object_arrays_depends_on_the_text_alone():
+    """TFDS returns such arrays for nested sequences of text."""
+
+    def captioned(texts):
+        captions = np.array([text.encode() for text in texts], object)
+        records = [{"image": PICTURES[0], "label": 0, "captions": captions}]
+        return Source("made", "train", ((PreparedSplit(records), np.arange(1)),), (), (4, 4, 3))
+
+    first, same, other = (captioned([f"a {x}", "a dog"]) for x in ("cat", "cat", "cow"))
+    assert fingerprint(first) == fingerprint(same) != fingerprint(other)
+
+
 def test_graph_data_sets_have_a_fingerprint():
     graphs = random_graphs(10)
     records = [{"graph": graph, "label": 0} for graph in graphs]
