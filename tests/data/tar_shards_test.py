@@ -1,6 +1,7 @@
 """Pictures in tar shards, read by index."""
 
 import gzip
+import os
 import pickle
 import tarfile
 
@@ -78,6 +79,20 @@ def test_index_of_tar_shards_is_stored_and_rebuilt_after_a_change(tmp_path, monk
     write_shard(shard.with_name("1.tar"), PICTURES)
     splits = load_splits(data)
     assert len(splits.train) + len(splits.test) == 2 * PICTURES and len(scans) == 4
+
+
+def test_tar_shard_is_not_closed_while_a_thread_reads_it(tmp_path, monkeypatch):
+    for number, name in enumerate(("train.tar", "test.tar")):
+        write_shard(tmp_path / "shards" / name, number * PICTURES)
+    train = load_splits(settings(tmp_path / "shards", cache="none")).train
+    read = os.pread
+
+    def evict_and_read(*arguments):
+        tar_shards._open.cache_clear()  # as if other threads had opened many more shards
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "pread", evict_and_read)
+    assert values(train) == list(range(PICTURES))
 
 
 def cut(path):

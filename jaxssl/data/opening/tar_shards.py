@@ -43,7 +43,7 @@ class Index(NamedTuple):
     Attributes:
         shard: int32 [n], position of the shard among the sorted paths.
         offset: int64 [n], first byte of the picture in the shard.
-        size: int32 [n], number of bytes.
+        size: int64 [n], number of bytes.
         label: [n] text of the .cls file, "" for pictures without one, or int32 if all are numbers.
     """
 
@@ -59,21 +59,21 @@ class TarShards(Sequence):
 
     Attributes:
         paths: the shards.
-        places: where the pictures are.
+        pictures: where they are in the shards.
     """
 
     paths: tuple[Path, ...]
-    places: Index
+    pictures: Index
 
     def __len__(self) -> int:
         """Return the number of pictures."""
-        return len(self.places.offset)
+        return len(self.pictures.offset)
 
     def __getitem__(self, index: int) -> PictureFile:  # pyright: ignore
         """Return the image file of a picture."""
-        path = self.paths[self.places.shard[index]]
-        offset, size = int(self.places.offset[index]), int(self.places.size[index])
-        content = os.pread(_open(path).number, size, offset)
+        path = self.paths[self.pictures.shard[index]]
+        offset, size = int(self.pictures.offset[index]), int(self.pictures.size[index])
+        content = _read_at(path, offset, size)
         if len(content) < size:
             raise UserError(f"{path} ends before picture {index}; copy or download it again")
         return PictureFile(f"byte {offset} of {path}", content)
@@ -90,6 +90,11 @@ class _File:
 
 
 _open = functools.lru_cache(OPEN_FILES)(_File)
+
+
+def _read_at(path: Path, offset: int, size: int) -> bytes:
+    file = _open(path)  # This reference keeps the file open if other threads evict it from `_open`.
+    return os.pread(file.number, size, offset)
 
 
 def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
@@ -115,23 +120,31 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
             f"data.path={root} holds no .tar files; unpack shards that are compressed as a whole, "
             "such as .tar.gz"
         )
+    split_of = np.array(_find_splits(root, paths))
+    _open.cache_clear()  # Open files may have been replaced under the same names.
+    index = _find_index(root, paths, Path(data["dir"] or constants.DATA_DIR).expanduser())
+    splits = {}
+    for split in np.unique(split_of).tolist():
+        in_split = split_of[index.shard] == split
+        part = Index(*(column[in_split] for column in index))
+        splits[split] = TarShards(paths, part), part.label
+    return splits
+
+
+def _find_splits(root: Path, paths: tuple[Path, ...]) -> list[str]:
+    """Return the split of each shard, "train" or "test", by the words in its path."""
     matches = [SPLIT.search(path.relative_to(root).as_posix().lower()) for path in paths]
-    splits = [match.group() if match else "" for match in matches]
-    words = set(splits)
-    if words != {""} and ("" in words or "train" not in words or len(words) > 2):
+    words = [match.group() if match else "" for match in matches]
+    named = sorted(set(words) - {""})
+    if not named:
+        return ["train"] * len(paths)
+    if "" in words or "train" not in named or len(named) > 2:
         raise UserError(
-            f"the shards of data.path={root} name {', '.join(sorted(words - {''}))}"
+            f"the shards of data.path={root} name {', '.join(named)}"
             f"{', some of them no split' if '' in words else ''}; expected 'train' and at most one "
             "of 'test', 'val' and 'validation' in the path of each shard, or none"
         )
-    _open.cache_clear()  # Open files may have been replaced under the same names.
-    index = _find_index(root, paths, Path(data["dir"] or constants.DATA_DIR).expanduser())
-    out, in_test = {}, np.array([split not in ("", "train") for split in splits])[index.shard]
-    for name, chosen in (("train", ~in_test), ("test", in_test)):
-        part = Index(*(column[chosen] for column in index))
-        if name == "train" or len(words) == 2:
-            out[name] = TarShards(paths, part), part.label
-    return out
+    return ["train" if word == "train" else "test" for word in words]
 
 
 def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
@@ -145,8 +158,8 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
         pass  # The index is missing or damaged.
     log.info("data       reading the headers of %d shards once, for %s", len(paths), path)
     with ThreadPoolExecutor(SCANS) as pool:
-        parts = list(pool.map(_scan, range(len(paths)), paths))
-    index = Index(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        indexes = list(pool.map(_scan, range(len(paths)), paths))
+    index = Index(*(np.concatenate(column) for column in zip(*indexes, strict=True)))
     if not len(index.shard):
         raise UserError(
             f"the shards in data.path={root} hold no pictures; expected files ending in "
@@ -164,27 +177,27 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
 
 
 def _scan(number: int, path: Path) -> Index:
-    """Read the headers of a shard. Without "r:", tarfile would unpack a compressed shard."""
-    labels, rows = {}, []
+    """Read the headers of the shard with this number, and the texts of its labels."""
+    labels, pictures = {}, []
     try:
-        size = path.stat().st_size
+        shard_size = path.stat().st_size
+        # Without "r:", tarfile would unpack a compressed shard.
         with tarfile.open(path, "r:", tarinfo=files.TarEntry) as archive:
             for member in archive:
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
                 end = member.offset_data + member.size
-                if end > size:
+                if end > shard_size:
                     raise tarfile.ReadError(f"{member.name} is cut off")
                 folder, name = os.path.split(member.name)
                 key = os.path.join(folder, name.partition(".")[0])
                 if not member.isfile() or name.startswith("."):
                     continue
                 if name.endswith(LABEL) and member.size <= MAX_LABEL:
-                    labels[key] = os.pread(_open(path).number, member.size, member.offset_data)
+                    labels[key] = _read_at(path, member.offset_data, member.size)
                 elif name.lower().endswith(decoding.SUFFIXES):
-                    rows.append((member.offset_data, member.size, key))
+                    pictures.append((member.offset_data, member.size, key))
     except (*files.ARCHIVE_ERRORS, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}; copy or download it again") from error
-    texts = [labels.get(key, b"").decode(errors="replace").strip() for _, _, key in rows]
-    shard = np.full(len(rows), number, np.int32)
-    offset, length = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-    return Index(shard, offset, length.astype(np.int32), np.array(texts, np.str_))
+    texts = [labels.get(key, b"").decode(errors="replace").strip() for *_, key in pictures]
+    offset, size = np.array([picture[:2] for picture in pictures], np.int64).reshape(-1, 2).T
+    return Index(np.full(len(pictures), number, np.int32), offset, size, np.array(texts, np.str_))
