@@ -91,9 +91,14 @@ def test_small_or_cached_sequences_are_read_into_memory(cache, side, streamed, m
     assert load_images(Items(500, side))[0].streamed == (side == 32)
 
 
-def test_sequences_with_unequal_item_shapes_or_too_many_items_are_refused():
+def test_sequences_with_unequal_shapes_or_channels_or_too_many_items_are_refused():
     splits, _ = load_splits(Items(item=lambda image, index: image[int(index == 5) :]))
     with refused("item 5 of data has the shape [31, 32, 3], but the first 64 items"):
+        splits.train.read(np.array([5]))
+    data = Items(item=lambda image, index: image[: 20 + index % 9, :, : 3 - 2 * (index == 5)])
+    splits, _ = load_splits(data)
+    assert splits.train.shape == (None, None, 3) and len(splits.train.read(np.array([4]))) == 1
+    with refused("[25, 32, 1], but the first 64 items", "give all of them one number of channels"):
         splits.train.read(np.array([5]))
     with refused("data has 2147483648 items; expected at most 2147483647"):
         load_splits(Items(2**31))

@@ -101,7 +101,8 @@ def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> di
     label = next((key for key in LABEL_KEYS if key in columns), None)
     files = [folder / x if isinstance(x, str | Path) else x for x in columns[image]]
     rest = {key: values for key, values in columns.items() if key not in (image, label)}
-    return {**rest, "image": files, **({} if label is None else {"label": list(columns[label])})}
+    labels = {} if label is None else {"label": list(columns[label])}
+    return {**rest, "image": files, **labels}
 
 
 def image_and_label(
@@ -126,12 +127,13 @@ def image_and_label(
 
 def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
     """Return image and label (or None) of an item. The image is uint8 [h, w, c] or a file."""
-    item, label, name = data[index], None, f"item {index} of {name}"
-    image = item
+    item, name = data[index], f"item {index} of {name}"
     if isinstance(item, Mapping):
         image, label = image_and_label(item, name, warn=index == 0)
     elif isinstance(item, tuple | list) and len(item) == 2:
         image, label = item
+    else:
+        image, label = item, None
     if isinstance(image, str | Path | bytes):
         content = Path(image).expanduser() if isinstance(image, str) else image
         image_name = f"item {index}" if isinstance(image, bytes) else str(image)
@@ -166,16 +168,22 @@ class Stream:
         return len(self._data)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Read the image at an index, and check the image's shape."""
+        """Read the image at an index.
+
+        Raises:
+            UserError: if the image does not have `shape`.
+        """
         image, _ = read_item(self._data, int(index), self._name)
         if isinstance(image, PictureFile):
             picture = decoding.open_picture(image.tobytes(), self._channels, upright=True)
             image = decoding.pixels(picture)
-        if self.shape and None not in self.shape and image.shape != self.shape:
-            raise UserError(
-                f"item {index} of {self._name} has the shape {list(image.shape)}, but the first "
-                f"{PROBED} items that were read have {list(self.shape)}; give all of them one shape"
-            )
+        for length, expected in zip(image.shape, self.shape, strict=False):
+            if expected not in (None, length):
+                raise UserError(
+                    f"item {index} of {self._name} has the shape {list(image.shape)}, but the "
+                    f"first {PROBED} items that were read have {list(self.shape)}; give all of "
+                    f"them one {'number of channels' if None in self.shape else 'shape'}"
+                )
         return image
 
     def probe(self) -> list[np.ndarray]:
@@ -238,7 +246,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     Raises:
         UserError: if the labels have another form, or are out of range.
     """
-    out = np.full(count, UNLABELLED, np.int32)
+    indices = np.full(count, UNLABELLED, np.int32)
     try:
         values = np.asarray(labels)
         if values.dtype.kind == "U":  # NumPy has turned numbers beside strings into strings.
@@ -260,8 +268,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     if len(values) != count:
         raise UserError(f"{name} has {count} images but {len(values)} labels")
     if present.dtype.kind == "U" and all(isinstance(x, str) for x in values[given].tolist()):
-        names, out[given] = np.unique(present, return_inverse=True)
-        return out, tuple(map(str, names))
+        names, indices[given] = np.unique(present, return_inverse=True)
+        return indices, tuple(str(name) for name in names)
     if present.dtype.kind not in "biuf" or not (present == np.round(present)).all():
         raise UserError(
             f"the labels of {name} are {values.dtype} {list(values.shape)}; expected integers, the "
@@ -273,8 +281,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
                 f"{name} has the label {label}; expected 0, 1, ... below {MAX_CLASSES}, or -1 for "
                 "none"
             )
-    out[given] = present
-    return out, ()
+    indices[given] = present
+    return indices, ()
 
 
 def is_missing(label: Any) -> bool:
