@@ -60,8 +60,9 @@ CPU cores. Each section has its command, and this one writes the page:
 
 **Bold** marks a method that is above every other method of its column: a paired t-test by seed for
 each of them, with Holm's correction, at 5 %. A column without bold has no such winner, or lacks
-runs. "Level" lists the methods that the same tests do not place below the highest mean. With three
-seeds a test finds only large differences, so most columns have no winner.
+runs. "Level" lists the methods that the same tests do not place below the highest mean. A method
+with one seed is not tested. With three seeds a test finds only large differences, so most columns
+have no winner.
 
 ## What to use when
 
@@ -185,12 +186,15 @@ def read(name: str) -> Board:
 def beaten(cells: dict[str, dict[int, float]]) -> tuple[str, set[str]]:
     """Return the loss with the highest mean, and the losses that are significantly below it.
 
+    Losses with one seed cannot be tested. They are left out if another one has more seeds.
+
     Args:
         cells: accuracy by loss and seed.
     """
-    best = max(cells, key=lambda loss: mean(cells[loss].values()))
+    tested = {loss: values for loss, values in cells.items() if len(values) > 1} or cells
+    best = max(tested, key=lambda loss: mean(tested[loss].values()))
     levels = {}
-    for loss, values in cells.items():
+    for loss, values in tested.items():
         seeds = sorted(values.keys() & cells[best].keys())
         if loss != best and len(seeds) > 1:
             pair = [[cells[name][seed] for seed in seeds] for name in (best, loss)]
@@ -231,8 +235,8 @@ def table(board: Board, metric: str, note: bool = False) -> str:
         _, below, run = ranks[size]
         single = {loss for loss in run if len(accuracies[loss][size]) < 2}
         level = [NAMES[loss] for loss in accuracies if loss in run - below - single]
-        lines += f"\n- B = {size}, level: {'; '.join(level) if below else 'all'}."
-        if single and below:
+        lines += f"\n- B = {size}, level: {'; '.join(level) if below or single else 'all'}."
+        if single:
             names = [NAMES[loss] for loss in accuracies if loss in single]
             lines += f" Not tested, with one seed: {'; '.join(names)}."
     return lines + "\n" if note else lines
