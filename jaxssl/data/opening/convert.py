@@ -82,13 +82,15 @@ def _list_shards(info: dict) -> list[tuple[str, str, int]]:
 
 def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format: str) -> str:
     """Return a shard's file name by the split's template. Refuse names that leave the folder."""
+    number = f"{num_shards:05d}"
+    index = f"{shard:0{len(number)}d}"  # as in TFDS, both numbers have equally many digits
     values = {
         "DATASET": name,
         "SPLIT": split["name"],
         "FILEFORMAT": file_format,
-        "SHARD_INDEX": f"{shard:05d}",
-        "NUM_SHARDS": f"{num_shards:05d}",
-        "SHARD_X_OF_Y": f"{shard:05d}-of-{num_shards:05d}",
+        "SHARD_INDEX": index,
+        "NUM_SHARDS": number,
+        "SHARD_X_OF_Y": f"{index}-of-{number}",
     }
     template = split.get("filepathTemplate") or TEMPLATE
     file = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
