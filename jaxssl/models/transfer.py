@@ -11,13 +11,15 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.tree_util import KeyPath
 
+from jaxssl.models._layers import MaskedBatchNorm
 from jaxssl.models.adapters import Network
 from jaxssl.models.encoder import Encoder
 
 T = TypeVar("T")
 
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
-LAST = ("LayerNorm", "AttentionPool")  # modules that follow the blocks of a backbone
+# Modules that follow the blocks of a backbone, without the numbers at the end of their names.
+LAST = ("LayerNorm", "AttentionPool", "norm", "pool", "projection")
 ADAPTER = "lora_"  # Names of adapters are this and the name of the layer that they belong to.
 ADAPTED = ("qkv", "attention_out")  # linear layers of attention
 
@@ -26,8 +28,9 @@ class Transfer(NamedTuple):
     """Which modules of the networks are trained, and at which learning rates.
 
     The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
-    and what follows the blocks. Without blocks, the number at the end of a module's name counts, so
-    that "Conv_1" and "BatchNorm_1" are layer 1.
+    and what follows the blocks. A downsampling between two blocks belongs to the layer of the
+    second one. Without blocks, the number at the end of a module's name counts, so that "Conv_1"
+    and "BatchNorm_1" are layer 1.
 
     Attributes:
         freeze: names of networks or modules that are not trained, such as "net", "net/Conv_0".
@@ -53,42 +56,42 @@ class Transfer(NamedTuple):
         """Mark the parameters that are not trained, in a tree of bools by network.
 
         Raises:
-            ValueError: if a name is not among the parameters.
+            ValueError: if a name of ``freeze`` is not among the parameters.
         """
-        layers, unused = _layers(params.get("net", {})), {*self.freeze}
+        paths = [_keys(path) for path, _ in jax.tree.leaves_with_path(params)]
+        for name in sorted(self.freeze):
+            if not any(_is_inside(keys, name) for keys in paths):
+                valid = sorted({"/".join(keys[:2]) for keys in paths})
+                raise ValueError(
+                    f"optim.freeze: {name!r} is no network or module; valid: net, "
+                    f"{', '.join(valid)}"
+                )
+        layers = _layers(params.get("net", {}))
 
         def is_frozen(path: KeyPath, _: object) -> bool:
-            names = _names(path)
-            matches = {one for one in self.freeze if names[: one.count("/") + 1] == one.split("/")}
-            unused.difference_update(matches)
-            if matches or any(name.startswith(FROZEN) for name in names):
+            keys = _keys(path)
+            if any(_is_inside(keys, name) for name in self.freeze):
                 return True
-            if names[0] != "net":
+            if any(key.startswith(FROZEN) for key in keys):
+                return True
+            if keys[0] != "net":
                 return False
-            if self.lora and not any(name.startswith(ADAPTER) for name in names):
+            if self.lora and not any(key.startswith(ADAPTER) for key in keys):
                 return True
-            return self.freeze_blocks > 0 and layers[names[1]] <= self.freeze_blocks
+            return self.freeze_blocks > 0 and layers[keys[1]] <= self.freeze_blocks
 
-        tree = jax.tree_util.tree_map_with_path(is_frozen, params)
-        if unused:
-            paths = [_names(path) for path, _ in jax.tree.leaves_with_path(params)]
-            valid = sorted({"/".join(names[:2]) for names in paths})
-            raise ValueError(
-                f"optim.freeze: {min(unused)!r} is no network or module; valid: net, "
-                f"{', '.join(valid)}"
-            )
-        return tree
+        return jax.tree_util.tree_map_with_path(is_frozen, params)
 
     def rates(self, params: Collection) -> Collection:
-        """Return the factor on the learning rate of each parameter."""
+        """Return the factor on the learning rate of each parameter, in a tree by network."""
         layers = _layers(params.get("net", {}))
         last = max(layers.values(), default=0)
 
         def rate(path: KeyPath, _: object) -> float:
-            names = _names(path)
-            if names[0] != "net":
+            keys = _keys(path)
+            if keys[0] != "net":
                 return 1.0
-            return self.backbone_lr * self.layer_decay ** (last - layers[names[1]])
+            return self.backbone_lr * self.layer_decay ** (last - layers[keys[1]])
 
         return jax.tree_util.tree_map_with_path(rate, params)
 
@@ -97,13 +100,13 @@ class Transfer(NamedTuple):
         if not (self.freeze or self.freeze_blocks or self.lora):
             return loss
 
-        def stop(frozen: bool, p: Array) -> Array:
-            return lax.stop_gradient(p) if frozen else p
+        def stop(frozen: bool, x: Array) -> Array:
+            return lax.stop_gradient(x) if frozen else x
 
-        def partial_loss(params: Collection, *args: object, **kwargs: object) -> T:
+        def stopped_loss(params: Collection, *args: object, **kwargs: object) -> T:
             return loss(jax.tree.map(stop, self.frozen(params), params), *args, **kwargs)
 
-        return partial_loss
+        return stopped_loss
 
     def wrap(self, encoder: Encoder) -> Encoder:
         """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode."""
@@ -136,13 +139,21 @@ class FixedNorms(NamedTuple):
         names = [name for name in self.transfer.freeze if name.split("/")[0] == "net"]
         transfer = self.transfer._replace(freeze=names)
         frozen = transfer.frozen({"net": variables["params"]})["net"]
+        norms = (nn.BatchNorm, MaskedBatchNorm)
+
+        def is_fixed(module: nn.Module) -> bool:
+            marks = frozen
+            for name in module.path:
+                marks = marks.get(name, {})
+            leaves = jax.tree.leaves(marks)
+            return bool(leaves) and all(leaves)
 
         def fix(call: Callable, args: tuple, kwargs: dict, context: InterceptorContext) -> object:
-            module, tree = context.module, frozen
-            if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
-                for name in module.path:
-                    tree = tree.get(name, {})
-                if (leaves := jax.tree.leaves(tree)) and all(leaves):
+            module = context.module
+            if context.method_name == "__call__" and isinstance(module, norms) and is_fixed(module):
+                if isinstance(module, MaskedBatchNorm):
+                    kwargs = {**kwargs, "train": False}
+                else:
                     # Flax has made this module for a single call, so it may be changed.
                     object.__setattr__(module, "use_running_average", True)
             return call(*args, **kwargs)
@@ -198,7 +209,7 @@ class Adapted(NamedTuple):
 
 
 def merge_adapters(params: Collection) -> MutableCollection:
-    """Return a backbone's parameters without adapters, whose products A B are added to kernels."""
+    """Add the product A B of each adapter to its layer's kernel, and remove the adapters."""
     merged = {}
     for name, value in params.items():
         if name.startswith(ADAPTER):
@@ -211,27 +222,57 @@ def merge_adapters(params: Collection) -> MutableCollection:
 
 
 def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollection:
+    """Return a backbone's parameters with random adapters beside all layers named in `ADAPTED`."""
     result = dict(params)
     for number, (name, value) in enumerate(sorted(params.items())):
-        part = jax.random.fold_in(key, number)
+        module_key = jax.random.fold_in(key, number)
         if name in ADAPTED:
             inner, out = value["kernel"].shape
-            down = jax.random.normal(part, (inner, rank)) * inner**-0.5
+            down = jax.random.normal(module_key, (inner, rank)) * inner**-0.5
             result[ADAPTER + name] = {"down": down, "up": jnp.zeros((rank, out))}
         elif isinstance(value, Mapping):
-            result[name] = _add_adapters(value, rank, part)
+            result[name] = _add_adapters(value, rank, module_key)
     return result
 
 
-def _layers(net: Mapping[str, object]) -> dict[str, int]:
+def _layers(net: Mapping[str, Any]) -> dict[str, int]:
     """Map each module of a backbone to the number of its layer, as defined in `Transfer`."""
-    numbers = {name: int(n) for name in net if (n := name.rpartition("_")[2]).isdecimal()}
-    blocks = {name: n + 1 for name, n in numbers.items() if name.startswith("Block_")}
-    if not blocks:
-        return {name: numbers.get(name, 0) for name in net}
-    last = max(blocks.values()) + 1
-    return {name: blocks.get(name, last if name.startswith(LAST) else 0) for name in net}
+    num_blocks = sum(name.startswith("Block_") for name in net)
+    layers = {}
+    for name in net:
+        kind, _, number = name.rpartition("_")
+        if not number.isdecimal():
+            kind, number = name, 0
+        if kind == "Block":
+            layers[name] = int(number) + 1
+        elif num_blocks == 0:
+            layers[name] = int(number)
+        else:
+            layers[name] = num_blocks + 1 if kind in LAST else 0
+    if {"Conv_0", "mlp_in"} <= net.get("Block_0", {}).keys():  # a ConvNeXt
+        layers |= _convnext_stages(net, num_blocks)
+    return layers
 
 
-def _names(path: KeyPath) -> list[str]:
+def _convnext_stages(net: Mapping[str, Any], num_blocks: int) -> dict[str, int]:
+    """Map the first layers of a ConvNeXt's stages to the numbers of the blocks that follow them.
+
+    The parameters do not hold the number of blocks of a stage, but all its kernels have one width.
+    """
+    layers, stage = {"Conv_0": 0, "LayerNorm_0": 0}, 0
+    for block in range(num_blocks):
+        width = net[f"Block_{block}"]["Conv_0"]["bias"].shape
+        while net[f"Conv_{stage}"]["bias"].shape != width:
+            stage += 1
+            layers[f"Conv_{stage}"] = layers[f"LayerNorm_{stage}"] = block + 1
+    return layers
+
+
+def _keys(path: KeyPath) -> list[str]:
     return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+
+
+def _is_inside(keys: list[str], name: str) -> bool:
+    """Return True if a parameter belongs to the network, module or parameter "net/Conv_0"."""
+    prefix = name.split("/")
+    return keys[: len(prefix)] == prefix

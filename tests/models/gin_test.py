@@ -14,6 +14,7 @@ from jaxssl.augment.graph import as_float
 from jaxssl.kinds.graph import Room, pack
 from jaxssl.models import gin
 from jaxssl.models._layers import MaskedBatchNorm
+from jaxssl.models.transfer import FixedNorms, Transfer
 
 WIDTH, LAYERS = 5, 3
 NET = gin.net(width=WIDTH, layers=LAYERS)
@@ -74,6 +75,14 @@ def oracle(tree, graphs, train):
             sums[number] += x
         features = np.concatenate([features, sums], axis=1)
     return features, moved if train else tree["batch_stats"]
+
+
+def test_frozen_norms_use_running_statistics_in_training():
+    rows = jax.tree.map(jnp.asarray, as_float(packed(GRAPHS)))
+    fixed = FixedNorms(NET, Transfer(freeze=("net",)))
+    features, updated = fixed.apply(variables(), rows, train=True, mutable=["batch_stats"])
+    np.testing.assert_array_equal(features, NET.apply(variables(), rows, train=False))
+    jax.tree.map(np.testing.assert_array_equal, updated["batch_stats"], variables()["batch_stats"])
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
-from jaxssl.models import convnet, resnet, vit
+from jaxssl.models import convnet, convnext, resnet, vit
 from jaxssl.models.transfer import FixedNorms, Transfer
 from jaxssl.training import config
 from jaxssl.training.build import build, make_init
@@ -18,7 +18,14 @@ from jaxssl.training.state import make_train_step
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("standard_promotion")]
 
 VIT = vit.net(dim=8, layers=2, num_heads=2, patch_size=4, positions="learned")
-NETS = {"vit": VIT, "resnet": resnet.net(width=2), "convnet": convnet.net(widths=(2, 2, 2))}
+SIGLIP = {"pool": "attention", "class_token": False, "projection": 4}
+NETS = {
+    "vit": VIT,
+    "siglip": vit.net(dim=8, layers=1, num_heads=2, patch_size=4, **SIGLIP),
+    "resnet": resnet.net(width=2),
+    "convnet": convnet.net(widths=(2, 2, 2)),
+    "convnext": convnext.net(depths=(1, 2), widths=(2, 4)),
+}
 
 
 def params_of(name):
@@ -40,6 +47,10 @@ def top_level(tree):
     [
         ("vit", {"frozen_patches": 0, "token": 0, "positions": 0, "Block_0": 1, "Block_1": 2,
                  "LayerNorm_0": 3}),
+        ("siglip", {"frozen_patches": 0, "Block_0": 1, "LayerNorm_0": 2, "pool": 2,
+                    "projection": 2}),
+        ("convnext", {"Conv_0": 0, "LayerNorm_0": 0, "Block_0": 1, "Conv_1": 2, "LayerNorm_1": 2,
+                      "Block_1": 2, "Block_2": 3, "norm": 4}),
         ("resnet", {"Conv_0": 0, "BatchNorm_0": 0, **{f"Block_{i}": i + 1 for i in range(8)}}),
         ("convnet", {f"{kind}_{i}": i for kind in ("Conv", "BatchNorm") for i in range(3)}),
     ],
