@@ -1,8 +1,8 @@
-"""Layers that several networks use: convolution, norms and attention; checks of their settings.
+"""Convolution, norms and attention, which several networks use, and checks of settings.
 
-Norms have float32 statistics, and a result of the dtype of the input and the parameters. Mixing
-this with float32 statistics needs standard dtype promotion, which is enabled in them even if the
-caller asks for strict promotion.
+Norms compute their statistics in float32 and return the dtype of the input. A norm of a bfloat16
+input mixes both dtypes, which `jax.numpy_dtype_promotion` refuses in strict mode. The norms here
+therefore switch to standard promotion.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,14 +23,19 @@ TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 exact_gelu = partial(jax.nn.gelu, approximate=False)
 
 
-def require(valid: int | Iterable[object], prefix: str = "net.", **settings: Any) -> None:
-    """Raise a ValueError for the first setting below a bound, or that is not one of the choices."""
-    options = () if isinstance(valid, int) else tuple(valid)
+def require_at_least(minimum: int, prefix: str = "net.", **settings: int) -> None:
+    """Raise ValueError for the first setting below a minimum. ``prefix`` precedes its name."""
     for name, value in settings.items():
-        if isinstance(valid, int) and value < valid:
-            raise ValueError(f"{prefix}{name} must be >= {valid}, got {value}")
-        if options and value not in options:
-            raise ValueError(f"{prefix}{name} must be one of {options}, got {value!r}")
+        if value < minimum:
+            raise ValueError(f"{prefix}{name} must be >= {minimum}, got {value}")
+
+
+def require_choice(choices: Iterable[object], prefix: str = "net.", **settings: object) -> None:
+    """Raise ValueError for the first setting that is none of the choices."""
+    choices = tuple(choices)
+    for name, value in settings.items():
+        if value not in choices:
+            raise ValueError(f"{prefix}{name} must be one of {choices}, got {value!r}")
 
 
 def square_conv(
@@ -148,9 +153,10 @@ def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Arra
 
 
 def keep_sums_over_devices(primitive: Any, *_: object, **__: object) -> bool:
-    """Rematerialisation policy for `nn.remat` that saves only results of sums over devices.
+    """Return True for a sum over devices, as a rematerialisation policy of `nn.remat`.
 
-    These are the BatchNorm statistics. Recomputing them would send them a second time.
+    The backward pass reads the saved sums, which are BatchNorm statistics. Computing them again
+    would cost a second communication.
     """
     return primitive.name.startswith("psum")
 

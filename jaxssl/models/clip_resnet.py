@@ -12,7 +12,14 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import TORCH_KERNEL_INIT, attend, batch_norm, require, square_conv
+from jaxssl.models._layers import (
+    TORCH_KERNEL_INIT,
+    attend,
+    batch_norm,
+    require_at_least,
+    require_choice,
+    square_conv,
+)
 from jaxssl.models._transformer import learned_positions
 
 # Maps the size to (blocks per stage, width, feature dimension).
@@ -162,14 +169,14 @@ def net(
         Radford et al., 2021. Kernels, positions and the last norm of each block are initialised as
         in the released code. Biases of the pooling start at 0, not uniform as in that code.
     """
-    require(SIZES, size=size)
-    require(STEMS, stem=stem)
+    require_choice(SIZES, size=size)
+    require_choice(STEMS, stem=stem)
     stages, default_width, default_dim = SIZES[size]
     width = default_width if width is None else width
     dim = default_dim if dim is None else dim
     if width < 2 or width % 2:
         raise ValueError(f"net.width must be even and >= 2, got {width}")
-    require(1, dim=dim)
+    require_at_least(1, dim=dim)
     heads = width // 2 if num_heads is None else num_heads
     if heads < 1 or 32 * width % heads:
         raise ValueError(f"net.num_heads must divide 32 * net.width = {32 * width}, got {heads}")

@@ -6,7 +6,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm
+from jaxssl.models._layers import batch_norm, require_at_least
 
 
 class ConvNet(nn.Module):
@@ -42,14 +42,16 @@ def net(
     """Build the small convolutional network, one stage for each entry of ``widths``.
 
     Args:
-        widths: channels of each stage, >= 1. The last one is the feature dimension.
+        widths: channels of each stage, >= 1. The last one is the feature dimension. There is at
+            least one stage.
         strides: stride of each stage, >= 1.
 
     Raises:
-        ValueError: if ``widths`` and ``strides`` differ in length.
+        ValueError: if a value is below 1, or ``widths`` and ``strides`` differ in length.
     """
     if len(widths) != len(strides):
         raise ValueError(f"net.widths {widths} and net.strides {strides} must have equal lengths")
+    require_at_least(1, widths=min(widths, default=0), strides=min(strides, default=0))
     return ConvNet(tuple(widths), tuple(strides))
 
 

@@ -11,7 +11,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import layer_norm, require
+from jaxssl.models._layers import layer_norm, require_at_least
 from jaxssl.models._transformer import mlp
 
 INIT = nn.initializers.truncated_normal(0.02)
@@ -34,7 +34,7 @@ class Block(nn.Module):
         c = x.shape[-1]
         y = _conv(c, (7, 7), padding=3, feature_group_count=c)(x)
         norm = ResponseNorm(name="response_norm") if self.response_norm else None
-        y = mlp(layer_norm(y), 4 * c, "gelu", (INIT, INIT), norm)
+        y = mlp(layer_norm(y), 4 * c, "gelu", INIT, INIT, norm)
         if self.response_norm:
             return x + y
         scale = self.param("scale", nn.initializers.constant(1e-6), (c,))
@@ -46,7 +46,10 @@ class ResponseNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Add normalised feature maps, with scale and bias, to the feature maps [n, h, w, c]."""
+        """Map x [n, h, w, c] to x + scale * x * |x_c| / mean_c |x_c| + bias.
+
+        |x_c| is the L2 norm of channel c over the rows and columns of an image.
+        """
         scale, bias = (
             self.param(name, nn.initializers.zeros, x.shape[-1:])[None, None, None]
             for name in ("scale", "bias")
@@ -59,7 +62,10 @@ class ResponseNorm(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """ConvNeXt network (Liu et al., 2022); see `net` for the attributes."""
+    """ConvNeXt network (Liu et al., 2022).
+
+    See `net` for the attributes.
+    """
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
@@ -70,14 +76,14 @@ class ConvNeXt(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, f]. Only the images are used."""
+        """Map images [n, h, w, c] to features [n, f]. The other arguments have no effect."""
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
-            side = 2 if stage else 4
-            x = layer_norm(x) if stage else x
-            x = _conv(width, (side, side), side)(x)
-            x = x if stage else layer_norm(x)
+            if stage == 0:
+                x = layer_norm(_conv(width, (4, 4), 4)(x))
+            else:
+                x = _conv(width, (2, 2), 2)(layer_norm(x))
             for _ in range(depth):
                 x = run(Block(self.response_norm), x)
         return layer_norm(jnp.mean(x, axis=(1, 2)), name="norm")
@@ -93,7 +99,7 @@ def net(
     """Build a ConvNeXt for images of at least 32 pixels a side, by default ConvNeXt-T.
 
     Args:
-        depths: number of blocks of each stage, >= 1.
+        depths: number of blocks of each stage, >= 1. There is at least one stage.
         widths: channels of each stage, >= 1. The last one is the feature dimension.
         remat: whether to store only the input of each block and recompute the block in the backward
             pass.
@@ -108,5 +114,5 @@ def net(
     """
     if len(depths) != len(widths):
         raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
-    require(1, depths=min(depths), widths=min(widths))
+    require_at_least(1, depths=min(depths, default=0), widths=min(widths, default=0))
     return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm)

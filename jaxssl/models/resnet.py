@@ -14,7 +14,13 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require, square_conv
+from jaxssl.models._layers import (
+    batch_norm,
+    keep_sums_over_devices,
+    require_at_least,
+    require_choice,
+    square_conv,
+)
 
 # Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
@@ -136,16 +142,22 @@ class ResNet(nn.Module):
 
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
-        grouping = (self.groups, self.base_width)
-        kind = (self.bottleneck, self.zero_init_residual, *grouping, self.pooled_shortcut)
+        make_block = partial(
+            Block,
+            bottleneck=self.bottleneck,
+            zero_init=self.zero_init_residual,
+            groups=self.groups,
+            base_width=self.base_width,
+            pooled_shortcut=self.pooled_shortcut,
+        )
         for stage, blocks in enumerate(self.stages):
             dilation = 2 ** (stage - 1) if self.maps and stage > 1 else 1
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 and dilation == 1 else 1
                 # The first 3x3 convolution of a stage has the dilation of the stage before.
                 first = max(dilation // 2, 1) if i == 0 else dilation
-                block = Block(self.width * 2**stage, stride, *kind, dilations=(first, dilation))
-                x = run(block, x)
+                width = self.width * 2**stage
+                x = run(make_block(width, stride, dilations=(first, dilation)), x)
         return x if self.maps else jnp.mean(x, axis=(1, 2))
 
 
@@ -180,16 +192,23 @@ def net(
             they otherwise have a convolution with a stride (ResNet-D).
 
     Raises:
-        ValueError: if a setting is out of range, or the basic blocks of depths 18 and 34 shall have
-            groups or another width.
+        ValueError: if a setting is out of range, or if ``groups`` or ``base_width`` is changed for
+            a depth of 18 or 34, whose blocks are no bottlenecks.
     """
-    require(DEPTHS, depth=depth)
-    require(STEMS, stem=stem)
-    require(1, width=width, groups=groups, base_width=base_width)
+    require_choice(DEPTHS, depth=depth)
+    require_choice(STEMS, stem=stem)
+    require_at_least(1, width=width, groups=groups, base_width=base_width)
     stages, bottleneck = DEPTHS[depth]
-    grouping = (groups, base_width)
-    if not bottleneck and grouping != (1, 64):
+    if not bottleneck and (groups, base_width) != (1, 64):
         raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")
     return ResNet(
-        stages, bottleneck, stem, width, zero_init_residual, remat, *grouping, pooled_shortcut
+        stages,
+        bottleneck,
+        stem,
+        width,
+        zero_init_residual,
+        remat,
+        groups=groups,
+        base_width=base_width,
+        pooled_shortcut=pooled_shortcut,
     )

@@ -8,7 +8,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require
+from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require_choice
 
 EXAMPLES = "video"
 # Output channels of the convolutions in an Inception block's four branches, Inception-v1's numbers:
@@ -195,7 +195,7 @@ def net(
     """
     if not width > 0:
         raise ValueError(f"net.width must be > 0, got {width}")
-    require(BLOCKS, blocks=blocks)
+    require_choice(BLOCKS, blocks=blocks)
 
     def scale(channels: Sequence[int]) -> tuple[Any, ...]:
         return tuple(max(1, round(c * width)) for c in channels)

@@ -9,8 +9,8 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import layer_norm, require
-from jaxssl.models._transformer import ACTIVATIONS, Block
+from jaxssl.models._layers import layer_norm, require_at_least, require_choice
+from jaxssl.models._transformer import ACTIVATIONS, Block, Inits
 
 EXAMPLES = "captions"
 # CLIP uses this LayerNorm epsilon. Embeddings start with a variance of 5e-4, of which it is 2 %, so
@@ -67,7 +67,8 @@ class TextTransformer(nn.Module):
         # The released code scales by ``dim`` even where the fan-in is 4 dim. The division by the
         # number of residual branches, 2 layers, keeps the variance of their sum the same at every
         # depth.
-        inits = (qkv_init, mlp_init, normal((self.dim * 2 * self.layers) ** -0.5))
+        out_init = normal((self.dim * 2 * self.layers) ** -0.5)
+        inits = Inits(qkv_init, mlp_init, out_init)
         for _ in range(self.layers):
             block = Block(
                 self.heads, inits, activation=self.activation, epsilon=EPSILON, causal=True
@@ -112,9 +113,9 @@ def net(
         Radford et al., 2021, section 2.4 and table 20. Kernels, embeddings and positions are
         initialised as in the released code. The MLP biases start at 0, where that code draws them.
     """
-    require(ACTIVATIONS, "text.", activation=activation)
+    require_choice(ACTIVATIONS, "text.", activation=activation)
     sizes = {"vocabulary": vocabulary, "context": context, "dim": dim, "layers": layers}
-    require(1, "text.", **sizes, num_heads=num_heads)
+    require_at_least(1, "text.", **sizes, num_heads=num_heads)
     if dim % num_heads:
         raise ValueError(f"text.dim must be a multiple of text.num_heads={num_heads}, got {dim}")
     return TextTransformer(vocabulary, context, dim, layers, num_heads, activation, remat)

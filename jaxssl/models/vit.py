@@ -11,11 +11,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import attend, layer_norm, require
-from jaxssl.models._transformer import ACTIVATIONS, Block, learned_positions, mlp
+from jaxssl.models._layers import attend, layer_norm, require_at_least, require_choice
+from jaxssl.models._transformer import ACTIVATIONS, Block, Inits, learned_positions, mlp
 
-# Maps the size to (dim, layers, heads). "small" has 12 heads as in MoCo-v3, where DeiT and DINO use
-# 6.
+# Maps the size to (dim, layers, heads). MoCo-v3's "small" has 12 heads. DeiT's and DINO's have 6.
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 12), "base": (768, 12, 12)}
 POOLS = ("token", "mean", "attention")
 POSITIONS = ("fixed", "learned", "rotary")
@@ -55,7 +54,7 @@ class Patches(nn.Module):
 class AttentionPool(nn.Module):
     """Attention pooling with a learned query, then an MLP with a shortcut (SigLIP's "MAP" head).
 
-    Attributes: see `Block`.
+    See `Block` for the attributes.
 
     References:
         Zhai et al., Scaling Vision Transformers, 2022, section 3.2.
@@ -78,7 +77,7 @@ class AttentionPool(nn.Module):
         q, k, v = (y.reshape(n, -1, self.heads, dim // self.heads) for y in (q, k, v))
         y = nn.Dense(dim, kernel_init=XAVIER, name="attention_out")(attend(q, k, v).reshape(n, dim))
         width = self.mlp_dim or 4 * dim
-        return y + mlp(layer_norm(y, self.epsilon), width, self.activation, (XAVIER, XAVIER))
+        return y + mlp(layer_norm(y, self.epsilon), width, self.activation, XAVIER, XAVIER)
 
 
 class ViT(nn.Module):
@@ -153,9 +152,10 @@ class ViT(nn.Module):
         if self.positions == "fixed":
             x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
         tokens = self.tokens
-        for name in ("distillation", "token")[2 - tokens :]:
-            token = self.param(name, nn.initializers.normal(1e-6), (self.dim,))
-            x = jnp.concatenate([jnp.broadcast_to(token[None, None], (n, 1, self.dim)), x], axis=1)
+        if self.distilled:
+            x = self._prepend_token("distillation", x)
+        if self.class_token:
+            x = self._prepend_token("token", x)
         if self.positions == "learned":
             init = nn.initializers.normal(0.02)
             x = x + learned_positions(self, h // p, w // p, self.dim, init, tokens)[None]
@@ -178,7 +178,7 @@ class ViT(nn.Module):
         for scale in scales:
             block = Block(
                 self.heads,
-                (XAVIER_OF_THREE, XAVIER, XAVIER),
+                Inits(XAVIER_OF_THREE, XAVIER, XAVIER),
                 mlp_dim=self.mlp_dim,
                 activation=self.activation,
                 layer_scale=self.layer_scale,
@@ -196,6 +196,13 @@ class ViT(nn.Module):
         if self.projection:
             x = nn.Dense(self.projection, use_bias=False, kernel_init=XAVIER, name="projection")(x)
         return x
+
+    def _prepend_token(self, name: str, x: Array) -> Array:
+        """Put a learned token before tokens [n, t, dim]."""
+        token = self.param(name, nn.initializers.normal(1e-6), (self.dim,))
+        return jnp.concatenate(
+            [jnp.broadcast_to(token[None, None], (len(x), 1, self.dim)), x], axis=1
+        )
 
 
 def net(
@@ -257,18 +264,22 @@ def net(
     Raises:
         ValueError: if a setting is out of range.
     """
-    require(SIZES, size=size)
-    require(POOLS, pool=pool)
-    require(POSITIONS, positions=positions)
-    require((*ACTIVATIONS, "swiglu"), activation=activation)
-    require(0, registers=registers, projection=projection)
+    require_choice(SIZES, size=size)
+    require_choice(POOLS, pool=pool)
+    require_choice(POSITIONS, positions=positions)
+    require_choice((*ACTIVATIONS, "swiglu"), activation=activation)
+    require_at_least(0, registers=registers, projection=projection)
     if not 0 <= drop_path < 1:
         raise ValueError(f"net.drop_path must be in [0, 1), got {drop_path}")
     default_dim, default_layers, default_heads = SIZES[size]
     dim = default_dim if dim is None else dim
     layers = default_layers if layers is None else layers
     num_heads = default_heads if num_heads is None else num_heads
-    require(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
+    require_at_least(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
+    if mlp_dim is not None:
+        require_at_least(1, mlp_dim=mlp_dim)
+    if not epsilon > 0:
+        raise ValueError(f"net.epsilon must be > 0, got {epsilon}")
     if pool == "token" and not class_token:
         raise ValueError("net.pool must be mean or attention without a class token, got 'token'")
     if distilled and not class_token:
@@ -280,13 +291,13 @@ def net(
     if positions == "rotary" and dim // num_heads % 4:
         raise ValueError(f"rotary positions need heads of 4 k channels, got {dim // num_heads}")
     return ViT(
-        dim,
-        layers,
-        num_heads,
-        patch_size,
-        drop_path,
-        frozen_patches,
-        pool,
+        dim=dim,
+        layers=layers,
+        heads=num_heads,
+        patch_size=patch_size,
+        drop_path=drop_path,
+        freeze_patches=frozen_patches,
+        pool=pool,
         positions=positions,
         remat=remat,
         class_token=class_token,

@@ -5,7 +5,7 @@ import pytest
 from jax import numpy as jnp
 from net_cases import KEY, init_shapes
 
-from jaxssl.models import clip_resnet, convnet, gin, heads, resnet, s3d, text, vit
+from jaxssl.models import clip_resnet, convnet, convnext, gin, heads, resnet, s3d, text, vit
 
 pytestmark = pytest.mark.fast
 
@@ -17,6 +17,10 @@ pytestmark = pytest.mark.fast
         (resnet.net, {"stem": "cifer"}, "net.stem must be one of .*'cifar'.* got 'cifer'"),
         (resnet.net, {"width": 0}, "net.width must be >= 1, got 0"),
         (convnet.net, {"widths": (8, 16), "strides": (2,)}, r"net.strides \(2,\) must have equal"),
+        (convnet.net, {"widths": (8, 0), "strides": (2, 2)}, "net.widths must be >= 1, got 0"),
+        (convnet.net, {"widths": (), "strides": ()}, "net.widths must be >= 1, got 0"),
+        (convnet.net, {"widths": (8,), "strides": (0,)}, "net.strides must be >= 1, got 0"),
+        (convnext.net, {"depths": (), "widths": ()}, "net.depths must be >= 1, got 0"),
         (heads.mlp, {"proj_norm": "ln"}, r"proj_norm must be one of \('bn', 'none'\), got 'ln'"),
         (heads.mlp, {"proj_last_norm": "fixed"}, "proj_last_norm must be .*'bn_fixed'.*'fixed'"),
         (heads.mlp, {"proj_activation": "tanh"}, "proj_activation must be one of .* got 'tanh'"),
@@ -37,6 +41,8 @@ pytestmark = pytest.mark.fast
         (vit.net, {"drop_path": 1.0}, r"net.drop_path must be in \[0, 1\), got 1.0"),
         (vit.net, {"patch_size": 0}, "net.patch_size must be >= 1, got 0"),
         (vit.net, {"num_heads": 0}, "net.num_heads must be >= 1, got 0"),
+        (vit.net, {"mlp_dim": 0}, "net.mlp_dim must be >= 1, got 0"),
+        (vit.net, {"epsilon": 0.0}, "net.epsilon must be > 0, got 0.0"),
         (vit.net, {"num_heads": 5}, "net.dim must be .* net.num_heads=5, got 384"),
         (vit.net, {"dim": 6, "num_heads": 2}, "net.dim must be a multiple of 4 .*, got 6"),
         (text.net, {"activation": "relu"}, "text.activation must be one of .*'gelu'.* 'relu'"),

@@ -4,7 +4,7 @@ import flax.linen as nn
 from jax import Array
 
 from jaxssl.losses.pairs import unit
-from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require
+from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require_at_least
 
 
 class DinoHead(nn.Module):
@@ -63,7 +63,11 @@ def head(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021.
     """
-    require(1, "head.proj_", hidden_dim=proj_hidden_dim, bottleneck_dim=proj_bottleneck_dim)
-    require(1, "head.proj_", output_dim=proj_output_dim, layers=proj_layers)
-    sizes = (proj_hidden_dim, proj_bottleneck_dim, proj_output_dim, proj_layers)
-    return DinoHead(*sizes, norm_last_layer)
+    sizes = {
+        "hidden_dim": proj_hidden_dim,
+        "bottleneck_dim": proj_bottleneck_dim,
+        "output_dim": proj_output_dim,
+        "layers": proj_layers,
+    }
+    require_at_least(1, "head.proj_", **sizes)
+    return DinoHead(**sizes, norm_last_layer=norm_last_layer)

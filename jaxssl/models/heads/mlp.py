@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jax import Array
 
-from jaxssl.models._layers import batch_norm, exact_gelu, require
+from jaxssl.models._layers import batch_norm, exact_gelu, require_at_least, require_choice
 
 NORMS = ("bn", "none")
 # Maps proj_last_norm to BatchNorm options of the last layer. None means no BatchNorm.
@@ -91,10 +91,11 @@ def head(
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
     """
-    require(1, "head.proj_", output_dim=proj_output_dim)
+    require_at_least(1, "head.proj_", output_dim=proj_output_dim)
     sizes = (proj_hidden_dim, proj_output_dim, proj_layers)
     module = MLP(*sizes, proj_norm, proj_last_norm, proj_last_bias, proj_activation)
-    return _checked(module, "head.proj_")
+    _check(module, "head.proj_")
+    return module
 
 
 def predictor(
@@ -121,14 +122,14 @@ def predictor(
         Grill et al., Bootstrap Your Own Latent, 2020.
     """
     module = MLP(pred_hidden_dim, 0, pred_layers, pred_norm, pred_last_norm)
-    return _checked(module, "predictor.pred_")
-
-
-def _checked(module: MLP, prefix: str) -> MLP:
-    """Check the settings of an MLP, and return it. Errors put ``prefix`` before setting names."""
-    require(1, prefix, hidden_dim=module.hidden_dim)
-    require(0, prefix, layers=module.layers)
-    require(NORMS, prefix, norm=module.norm)
-    require(LAST_NORMS, prefix, last_norm=module.last_norm)
-    require(ACTIVATIONS, prefix, activation=module.activation)
+    _check(module, "predictor.pred_")
     return module
+
+
+def _check(module: MLP, prefix: str) -> None:
+    """Raise ValueError for an invalid setting. ``prefix`` precedes its name in the message."""
+    require_at_least(1, prefix, hidden_dim=module.hidden_dim)
+    require_at_least(0, prefix, layers=module.layers)
+    require_choice(NORMS, prefix, norm=module.norm)
+    require_choice(LAST_NORMS, prefix, last_norm=module.last_norm)
+    require_choice(ACTIVATIONS, prefix, activation=module.activation)
