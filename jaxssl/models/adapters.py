@@ -1,7 +1,7 @@
 """Adapt networks of users to the interface of this package: Linen, NNX, or two pure functions."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -35,8 +35,8 @@ def adapt(value: object) -> Network:
 
     Args:
         value: a Linen module, or a pair of pure functions ``init(key, x) -> params`` and
-            ``apply(params, x) -> features``. It is called with those of the arguments ``train``,
-            ``axis_name`` and ``keys`` that it takes.
+            ``apply(params, x) -> features``. The module and ``apply`` are called with those of the
+            arguments ``train``, ``axis_name`` and ``keys`` that they take.
 
     Raises:
         ValueError: if the value is not a network.
@@ -79,24 +79,23 @@ class LinenNetwork(NamedTuple):
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Apply the Linen module with those of the arguments that the module takes."""
-        axis_name, name = options.get("axis_name"), type(self.module).__name__
-        mutable = options.get("mutable", False)
-        lacks_axis = axis_name and "axis_name" not in _options(self.module.__call__)
-        if variables.get("batch_stats") and lacks_axis and lax.axis_size(axis_name) > 1:
+        name, mutable = type(self.module).__name__, options.get("mutable", False)
+        accepted = _accepted(self.module.__call__, **options)
+        several = options.get("axis_name") and lax.axis_size(options["axis_name"]) > 1
+        if variables.get("batch_stats") and several and "axis_name" not in accepted:
             raise ValueError(
                 f"{name} has BatchNorm, which would average over the examples of one device "
                 "only; give __call__ the argument axis_name, and pass it to BatchNorm"
             )
-        arguments = _accepted(self.module.__call__, **options)
         try:
-            out = self.module.apply(variables, x, mutable=mutable, **arguments)
+            out = self.module.apply(variables, x, mutable=mutable, **accepted)
         except errors.ModifyScopeVariableError as error:
             raise ValueError(
                 f"{name} changes its statistics in evaluation; give __call__ the argument train, "
                 "and BatchNorm use_running_average=not train"
             ) from error
         except errors.InvalidRngError as error:
-            raise ValueError(_random_layers_refused(name)) from error
+            raise _random_layers_error(name) from error
         _require_features(name, out[0] if mutable else out, x)
         return out
 
@@ -115,9 +114,9 @@ class FunctionNetwork(NamedTuple):
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the parameters with the user's function ``init_params``."""
         params = self.init_params(key, x)
-        keys = [key for path, _ in jax.tree.leaves_with_path(params) for key in path]
-        named = all(isinstance(getattr(key, "key", None), str) for key in keys)
-        if not isinstance(params, dict) or not named:
+        paths = [path for path, _ in jax.tree.leaves_with_path(params)]
+        keys = [getattr(entry, "key", None) for path in paths for entry in path]
+        if not isinstance(params, dict) or not all(isinstance(key, str) for key in keys):
             raise ValueError("the parameters must be nested dicts of arrays with text keys")
         return {"params": params, "batch_stats": {}}
 
@@ -141,24 +140,28 @@ class NnxNetwork:
         self._make = make
 
     @cached_property
-    def _parts(self) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
-        """Return the graph definition, and the shapes of parameters and BatchNorm statistics."""
-        shapes = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
-        name = type(shapes).__name__
-        definition, params, stats, others = nnx.split(shapes, nnx.Param, nnx.BatchStat, ...)
+    def _structure(self) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
+        """Return the graph definition, and the shapes of parameters and BatchNorm statistics.
+
+        Raises:
+            ValueError: if the module has other variables, which are states of random layers.
+        """
+        module = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
+        name = type(module).__name__
+        definition, params, stats, others = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
         if jax.tree.leaves(others):
-            raise ValueError(_random_layers_refused(name))
+            raise _random_layers_error(name)
         return definition, params, stats
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Build the NNX module from a random key, and return the module's variables."""
-        _ = self._parts  # raises an error for unsupported variables
+        _ = self._structure  # raises an error for unsupported variables
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
         """Call the NNX module with those of the arguments that the module takes."""
-        definition, params, stats = self._parts
+        definition, params, stats = self._structure
         params = _from_dict(params, variables["params"])
         module = nnx.merge(definition, params, _from_dict(stats, variables["batch_stats"]))
         module.train() if options["train"] else module.eval()
@@ -174,30 +177,34 @@ class NnxNetwork:
 
 
 def _options(function: Callable[..., object]) -> set[str]:
-    """Return the arguments among `OPTIONS` that a function takes."""
+    """Return those of the keyword arguments in `OPTIONS` that a function takes."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return {name for name in OPTIONS if takes_all or name in parameters}
 
 
 def _accepted(function: Callable, **options: object) -> dict[str, Any]:
-    """Select the keyword arguments that a function takes."""
-    return {name: value for name, value in options.items() if name in _options(function)}
+    """Select those of the keyword arguments in `OPTIONS` that a function takes."""
+    names = _options(function)
+    return {name: value for name, value in options.items() if name in names}
 
 
-def _require_features(name: str, features: object, x: object) -> None:
-    """Raise ValueError unless a network has mapped n examples to features [n, f]."""
+def _require_features(name: str, features: object, x: Any) -> None:
+    """Raise ValueError unless a network has mapped n examples to features [n, f].
+
+    The number of examples is not checked for packed graphs, which are dicts of arrays.
+    """
     shape = list(getattr(features, "shape", ()))
-    count = next(iter(getattr(x, "shape", ())), None)
-    if len(shape) != 2 or count not in (None, shape[0]):
+    n = "n" if isinstance(x, Mapping) else len(x)
+    if len(shape) != 2 or n not in ("n", shape[0]):
         raise ValueError(
-            f"{name} must map {count or 'n'} examples to features [{count or 'n'}, f], got "
+            f"{name} must map {n} examples to features [{n}, f], got "
             f"{shape or type(features).__name__}"
         )
 
 
-def _random_layers_refused(name: str) -> str:
-    return (
+def _random_layers_error(name: str) -> ValueError:
+    return ValueError(
         f"{name} draws random numbers in its layers (dropout), which would depend on the number of "
         "devices; draw them from the argument keys [n], which has a key for each example"
     )

@@ -55,7 +55,35 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict, int]:
+class InitialVariables(NamedTuple):
+    """Variables before training.
+
+    Attributes:
+        params: parameters by network.
+        batch_stats: running BatchNorm statistics by network.
+        dim: d, the dimension of an embedding.
+    """
+
+    params: dict[str, Any]
+    batch_stats: dict[str, Any]
+    dim: int
+
+
+class Embeddings(NamedTuple):
+    """Embeddings of all views of a batch.
+
+    Attributes:
+        z: [V, b, d] float32, in the order of the groups of views.
+        predictions: [V, b, d] float32, equal to ``z`` without a predictor.
+        batch_stats: new running BatchNorm statistics by network.
+    """
+
+    z: Array
+    predictions: Array
+    batch_stats: dict[str, Any]
+
+
+def init(encoder: Encoder, key: Array, groups: list[Images]) -> InitialVariables:
     """Initialise the backbone, projector and predictor on a batch of views.
 
     Args:
@@ -63,9 +91,6 @@ def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict
         key: random key.
         groups: views [V_g, b, h, w, c]; the views of a group have one size. The backbone is traced
             on every group, so that it can refuse a size.
-
-    Returns:
-        Parameters and BatchNorm statistics by network, and d, the dimension of an embedding.
     """
     params, stats = {}, {}
     x: Any = _first_view(groups[0])
@@ -79,7 +104,7 @@ def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict
         x = module.apply(variables, x, train=False)
         params[name] = variables.get("params", {})
         stats[name] = variables.get("batch_stats", {})
-    return params, stats, x.shape[1]
+    return InitialVariables(params, stats, x.shape[1])
 
 
 def embed(
@@ -91,7 +116,7 @@ def embed(
     *,
     key: Array | None,
     axis_name: str | None,
-) -> tuple[Array, Array, dict]:
+) -> Embeddings:
     """Apply backbone, projector and predictor in training mode to all views of a batch.
 
     The views of a group go through the backbone together, so that BatchNorm uses the statistics of
@@ -107,51 +132,78 @@ def embed(
         index: [b] indices of the examples in the data set, which random draws are keyed by.
         key: random key of the step. None turns stochastic depth off.
         axis_name: the mapped axis over which devices share the batch, or None.
-
-    Returns:
-        Embeddings [V, b, d] and predictions [V, b, d], float32, in the order of the groups, and the
-        new statistics. Without a predictor the predictions are the embeddings.
     """
     params = _cast(params, PRECISIONS[encoder.precision])
-    k = len(index) // jax.tree.leaves(views[0])[0].shape[1]
+    num_rows = jax.tree.leaves(views[0])[0].shape[1]
     keys = None
-    if key is not None:  # One key for each row, view and example in the row, [b / k, V, k].
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
+    if key is not None:
         num_views = sum(len(jax.tree.leaves(group)[0]) for group in views)
-        of_view = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
-        keys = jax.vmap(of_view, (0, None))(keys, jnp.arange(num_views, dtype=jnp.int32))
+        keys = _example_keys(key, index.reshape(num_rows, -1), num_views)
 
-    def run(name: str, x: Images, stats: dict, **keys: object) -> tuple[Array, dict]:
-        x, new = _train(encoder, name, params[name], stats[name], x, axis_name, **keys)
-        return x, {**stats, name: new}
-
-    def chunk(batch: tuple[Array | None, list[Images]]) -> tuple[Array, Array, dict]:
+    def encode(batch: tuple[Array | None, list[Images]]) -> Embeddings:
         keys, groups = batch
-        new, features, first = dict(stats), [], 0
-        for group in groups:  # A group of views has shape [rows, V_g, h, w, channels].
-            rows, num_views = jax.tree.leaves(group)[0].shape[:2]
-            images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
-            group_keys = keys if keys is None else keys[:, first : first + num_views].reshape(-1)
-            h, new = run("net", images, new, keys=group_keys)
-            h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
-            features.append(h.reshape(rows * k, num_views, -1))
-            first += num_views
-        h = jnp.concatenate(features, axis=1)
-        z, new = run("projector", h.reshape(-1, h.shape[2]), new)
-        p = z
-        if "predictor" in params and encoder.predictor is not None:
-            p, new = run("predictor", z, new)
-        z, p = (x.astype(jnp.float32).reshape(*h.shape[:2], -1) for x in (z, p))
-        return z, p, new
+        return _encode_rows(
+            encoder, params, stats, groups, keys, len(index) // num_rows, axis_name=axis_name
+        )
 
     batch = keys, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), views)
     if encoder.num_chunks == 1:
-        z, p, new = chunk(batch)
+        z, p, new_stats = encode(batch)
     else:
-        z, p, new = map_chunks(chunk, batch, encoder.num_chunks)
+        z, p, new_stats = map_chunks(encode, batch, encoder.num_chunks)
         z, p = (x.reshape(-1, *x.shape[2:]) for x in (z, p))
-        new = jax.tree.map(lambda x: jnp.mean(x, axis=0), new)
-    return jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new
+        new_stats = jax.tree.map(lambda x: jnp.mean(x, axis=0), new_stats)
+    return Embeddings(jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new_stats)
+
+
+def _example_keys(key: Array, index: Array, num_views: int) -> Array:
+    """Fold the indices [rows, k] of examples and those of V views into a key: [rows, V, k]."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index.reshape(-1)).reshape(index.shape)
+    of_view = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
+    return jax.vmap(of_view, (0, None))(keys, jnp.arange(num_views, dtype=jnp.int32))
+
+
+def _encode_rows(
+    encoder: Encoder,
+    params: Collection,
+    stats: Collection,
+    groups: list[Images],
+    keys: Array | None,
+    k: int,
+    *,
+    axis_name: str | None,
+) -> Embeddings:
+    """Apply the networks to groups of views [rows, V_g, h, w, c], with k examples in each row.
+
+    Args:
+        encoder: the networks.
+        params: parameters by network, in the precision of the encoder.
+        stats: running BatchNorm statistics by network.
+        groups: groups of views.
+        keys: random keys [rows, V, k], or None.
+        k: number of examples in a row.
+        axis_name: the mapped axis, or None.
+
+    Returns:
+        Embeddings with the examples first, [rows * k, V, d].
+    """
+    train = partial(_train, encoder, params, axis_name=axis_name)
+    features, first = [], 0
+    for group in groups:
+        rows, num_views = jax.tree.leaves(group)[0].shape[:2]
+        images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
+        group_keys = None if keys is None else keys[:, first : first + num_views].reshape(-1)
+        h, stats = train(stats, "net", images, keys=group_keys)
+        h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
+        features.append(h.reshape(rows * k, num_views, -1))
+        first += num_views
+    h = jnp.concatenate(features, axis=1)
+    z, stats = train(stats, "projector", h.reshape(-1, h.shape[2]))
+    p = z
+    if "predictor" in params and encoder.predictor is not None:
+        p, stats = train(stats, "predictor", z)
+    z, p = (x.astype(jnp.float32).reshape(*h.shape[:2], -1) for x in (z, p))
+    return Embeddings(z, p, stats)
 
 
 def features(encoder: Encoder, params: Collection, stats: Collection, images: Images) -> Array:
@@ -171,9 +223,18 @@ def features_in_training(
     axis_name: str | None,
     keys: Array | None,
 ) -> tuple[Array, Collection]:
-    """Apply the backbone in training mode: features [n, f] and new BatchNorm statistics."""
-    h, new = _train(encoder, "net", params, stats, images, axis_name, keys=keys)
-    return h.astype(jnp.float32), new
+    """Apply the backbone in training mode.
+
+    ``params`` and ``stats`` are the variables of the backbone. ``keys`` [n] are random keys of the
+    examples, or None.
+
+    Returns:
+        Features [n, f] in float32, and new BatchNorm statistics.
+    """
+    h, new = _train(
+        encoder, {"net": params}, {"net": stats}, "net", images, axis_name=axis_name, keys=keys
+    )
+    return h.astype(jnp.float32), new["net"]
 
 
 def project(encoder: Encoder, params: Collection, stats: Collection, h: Array) -> Array:
@@ -184,7 +245,7 @@ def project(encoder: Encoder, params: Collection, stats: Collection, h: Array) -
 def _apply(
     encoder: Encoder, name: str, params: Collection, stats: Collection, x: Images, **options: Any
 ) -> Any:
-    """Apply one of the networks in the precision of the encoder."""
+    """Apply one of the networks, such as "projector", in the precision of the encoder."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
     return encoder.modules()[name].apply(variables, _cast(x, dtype), **options)
@@ -192,20 +253,23 @@ def _apply(
 
 def _train(
     encoder: Encoder,
-    name: str,
     params: Collection,
     stats: Collection,
+    name: str,
     x: Images,
+    *,
     axis_name: str | None,
     **keys: object,
-) -> tuple[Array, Collection]:
-    """Apply one network of an encoder in training mode; return outputs and BatchNorm statistics."""
-    axis = None if encoder.norm_group == 1 else axis_name
-    options = {"train": True, "axis_name": axis, "mutable": ["batch_stats"]}
-    with batch_norm_groups(encoder.norm_group, axis):
-        h, updated = _apply(encoder, name, params, stats, x, **options, **keys)
+) -> tuple[Array, dict[str, Any]]:
+    """Apply one network in training mode. Return its output and the new statistics by network."""
+    norm_axis = None if encoder.norm_group == 1 else axis_name
+    options = {"train": True, "axis_name": norm_axis, "mutable": ["batch_stats"]}
+    with batch_norm_groups(encoder.norm_group, norm_axis):
+        y, updated = _apply(encoder, name, params[name], stats[name], x, **options, **keys)
     new = updated.get("batch_stats", {})
-    return h, collectives.mean(new, axis_name) if encoder.norm_group else new
+    if encoder.norm_group:  # The groups of devices have different statistics.
+        new = collectives.mean(new, axis_name)
+    return y, {**stats, name: new}
 
 
 def _first_view(group: Images) -> Images:
