@@ -16,14 +16,12 @@ from jaxssl.models import clip_resnet, resnet, vit
 from jaxssl.pretrained import names, parameter_names
 from jaxssl.pretrained.names import CLIP, SIGLIP, Dialect, Stored
 
-Inferred = tuple[dict[str, Any], Inputs]
-
+# Limits for a damaged checkpoint: arrays, values, characters of a name, nested dicts.
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 # If a file has two encoders, names that match this pattern belong to the one not meant for use: a
 # momentum copy, or DINO's student.
 SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema|(^|\.)text")
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
-MISSING = Stored((1, 1, 1, 1), partial(np.zeros, 1))
 # Number of blocks of public ViTs by their width.
 DEPTHS = {192: 12, 384: 12, 768: 12, 1024: 24, 1152: 27, 1280: 32, 1408: 40, 1536: 40, 1664: 48}
 # Maps the width to the number of heads, for ViTs without 64 channels a head.
@@ -46,6 +44,18 @@ class EncoderArrays(NamedTuple):
     dialect: Dialect
 
 
+class Inferred(NamedTuple):
+    """What the arrays of a checkpoint tell about the encoder.
+
+    Attributes:
+        net: the network, as the config group `net`.
+        inputs: the usual input settings.
+    """
+
+    net: dict[str, Any]
+    inputs: Inputs
+
+
 def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     """Find the encoder in a checkpoint of another project.
 
@@ -58,31 +68,28 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     Raises:
         ValueError: if there is no supported network.
     """
-    found = [
-        (name.removesuffix(dialect.mark), dialect)
-        for dialect in names.DIALECTS.values()
-        for name in stored
-        if name == dialect.mark or name.endswith("." + dialect.mark)
-    ]
-    if not found:
+    candidates = []
+    for dialect in names.DIALECTS.values():
+        for name in stored:
+            if name == dialect.mark or name.endswith("." + dialect.mark):
+                candidates.append((name.removesuffix(dialect.mark), dialect))
+    if not candidates:
         _refuse_others(stored)
-        texts = abbreviate([f"{name} {list(array.shape)}" for name, array in stored.items()])
+        arrays = abbreviate([f"{name} {list(array.shape)}" for name, array in stored.items()])
         raise ValueError(
             "expected a ResNet, ViT or ConvNeXt with names of torchvision, timm, transformers or "
-            f"open_clip, got {texts}"
+            f"open_clip, got {arrays}"
         )
-    prefix, dialect = min(found, key=lambda item: bool(SECONDARY.search(item[0])))
+    prefix, dialect = min(candidates, key=lambda item: bool(SECONDARY.search(item[0])))
     parent = re.sub(r"vision_model\.$", "", prefix)
     encoder, other_names = {}, []
     for name, array in stored.items():
-        inside = name.startswith(prefix)
+        inner = name.removeprefix(prefix) if name.startswith(prefix) else ""
         if dialect.outside and name == parent + dialect.outside:
             inner = dialect.outside
-        else:
-            inner = name.removeprefix(prefix) if inside else ""
-        inner = names.translate(dialect.network, inner)
-        if inner and not names.IGNORED.match(inner) and 0 not in array.shape:
-            encoder[inner] = array
+        common = names.translate(dialect.network, inner)
+        if common and not names.IGNORED.match(common) and 0 not in array.shape:
+            encoder[common] = array
         elif not name.endswith("num_batches_tracked"):
             other_names.append(name)
     _refuse_others(encoder)
@@ -102,7 +109,8 @@ def infer(encoder: EncoderArrays, options: Mapping[str, object] = {}) -> Inferre
     """
     net, inputs = INFER[encoder.dialect.network](encoder, options)
     allowed = inspect.signature(components.factory("net", net["name"])).parameters
-    return net | {key: value for key, value in options.items() if key in allowed}, inputs
+    net |= {key: value for key, value in options.items() if key in allowed}
+    return Inferred(net, inputs)
 
 
 def abbreviate(items: list[str], most: int = 3) -> str:
@@ -178,6 +186,11 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
     return shape
 
 
+def _shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
+    """Return the shape of an array, ones if it is missing, which `weights` reports later."""
+    return encoder.arrays[name].shape if name in encoder.arrays else (1, 1, 1, 1)
+
+
 def _without_defaults(network: str, settings: Mapping[str, object]) -> dict[str, object]:
     defaults = inspect.signature(components.factory("net", network)).parameters
     return {key: value for key, value in settings.items() if value != defaults[key].default}
@@ -191,9 +204,11 @@ def _count_blocks(arrays: Mapping[str, Stored], pattern: str) -> tuple[int, ...]
 
 
 def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
-    arrays, deep = encoder.arrays, "conv1.0.weight" in encoder.arrays
-    out, channels, side, _ = _kernel_shape(encoder, "conv1.0.weight" if deep else "conv1.weight")
-    width = arrays["bn1.weight"].shape[0] if deep and "bn1.weight" in arrays else out
+    arrays, is_deep = encoder.arrays, "conv1.0.weight" in encoder.arrays
+    first = "conv1.0.weight" if is_deep else "conv1.weight"
+    width, channels, side, _ = _kernel_shape(encoder, first)
+    if is_deep and "bn1.weight" in arrays:  # The first convolution has half as many channels.
+        width = arrays["bn1.weight"].shape[0]
     stages = _count_blocks(arrays, r"layer(\d{1,9})\.(\d+)\.")
     bottleneck = "layer1.0.conv3.weight" in arrays
     depths = [depth for depth, form in resnet.DEPTHS.items() if form == (stages, bottleneck)]
@@ -205,58 +220,61 @@ def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Infe
         )
     if side not in (3, 7):
         raise ValueError(f"the kernel conv1.weight must be 3 x 3 or 7 x 7, got {side} x {side}")
-    stem = "deep" if deep else "imagenet" if side == 7 else "cifar"
-    # Solo-learn pads the 3 x 3 kernel by two pixels. Its files are recognised by the classifier
-    # beside the backbone.
-    parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
-    solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
-    stem = "cifar_wide" if stem == "cifar" and solo else stem
+    stem = "deep" if is_deep else "imagenet" if side == 7 else _cifar_stem(encoder)
     net = {"name": "resnet", "depth": depths[0], "stem": stem, "width": width}
     extras: dict[str, object] = {"pooled_shortcut": "layer2.0.downsample.2.weight" in arrays}
     if bottleneck:
-        inner, group = (arrays.get(f"layer1.0.conv{i}.weight", MISSING).shape for i in (1, 2))
-        extras["groups"] = max(inner[0] // max(group[1], 1), 1) if len(group) == 4 else 1
-        extras["base_width"] = inner[0] * 64 // (max(width, 1) * extras["groups"])
+        inner = _shape(encoder, "layer1.0.conv1.weight")[0]
+        grouped = _shape(encoder, "layer1.0.conv2.weight")  # [inner, inner / groups, 3, 3]
+        groups = max(inner // max(grouped[1], 1), 1) if len(grouped) == 4 else 1
+        extras |= {"groups": groups, "base_width": inner * 64 // (max(width, 1) * groups)}
     net |= _without_defaults("resnet", extras)
     if stem.startswith("cifar"):
-        return net, make_inputs(32, channels, CIFAR)
-    return net, make_inputs(224, channels, encoder.dialect.inputs)
+        return Inferred(net, make_inputs(32, channels, CIFAR))
+    return Inferred(net, make_inputs(224, channels, encoder.dialect.inputs))
+
+
+def _cifar_stem(encoder: EncoderArrays) -> str:
+    """Return the stem of a ResNet with a first kernel of 3 x 3.
+
+    Solo-learn pads the kernel by two pixels. Its files have a classifier beside the backbone.
+    """
+    parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
+    if parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names:
+        return "cifar_wide"
+    return "cifar"
 
 
 def _infer_clip_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
-    arrays, (_, channels, _, _) = encoder.arrays, _kernel_shape(encoder, "conv1.weight")
-    stages = _count_blocks(arrays, r"layer(\d{1,9})\.(\d+)\.")
+    _, channels, _, _ = _kernel_shape(encoder, "conv1.weight")
+    stages = _count_blocks(encoder.arrays, r"layer(\d{1,9})\.(\d+)\.")
     sizes = [name for name, (form, *_) in clip_resnet.SIZES.items() if form == stages]
     if not sizes:
         raise ValueError(
             f"the size of CLIP's ResNet must be one of {', '.join(clip_resnet.SIZES)}, got "
             f"{list(stages)[:8]} blocks"
         )
-    width, dim, table = (
-        arrays.get(name, MISSING).shape
-        for name in ("conv3.weight", "attnpool.c_proj.weight", "attnpool.positional_embedding")
-    )
-    net = {"name": "clip_resnet", "size": sizes[0], "width": width[0], "dim": dim[0]}
-    return net, make_inputs(32 * math.isqrt(max(table[0] - 1, 1)), channels, CLIP)
+    width = _shape(encoder, "conv3.weight")[0]
+    dim = _shape(encoder, "attnpool.c_proj.weight")[0]
+    grid = math.isqrt(max(_shape(encoder, "attnpool.positional_embedding")[0] - 1, 1))
+    net = {"name": "clip_resnet", "size": sizes[0], "width": width, "dim": dim}
+    return Inferred(net, make_inputs(32 * grid, channels, CLIP))
 
 
 def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
     _, channels, _, _ = _kernel_shape(encoder, "stem.0.weight")
     depths = _count_blocks(encoder.arrays, r"stages\.(\d{1,9})\.blocks\.(\d+)\.")
-    firsts = [f"stages.{i}.blocks.0.norm.weight" for i in range(len(depths))]
-    net = {
-        "name": "convnext",
-        "depths": [*depths],
-        "widths": [encoder.arrays.get(name, MISSING).shape[0] for name in firsts],
-    }
+    stages = range(len(depths))
+    widths = [_shape(encoder, f"stages.{i}.blocks.0.norm.weight")[0] for i in stages]
+    net = {"name": "convnext", "depths": [*depths], "widths": widths}
     norm = {"response_norm": "stages.0.blocks.0.mlp.grn.weight" in encoder.arrays}
     net |= _without_defaults("convnext", norm)
-    return net, make_inputs(224, channels, encoder.dialect.inputs)
+    return Inferred(net, make_inputs(224, channels, encoder.dialect.inputs))
 
 
 def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:
-    arrays, inputs = encoder.arrays, encoder.dialect.inputs
-    dim, channels, patch, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
+    arrays = encoder.arrays
+    dim, channels, patch_size, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
     (layers,) = _count_blocks(arrays, r"(blocks)\.(\d+)\.") or (0,)
     if layers < DEPTHS.get(dim, 0) and "layers" not in options:
         raise ValueError(
@@ -264,46 +282,66 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferre
             f"it may be a part of a checkpoint; set layers={layers} if it is complete"
         )
     sizes = [name for name, values in vit.SIZES.items() if values[0] == dim] or ["small"]
-    net = {"name": "vit", "size": sizes[0], "dim": dim, "patch_size": patch}
+    net = {"name": "vit", "size": sizes[0], "dim": dim, "patch_size": patch_size}
     net |= {"layers": layers, "frozen_patches": False}
-    distilled, class_token = "dist_token" in arrays, "cls_token" in arrays
-    rotary, grid, fixed = "pos_embed" not in arrays, 224 // patch, False
-    if not rotary:
-        grid = _grid(arrays["pos_embed"].shape, dim, class_token + distilled)
-        fixed = class_token and _has_fixed_positions(arrays["pos_embed"], dim, grid)
-    net["positions"] = "rotary" if rotary else "fixed" if fixed else "learned"
-    pooled, clip = "attn_pool.latent" in arrays, "norm_pre.weight" in arrays
-    net["pool"] = "attention" if pooled else "token" if class_token else "mean"
+    net["positions"], grid = _vit_positions(encoder, dim, patch_size)
     # timm's names do not tell CLIP and SigLIP from other ViTs, but the parts of the network do.
-    inputs = CLIP if clip else SIGLIP if pooled else inputs
+    inputs = encoder.dialect.inputs
+    if "norm_pre.weight" in arrays:
+        inputs = CLIP
+    elif "attn_pool.latent" in arrays:
+        inputs = SIGLIP
+    net["pool"] = "token" if "cls_token" in arrays else "mean"
+    if "attn_pool.latent" in arrays:
+        net["pool"] = "attention"
+    net |= _without_defaults("vit", _vit_extras(encoder, dim, net["positions"]))
+    if options.get("num_heads") is None:
+        net["num_heads"] = _vit_heads(encoder, dim, net["positions"])
+    return Inferred(net, make_inputs(grid * patch_size, channels, inputs))
+
+
+def _vit_positions(encoder: EncoderArrays, dim: int, patch_size: int) -> tuple[str, int]:
+    """Return the kind of a ViT's positions, and the side of the grid of patches."""
+    if "pos_embed" not in encoder.arrays:
+        return "rotary", 224 // patch_size
+    stored, class_token = encoder.arrays["pos_embed"], "cls_token" in encoder.arrays
+    grid = _grid(stored.shape, dim, class_token + ("dist_token" in encoder.arrays))
+    is_fixed = class_token and _has_fixed_positions(stored, dim, grid)
+    return "fixed" if is_fixed else "learned", grid
+
+
+def _vit_extras(encoder: EncoderArrays, dim: int, positions: str) -> dict[str, object]:
+    """Return settings of a ViT that mostly have their default values."""
+    arrays, pre_norm = encoder.arrays, "norm_pre.weight" in encoder.arrays
     # OpenAI's files store the size of the images beside the networks.
-    openai = any(name.endswith("input_resolution") for name in encoder.other_names)
+    is_openai = any(name.endswith("input_resolution") for name in encoder.other_names)
     extras = {
-        "class_token": class_token,
-        "distilled": distilled,
+        "class_token": "cls_token" in arrays,
+        "distilled": "dist_token" in arrays,
         "registers": arrays["reg_token"].shape[-2] if "reg_token" in arrays else 0,
-        "pre_norm": clip,
+        "pre_norm": pre_norm,
         "layer_scale": "blocks.0.ls1.gamma" in arrays,
-        "activation": "quick_gelu" if openai else "gelu",
-        "epsilon": 1e-5 if clip or rotary else 1e-6,
+        "activation": "quick_gelu" if is_openai else "gelu",
+        "epsilon": 1e-5 if pre_norm or positions == "rotary" else 1e-6,
         "projection": arrays["proj"].shape[-1] if "proj" in arrays else 0,
-    } | dict(encoder.dialect.settings)
+        **encoder.dialect.settings,
+    }
     first, last = (arrays.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
     if first is not None and last is not None:
-        extras["mlp_dim"] = None if last.shape[-1] == 4 * dim else last.shape[-1]
-        if first.shape[0] == 2 * last.shape[-1]:
+        mlp_dim = last.shape[-1]
+        extras["mlp_dim"] = None if mlp_dim == 4 * dim else mlp_dim
+        if first.shape[0] == 2 * mlp_dim:
             extras["activation"] = "swiglu"
-    net |= _without_defaults("vit", extras)
-    if options.get("num_heads") is None:
-        if dim % 64:
-            raise ValueError(
-                f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads"
-            )
-        # MoCo-v3's small ViT has 12 heads. MoCo-v3's ViTs are the only public ones with fixed
-        # positions.
-        moco = fixed or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
-        net["num_heads"] = 12 if moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
-    return net, make_inputs(grid * patch, channels, inputs)
+    return extras
+
+
+def _vit_heads(encoder: EncoderArrays, dim: int, positions: str) -> int:
+    """Return the number of attention heads that public ViTs of this width have."""
+    if dim % 64:
+        raise ValueError(f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads")
+    # Only MoCo-v3's public ViTs have fixed positions. Its small ViT has 12 heads in place of 6.
+    is_moco = positions == "fixed" or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
+    return 12 if is_moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
 
 
 def _grid(shape: tuple[int, ...], dim: int, most_tokens: int) -> int:

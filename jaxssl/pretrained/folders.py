@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jaxssl.components import Settings
 from jaxssl.errors import one_line
@@ -17,9 +18,22 @@ FILES = (
     "open_clip_pytorch_model.bin",
 )
 CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
-ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+# Maps transformers' name of an activation to ours, where they differ.
+ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh"}
 # Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
+
+
+class EncoderSettings(NamedTuple):
+    """Settings of a pretrained encoder. Those that are not known are left out.
+
+    Attributes:
+        net: settings as in the config group `net`.
+        inputs: fields of `jaxssl.augment.views.Inputs`.
+    """
+
+    net: Settings = {}
+    inputs: Settings = {}
 
 
 def is_weights_folder(path: Path) -> bool:
@@ -28,7 +42,7 @@ def is_weights_folder(path: Path) -> bool:
 
 
 def weights_files(folder: Path) -> list[Path]:
-    """Return the files with the weights of a folder, all shards if there are several.
+    """Return the preferred file of weights in a folder, or all shards that its index lists.
 
     Raises:
         ValueError: if the index is damaged, or names a file that is missing.
@@ -48,43 +62,42 @@ def weights_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_settings(folder: Path) -> tuple[Settings, Settings]:
-    """Read settings of the network and of its inputs from the JSON files of a folder.
-
-    Returns:
-        Settings as in the config group `net`, and fields of `jaxssl.augment.views.Inputs`. What
-        the files do not say is left out.
+def read_settings(folder: Path) -> EncoderSettings:
+    """Read what the JSON files of a folder say about the network and its inputs.
 
     Raises:
-        ValueError: if a file holds settings that are not supported.
+        ValueError: if a file is no JSON object, or holds settings that are not supported.
     """
-    config, processor, clip = (
+    config, processor, open_clip = (
         _read(folder / name) if (folder / name).exists() else {} for name in CONFIGS
     )
     vision = config.get("vision_config", config)
+    inputs = _merge(
+        {"size": vision.get("image_size")},
+        _timm_inputs(config.get("pretrained_cfg", {})),
+        _open_clip_inputs(open_clip),
+        _processor_inputs(processor),
+    )
+    return EncoderSettings(_merge(_net_settings(config, vision, open_clip)), inputs)
+
+
+def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Settings:
+    """Translate settings of the network, of which ``vision`` are those of an image network."""
+    if vision.get("rope_theta", 100.0) != 100:
+        raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
     net = {
         "num_heads": vision.get("num_attention_heads"),
         "epsilon": vision.get("layer_norm_eps"),
         "layers": vision.get("num_hidden_layers"),
     }
     if not vision.get("use_swiglu_ffn") and not vision.get("use_gated_mlp"):
-        net["activation"] = ACTIVATIONS.get(vision.get("hidden_act"))
-    if vision.get("rope_theta", 100.0) != 100:
-        raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
-    if clip.get("model_cfg", {}).get("quick_gelu") or "quickgelu" in str(
-        config.get("architecture")
-    ):
+        activation = vision.get("hidden_act")
+        # A ViT refuses an activation that it lacks. ResNets do not have this setting.
+        net["activation"] = ACTIVATIONS.get(activation, activation)
+    is_quick = open_clip.get("model_cfg", {}).get("quick_gelu")
+    if is_quick or "quickgelu" in str(config.get("architecture")):
         net["activation"] = "quick_gelu"
-    timm, open_clip = config.get("pretrained_cfg", {}), clip.get("preprocess_cfg", {})
-    by_timm, by_open_clip = _statistics(timm), _statistics(open_clip)
-    if "input_size" in timm:
-        by_timm["size"] = timm["input_size"][-1]
-    by_timm["crop"] = 0.0 if timm.get("crop_mode") == "squash" else timm.get("crop_pct")
-    by_open_clip["size"] = clip.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
-    if "resize_mode" in open_clip:
-        by_open_clip["crop"] = 0.0 if open_clip["resize_mode"] == "squash" else 1.0
-    size = {"size": vision.get("image_size")}
-    return _merge(net), _merge(size, by_timm, by_open_clip, _processor_inputs(processor))
+    return net
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
@@ -92,13 +105,32 @@ def _merge(*groups: Mapping[str, object]) -> Settings:
     return {key: value for group in groups for key, value in group.items() if value is not None}
 
 
-def _statistics(settings: Settings) -> dict[str, object]:
+def _statistics(settings: Settings) -> dict[str, Any]:
     return {name: settings.get(name) for name in ("mean", "std", "interpolation")}
+
+
+def _timm_inputs(settings: Settings) -> Settings:
+    """Translate the pretrained_cfg of timm to our input settings."""
+    inputs = _statistics(settings)
+    if "input_size" in settings:  # [channels, height, width]
+        inputs["size"] = settings["input_size"][-1]
+    inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
+    return inputs
+
+
+def _open_clip_inputs(settings: Settings) -> Settings:
+    """Translate the open_clip_config.json of open_clip to our input settings."""
+    preprocessing = settings.get("preprocess_cfg", {})
+    inputs = _statistics(preprocessing)
+    inputs["size"] = settings.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
+    if "resize_mode" in preprocessing:
+        inputs["crop"] = 0.0 if preprocessing["resize_mode"] == "squash" else 1.0
+    return inputs
 
 
 def _processor_inputs(settings: Settings) -> Settings:
     """Translate the preprocessor_config.json of transformers to our input settings."""
-    inputs: dict[str, object] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
+    inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
     if "resample" in settings:
@@ -108,25 +140,31 @@ def _processor_inputs(settings: Settings) -> Settings:
                 f"{RESAMPLE}, got {settings['resample']!r:.40}"
             )
         inputs["interpolation"] = RESAMPLE[settings["resample"]]
+    return inputs | _processor_size(settings)
+
+
+def _processor_size(settings: Settings) -> Settings:
+    """Translate size and crop of an image processor of transformers."""
     size, window = settings.get("size"), settings.get("crop_size")
-    # In old files, size is one number: the short side if the image is cropped afterwards.
-    short = isinstance(size, Mapping) and "shortest_edge" in size
+    crop = 0.0
     if isinstance(size, Mapping):
+        crop = 1.0 if "shortest_edge" in size else 0.0
         size = size.get("shortest_edge", size.get("height"))
     if size is None:
-        return inputs
+        return {}
+    # In old files, size is one number: the short side if the image is cropped afterwards.
     if settings.get("do_center_crop") and window is not None:
         window = window["height"] if isinstance(window, Mapping) else window
-        return inputs | {"size": window, "crop": min(1.0, window / size)}
+        return {"size": window, "crop": min(1.0, window / size)}
     if settings.get("crop_pct"):
         # transformers' ConvNeXt crops only if the size is below 384 pixels.
-        return inputs | {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
-    return inputs | {"size": size, "crop": 1.0 if short else 0.0}
+        crop = settings["crop_pct"] if size < 384 else 0.0
+    return {"size": size, "crop": crop}
 
 
 def _read(path: Path) -> Settings:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is no JSON file ({one_line(error, 200)})") from error
     if not isinstance(content, dict):

@@ -25,30 +25,41 @@ def local(path: str | PathLike[str]) -> Path:
     A repository ``hf://owner/name[@revision]`` is downloaded. Weights in a bucket are copied.
 
     Raises:
-        UserError: if the download fails, or huggingface_hub is not installed.
+        UserError: if the name of a repository is not valid, the repository has no weights, the
+            download fails, or huggingface_hub is not installed.
     """
-    if not is_hub(path):
-        found = as_path(path)
-        is_copied = is_bucket(path) and (found.is_file() or is_weights_folder(found))
-        return fetch(path) if is_copied else found
+    if is_hub(path):
+        return _download(path)
+    target = as_path(path)
+    if is_bucket(path) and (target.is_file() or is_weights_folder(target)):
+        return fetch(path)
+    return target
+
+
+def _download(path: str | PathLike[str]) -> Path:
+    """Download weights from the Hub to its cache, and return their folder."""
     match = REPOSITORY.fullmatch(fspath(path))
     if match is None:
         raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     (name, revision), client = match.groups(), _client(path)
     try:
-        files = set(client.list_repo_files(name, revision=revision))
-        weights = next((file for file in FILES if file in files), None)
-        if weights is None:
-            raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
-        suffix = weights.partition(".")[2].removesuffix(".index.json")
-        shards = [f"*-of-*.{suffix}"] if weights.endswith(".json") else []
-        patterns = [weights, *CONFIGS, *shards]
-        return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except UserError:
-        raise
+        files = client.list_repo_files(name, revision=revision)
+        weights = [file for file in FILES if file in files]
+        if weights:
+            patterns = _needed_files(weights[0])
+            folder = client.snapshot_download(name, revision=revision, allow_patterns=patterns)
+            return Path(folder)
     except Exception as error:  # The client raises errors of several HTTP libraries.
         reason = f"{type(error).__name__}: {one_line(error, 300)}"
         raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
+    raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
+
+
+def _needed_files(weights: str) -> list[str]:
+    """Return the names, or patterns of names, of the files that belong to one of `FILES`."""
+    base = weights.removesuffix(".index.json")
+    shards = [] if base == weights else [f"*-of-*.{base.partition('.')[2]}"]
+    return [weights, *CONFIGS, *shards]
 
 
 def results_folder(path: str | PathLike[str]) -> Path | None:
@@ -88,11 +99,11 @@ def repository_name(target: str) -> str:
     return match[1]
 
 
-def _client(user: str | PathLike[str]) -> ModuleType:
+def _client(needed_by: str | PathLike[str]) -> ModuleType:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError(f"{user} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
+        raise UserError(f"{needed_by} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
     # huggingface_hub logs a warning for every repeated request.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return huggingface_hub

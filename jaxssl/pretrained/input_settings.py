@@ -10,7 +10,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError
-from jaxssl.models import convnet, vit
+from jaxssl.models import convnet, convnext, vit
 
 MAX_SIZE = 8192  # largest image side in pixels
 MAX_LAYERS = 1000
@@ -52,16 +52,8 @@ def validate(settings: Settings) -> Inputs:
         raise ValueError(f"size must be a number of pixels from 1 to {MAX_SIZE}, got {size!r:.80}")
     if type(channels) is not int or not 0 < channels <= MAX_CHANNELS:
         raise ValueError(f"channels must be from 1 to {MAX_CHANNELS}, got {channels!r:.80}")
-    statistics = {"mean": _numbers(inputs.mean), "std": _numbers(inputs.std)}
-    for name, interval in (("mean", "[0, 1]"), ("std", "(0, 1]")):
-        numbers = statistics[name]
-        zero_std = name == "std" and 0.0 in numbers
-        if zero_std or len(numbers) not in (1, channels) or not all(0 <= x <= 1 for x in numbers):
-            count = "a number" if channels == 1 else f"a number or {channels}"
-            raise ValueError(
-                f"{name} must be {count} in {interval}, for images of {channels} channels from 0 "
-                f"to 1, got {getattr(inputs, name)!r:.80}"
-            )
+    mean = _statistics("mean", inputs.mean, channels)
+    std = _statistics("std", inputs.std, channels)
     crop = _numbers(inputs.crop)
     if len(crop) != 1 or not 0 <= crop[0] <= 1:
         raise ValueError(
@@ -73,20 +65,27 @@ def validate(settings: Settings) -> Inputs:
             f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got "
             f"{inputs.interpolation!r:.80}"
         )
-    return Inputs(size, channels, **statistics, crop=crop[0], interpolation=inputs.interpolation)
+    return Inputs(size, channels, mean, std, crop[0], inputs.interpolation)
 
 
 def check_limits(net: nn.Module, size: int) -> None:
-    """Raise ValueError for a network so large that building it would exhaust time or memory.
+    """Refuse a network whose size in a damaged file would exhaust time or memory.
+
+    Args:
+        net: the backbone.
+        size: side of the images in pixels.
 
     Raises:
-        ValueError: if the network has too many layers, or too many positions for images of this
-            size.
+        ValueError: if the network has more than `MAX_LAYERS` layers, or its position embeddings
+            have more than `MAX_POSITIONS` values.
     """
+    layers = positions = 0
     if isinstance(net, vit.ViT):
         layers, positions = net.layers, (size // net.patch_size) ** 2 * net.dim
-    else:
-        layers, positions = len(net.widths) if isinstance(net, convnet.ConvNet) else 0, 0
+    elif isinstance(net, convnet.ConvNet):
+        layers = len(net.widths)
+    elif isinstance(net, convnext.ConvNeXt):
+        layers = sum(net.depths)
     if layers > MAX_LAYERS:
         raise ValueError(f"the network must have at most {MAX_LAYERS} layers, got {layers}")
     if positions > MAX_POSITIONS:
@@ -95,6 +94,20 @@ def check_limits(net: nn.Module, size: int) -> None:
             f"(width {net.dim}, patches of {net.patch_size} pixels, images of {size}); use smaller "
             "images"
         )
+
+
+def _statistics(name: str, value: object, channels: int) -> tuple[float, ...]:
+    """Return the setting "mean" or "std" as a tuple with one number, or one for each channel."""
+    numbers = _numbers(value)
+    in_range = all(0 <= x <= 1 for x in numbers) and not (name == "std" and 0 in numbers)
+    if not in_range or len(numbers) not in (1, channels):
+        count = "a number" if channels == 1 else f"a number or {channels}"
+        interval = "(0, 1]" if name == "std" else "[0, 1]"
+        raise ValueError(
+            f"{name} must be {count} in {interval}, for images of {channels} channels from 0 to 1, "
+            f"got {value!r:.80}"
+        )
+    return numbers
 
 
 def _numbers(value: Any) -> tuple[float, ...]:

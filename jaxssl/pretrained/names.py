@@ -163,14 +163,32 @@ IGNORED = re.compile(
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer|pooler|"
     r"decoder\w*|mask_token|masked_embed|rope_embed)\b|.*(num_batches_tracked|position_ids)$"
 )
-# An array that several arrays of a file make up, with the function that combines them.
-COMBINED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
-    "attn.qkv.": (("attn.q.", "attn.k.", "attn.v."), lambda *parts: np.concatenate(parts)),
-    "attn_pool.qkv.": (("attn_pool.q.", "attn_pool.kv."), lambda *parts: np.concatenate(parts)),
-    "mlp.fc1.": (("mlp.gate.", "mlp.up."), lambda *parts: np.concatenate(parts)),
+
+
+class Combination(NamedTuple):
+    """How one array is made of several arrays of a file.
+
+    Attributes:
+        sources: parts of the names of these arrays. The last one is in no other name.
+        join: the function that combines them.
+    """
+
+    sources: tuple[str, ...]
+    join: Callable[..., np.ndarray]
+
+
+def _concatenate(*arrays: np.ndarray) -> np.ndarray:
+    return np.concatenate(arrays)
+
+
+# Combinations by the part of the name of the resulting array.
+COMBINED: Mapping[str, Combination] = {
+    "attn.qkv.": Combination(("attn.q.", "attn.k.", "attn.v."), _concatenate),
+    "attn_pool.qkv.": Combination(("attn_pool.q.", "attn_pool.kv."), _concatenate),
+    "mlp.fc1.": Combination(("mlp.gate.", "mlp.up."), _concatenate),
     # DINOv3 multiplies the bias by a mask, which is 0 for the bias of the attention keys.
-    "attn.qkv.bias": (("attn.qkv.bias", "attn.qkv.bias_mask"), np.multiply),
-    "proj": (("proj_transposed",), np.transpose),
+    "attn.qkv.bias": Combination(("attn.qkv.bias", "attn.qkv.bias_mask"), np.multiply),
+    "proj": Combination(("proj_transposed",), np.transpose),
 }
 # Networks that are not supported, by a pattern that occurs in the name of one of their arrays.
 OTHER_NETWORKS = {
@@ -203,23 +221,24 @@ def combine(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
     """Combine arrays that a project stores separately, such as queries, keys and values.
 
     Raises:
-        ValueError: if the shapes of the parts do not fit.
+        ValueError: if the shapes of such arrays do not fit each other.
     """
     result = dict(arrays)
-    for name in [name for name in result if name.endswith("attn.q.bias")]:
-        zeros = result[name].shape  # DINOv3's attention keys have no bias.
-        result.setdefault(
-            name.replace("attn.q.", "attn.k."), Stored(zeros, partial(np.zeros, zeros, np.float32))
-        )
+    for name in arrays:
+        if name.endswith("attn.q.bias"):  # DINOv3's attention keys have no bias.
+            shape = arrays[name].shape
+            zeros = Stored(shape, partial(np.zeros, shape, np.float32))
+            result.setdefault(name.replace("attn.q.", "attn.k."), zeros)
     for target, (sources, join) in COMBINED.items():
         for name in [name for name in result if sources[-1] in name]:
             names = [name.replace(sources[-1], source) for source in sources]
-            parts = [result.pop(part) for part in names if part in result]
-            shape = join(*(np.broadcast_to(np.int8(0), part.shape) for part in parts)).shape
-            load = partial(_load_combined, join, parts)
-            result[name.replace(sources[-1], target)] = Stored(shape, load)
+            pieces = [result.pop(piece) for piece in names if piece in result]
+            # Arrays of zeros that take no memory show the shape of the result.
+            blanks = [np.broadcast_to(np.int8(0), piece.shape) for piece in pieces]
+            load = partial(_load_combined, join, pieces)
+            result[name.replace(sources[-1], target)] = Stored(join(*blanks).shape, load)
     return result
 
 
-def _load_combined(join: Callable[..., np.ndarray], parts: list[Stored]) -> np.ndarray:
-    return join(*(part.load() for part in parts))
+def _load_combined(join: Callable[..., np.ndarray], pieces: list[Stored]) -> np.ndarray:
+    return join(*(piece.load() for piece in pieces))

@@ -20,19 +20,24 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
     shape = (net.tokens + patches, net.dim)
     if stored.shape[-2:] == shape:
         return encoder
-    timm = encoder.dialect is DIALECTS["timm's ViT"]
-    authors = timm and (
-        encoder.prefix.endswith(("teacher.", "teacher.backbone.", "teacher.module.backbone."))
-        or any(name.endswith("mask_token") for name in encoder.other_names)
-    )
-    antialias = net.registers > 0 or (timm and not authors)
-    offset = 0.1 if authors and not antialias else 0.0
+    is_timm = encoder.dialect is DIALECTS["timm's ViT"] and not _is_dino(encoder)
+    antialias = net.registers > 0 or is_timm
+    offset = 0.1 if _is_dino(encoder) and not antialias else 0.0
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)
         return resize(table, net.tokens, patches, antialias=antialias, offset=offset)
 
     return encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
+
+
+def _is_dino(encoder: EncoderArrays) -> bool:
+    """Return True for a checkpoint of DINO or DINOv2, which use timm's names."""
+    teachers = ("teacher.", "teacher.backbone.", "teacher.module.backbone.")
+    if encoder.dialect is not DIALECTS["timm's ViT"]:
+        return False
+    has_mask_token = any(name.endswith("mask_token") for name in encoder.other_names)
+    return has_mask_token or encoder.prefix.endswith(teachers)
 
 
 def resize(
@@ -49,7 +54,7 @@ def resize(
         offset: the grid is sampled at steps of old side / (new side + offset).
 
     Returns:
-        [tokens + patches, dim].
+        [tokens + patches, dim], float32 for a float32 table.
     """
     old, side = math.isqrt(len(table)), math.isqrt(patches)
     first, grid = np.split(table, [len(table) - old * old])
