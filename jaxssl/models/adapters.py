@@ -195,7 +195,7 @@ def _require_features(name: str, features: object, x: Any) -> None:
     The number of examples is not checked for packed graphs, which are dicts of arrays.
     """
     shape = list(getattr(features, "shape", ()))
-    n = "n" if isinstance(x, Mapping) else len(x)
+    n = "n" if isinstance(x, Mapping) else x.shape[0]
     if len(shape) != 2 or n not in ("n", shape[0]):
         raise ValueError(
             f"{name} must map {n} examples to features [{n}, f], got "

@@ -201,7 +201,7 @@ class ViT(nn.Module):
         """Put a learned token before tokens [n, t, dim]."""
         token = self.param(name, nn.initializers.normal(1e-6), (self.dim,))
         return jnp.concatenate(
-            [jnp.broadcast_to(token[None, None], (len(x), 1, self.dim)), x], axis=1
+            [jnp.broadcast_to(token[None, None], (x.shape[0], 1, self.dim)), x], axis=1
         )
 
 

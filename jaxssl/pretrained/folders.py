@@ -19,7 +19,7 @@ FILES = (
 )
 CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 # Maps transformers' name of an activation to ours, where they differ.
-ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: Mapping[str | None, str] = {"gelu_pytorch_tanh": "gelu_tanh"}
 # Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
@@ -143,7 +143,7 @@ def _processor_inputs(settings: Settings) -> Settings:
     return inputs | _processor_size(settings)
 
 
-def _processor_size(settings: Settings) -> Settings:
+def _processor_size(settings: Settings) -> dict[str, Any]:
     """Translate size and crop of an image processor of transformers."""
     size, window = settings.get("size"), settings.get("crop_size")
     crop = 0.0

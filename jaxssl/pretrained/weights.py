@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -42,6 +43,7 @@ from jaxssl.pretrained import (
 )
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
+from jaxssl.pretrained.folders import EncoderSettings
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 # Options of `load`: settings of the network, and fields of `jaxssl.augment.views.Inputs`.
@@ -54,10 +56,35 @@ MAX_LFS_POINTER = 1024  # largest pointer file in bytes
 VERSION = 2  # version of the file format; files of version 1 have no digest of the arrays
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
-Arrays = dict[str, names.Stored]
-Groups = tuple[Settings, Settings]  # settings of the network and of its inputs
-
 log = logging.getLogger("jaxssl")
+
+
+class Content(NamedTuple):
+    """The content of a weights file, whose arrays are read on demand.
+
+    Attributes:
+        arrays: by their dotted names.
+        header: our metadata as JSON, None in files of other projects.
+    """
+
+    arrays: dict[str, names.Stored]
+    header: str | None
+
+
+class Description(NamedTuple):
+    """What a weights file and its options say about an encoder.
+
+    Attributes:
+        arrays: the arrays of the backbone by their common names.
+        net: the backbone, as the config group `net`.
+        inputs: the input settings.
+        header: entries of the header of an exported file, {} in files of other projects.
+    """
+
+    arrays: EncoderArrays
+    net: dict[str, object]
+    inputs: Inputs
+    header: Settings
 
 
 def load(path: str | Path, **options: object) -> PretrainedEncoder:
@@ -94,35 +121,32 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
             names or shapes do not match the network, or if an option is unknown or out of range.
     """
     path = fetch(path)
-    folder = folders.is_weights_folder(path)
-    if not folder and path.suffix.lower() not in SUFFIXES:
+    is_folder = folders.is_weights_folder(path)
+    if not is_folder and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")
     if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
         raise UserError(
             f"{path} is part {int(match[1])} of {int(match[2])} of a checkpoint; give the folder"
         )
-    known = (*NET_OPTIONS, *INPUT_OPTIONS)
+    valid = (*NET_OPTIONS, *INPUT_OPTIONS)
     for name in options:
-        if name not in known:
-            raise UserError(f"{name!r} is no option of a weights file{suggest(name, known)}")
-    net, inputs = (
-        {name: options[name] for name in group if options.get(name) is not None}
-        for group in (NET_OPTIONS, INPUT_OPTIONS)
+        if name not in valid:
+            raise UserError(f"{name!r} is no option of a weights file{suggest(name, valid)}")
+    given = EncoderSettings(
+        {name: options[name] for name in NET_OPTIONS if options.get(name) is not None},
+        {name: options[name] for name in INPUT_OPTIONS if options.get(name) is not None},
     )
     try:
-        files = folders.weights_files(path) if folder else [path]
-        # Settings are read from the JSON files beside a weights file with a standard name.
-        beside = folder or path.name in folders.FILES
-        described = folders.read_settings(path if folder else path.parent) if beside else ({}, {})
+        files = folders.weights_files(path) if is_folder else [path]
         for file in files:
-            if not file.stat().st_size:
-                raise UserError(f"the weights file {file} is empty")
-            if file.stat().st_size < MAX_LFS_POINTER and file.read_bytes().startswith(LFS_POINTER):
-                raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
+            _require_content(file)
+        beside = EncoderSettings()
+        if is_folder or path.name in folders.FILES:  # The names are those of a project's folder.
+            beside = folders.read_settings(path if is_folder else path.parent)
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
-            stored = {name: array for arrays, _ in contents for name, array in arrays.items()}
-            return _load(path, stored, contents[0][1], (net, inputs), described)
+            arrays = {name: array for one in contents for name, array in one.arrays.items()}
+            return _load(path, Content(arrays, contents[0].header), given, beside)
     except UserError:
         raise
     except (ValueError, OSError) as error:
@@ -131,6 +155,15 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
     except Exception as error:  # A damaged file may raise anything.
         reason = f"{type(error).__name__}: {one_line(error, 600)}"
         raise UserError(f"{path} is damaged, cut off or no weights file ({reason})") from error
+
+
+def _require_content(file: Path) -> None:
+    """Raise UserError for an empty file, and for a pointer that Git LFS has not replaced."""
+    size = file.stat().st_size
+    if size == 0:
+        raise UserError(f"the weights file {file} is empty")
+    if size < MAX_LFS_POINTER and file.read_bytes().startswith(LFS_POINTER):
+        raise UserError(f"{file} is a pointer of Git LFS; fetch the file: git lfs pull")
 
 
 def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
@@ -182,19 +215,14 @@ def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> s
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[Arrays, str | None]]:
-    """Open a weights file, whose arrays are read on demand.
-
-    Yields:
-        The arrays by their dotted names, and our metadata as JSON, None in files of other projects.
-    """
+def _open(path: Path) -> Iterator[Content]:
     if path.suffix.lower() == ".safetensors":
         with safetensors.safe_open(path, framework="numpy") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
             metadata = file.metadata() or {}
         load = partial(_load_safetensors, path)
         arrays = {name: names.Stored(shape, partial(load, name)) for name, shape in shapes.items()}
-        yield arrays, metadata.get(HEADER)
+        yield Content(arrays, metadata.get(HEADER))
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
@@ -203,7 +231,7 @@ def _open(path: Path) -> Iterator[tuple[Arrays, str | None]]:
         state = getattr(tree, "state", None)
         metadata = state.get("_metadata") if isinstance(state, dict) else None
         header = metadata.get(HEADER) if isinstance(metadata, dict) else None
-        yield architecture.flatten(tree, read), header
+        yield Content(architecture.flatten(tree, read), header)
 
 
 def _load_safetensors(path: Path, name: str) -> np.ndarray:
@@ -213,26 +241,28 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 
 
 def _load(
-    path: Path, stored: Arrays, header: str | None, options: Groups, described: Groups
+    path: Path, content: Content, given: EncoderSettings, beside: EncoderSettings
 ) -> PretrainedEncoder:
-    net_options, input_options = options
-    entries: Settings = {}
-    if header is None:
-        arrays = architecture.find_encoder(stored)
-        config, inputs = architecture.infer(arrays, {**described[0], **net_options})
-        inputs = inputs._replace(**described[1])
+    """Build the network that a file describes, and read its variables.
+
+    Args:
+        path: the file or folder, for messages.
+        content: the content of all files.
+        given: settings of the user, which replace all others.
+        beside: settings in JSON files, which replace those inferred from the arrays.
+    """
+    if content.header is None:
+        description = _infer(content.arrays, given, beside)
     else:
-        entries, config, inputs = _parse_header(header, len(stored))
-        config |= net_options
-        stored = {names.translate(str(config.get("name")), k): v for k, v in stored.items()}
-        arrays = EncoderArrays(names.combine(stored), "", [], names.DIALECTS["timm's ViT"])
+        description = _parse_header(content.header, content.arrays, given)
+    arrays, config, inputs, entries = description
     net = parameter_names.make_net(config)
-    inputs = input_settings.override(inputs, net, **input_options)
+    inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
         arrays = position_tables.fit(arrays, net, inputs.size)
     variables = _read_variables(net, inputs, arrays, path)
-    if header is None:
+    if not entries:
         _log_choice(path, arrays, config)
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
         raise ValueError("the parameters do not match the digest in the file, which was changed")
@@ -253,8 +283,19 @@ def _load(
     )
 
 
-def _parse_header(text: str, num_arrays: int) -> tuple[Settings, dict[str, object], Inputs]:
-    """Parse the header of an exported file: entries, network config and input settings.
+def _infer(
+    stored: Mapping[str, names.Stored], given: EncoderSettings, beside: EncoderSettings
+) -> Description:
+    """Describe the encoder in a file of another project."""
+    arrays = architecture.find_encoder(stored)
+    net, inputs = architecture.infer(arrays, {**beside.net, **given.net})
+    return Description(arrays, net, inputs._replace(**beside.inputs), {})
+
+
+def _parse_header(
+    text: str, stored: Mapping[str, names.Stored], given: EncoderSettings
+) -> Description:
+    """Describe the encoder in an exported file by its header.
 
     Raises:
         ValueError: if the header is not valid.
@@ -264,12 +305,15 @@ def _parse_header(text: str, num_arrays: int) -> tuple[Settings, dict[str, objec
         raise ValueError(
             f"the file format's version must be 1 or {VERSION}, got {entries['version']!r:.20}"
         )
-    inputs, config = input_settings.validate(entries["inputs"]), dict(entries["net"])
+    inputs, net = input_settings.validate(entries["inputs"]), dict(entries["net"])
     if entries["precision"] not in PRECISIONS:
         raise ValueError(f"the precision in the header must be one of {', '.join(PRECISIONS)}")
-    if (config.get("layers") or 0) > num_arrays:
-        raise ValueError(f"the header claims {config['layers']} layers of {num_arrays} arrays")
-    return entries, config, inputs
+    if (net.get("layers") or 0) > len(stored):
+        raise ValueError(f"the header claims {net['layers']} layers of {len(stored)} arrays")
+    net |= given.net
+    common = {names.translate(str(net.get("name")), name): x for name, x in stored.items()}
+    arrays = EncoderArrays(names.combine(common), "", [], names.DIALECTS["timm's ViT"])
+    return Description(arrays, net, inputs, entries)
 
 
 def _read_variables(
@@ -283,14 +327,13 @@ def _read_variables(
     shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), _image(inputs))
     table = {entry.name: entry for entry in parameter_names.entries(net, shapes)}
     fixed = parameter_names.fixed_positions(net, inputs.size)
-    # Optional biases that the file leaves out in all blocks are zero.
-    kinds = {re.sub(r"\d+", "", name) for name in arrays.arrays}
-    stored = {
-        name: names.Stored(entry.shape, partial(np.zeros, entry.shape, np.float32))
-        for name, entry in table.items()
-        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds
-    }
-    stored |= {name: array for name, array in arrays.arrays.items() if name not in fixed}
+    stored = {name: array for name, array in arrays.arrays.items() if name not in fixed}
+    in_some_block = {re.sub(r"\d+", "", name) for name in stored}
+    for name, entry in table.items():
+        is_optional = parameter_names.OPTIONAL.fullmatch(name)
+        if is_optional and re.sub(r"\d+", "", name) not in in_some_block:
+            zeros = partial(np.zeros, entry.shape, np.float32)
+            stored[name] = names.Stored(entry.shape, zeros)
     mismatches = {
         "missing": [name for name in table if name not in stored],
         "unknown": [name for name in stored if name not in table],
@@ -308,8 +351,10 @@ def _read_variables(
     ]
     if texts:
         raise ValueError(f"the arrays do not match the network: {'; '.join(texts)}")
-    read = {e.path: e.to_ours(as_float32(stored[name].load())) for name, e in table.items()}
-    variables = {"params": {}, "batch_stats": {}} | traverse_util.unflatten_dict(read)
+    flat = {
+        entry.path: entry.to_ours(as_float32(stored[name].load())) for name, entry in table.items()
+    }
+    variables = {"params": {}, "batch_stats": {}} | traverse_util.unflatten_dict(flat)
     require_valid(variables, path)
     return variables
 
@@ -325,10 +370,10 @@ def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
 def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object]) -> None:
     """Log the loaded network, the prefix of its array names, and the ignored names."""
     settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
-    place = f", at {arrays.prefix!r}" if arrays.prefix else ""
-    groups = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
-    ignored = f"; ignored: {abbreviate(groups, 6)}" if groups else ""
-    log.info("%s: %s (%s)%s%s", path.name, config["name"], settings, place, ignored)
+    prefix = f", at {arrays.prefix!r}" if arrays.prefix else ""
+    modules = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
+    ignored = f"; ignored: {abbreviate(modules, 6)}" if modules else ""
+    log.info("%s: %s (%s)%s%s", path.name, config["name"], settings, prefix, ignored)
 
 
 def _distinct_start(name: str, prefix: str) -> str:

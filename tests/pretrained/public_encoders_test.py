@@ -164,6 +164,9 @@ def test_config_of_a_weights_folder_sets_what_parameter_names_do_not_tell(tmp_pa
     config["num_hidden_layers"] = 3  # The config asks for more blocks than the file has.
     with pytest.raises(UserError, match="missing: 'blocks.2"):
         jaxssl.load_encoder(write_folder(tmp_path / "x", VIT, config=config))
+    config = {"hidden_act": "silu"}
+    with pytest.raises(UserError, match="net.activation must be one of .*, got 'silu'"):
+        jaxssl.load_encoder(write_folder(tmp_path / "x", VIT, config=config))
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,16 @@ def test_input_settings_out_of_range_are_rejected(file):
                 weights.load(path, **{name: value})
 
 
+@pytest.mark.parametrize("net", [
+    convnext.net(depths=(1, 1000), widths=(4, 8)),
+    vit.net(dim=8, layers=1001, num_heads=2),
+    convnet.net(widths=(4,) * 1001, strides=(1,) * 1001),
+])  # fmt: skip
+def test_network_with_more_layers_than_the_limit_is_refused(net):
+    with pytest.raises(ValueError, match="the network must have at most 1000 layers, got 1001"):
+        input_settings.check_limits(net, 32)
+
+
 def test_vit_image_size_must_fit_positions_and_patches(file):
     path = file(draw_weights("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4

@@ -63,11 +63,8 @@ def head(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021.
     """
-    sizes = {
-        "hidden_dim": proj_hidden_dim,
-        "bottleneck_dim": proj_bottleneck_dim,
-        "output_dim": proj_output_dim,
-        "layers": proj_layers,
-    }
-    require_at_least(1, "head.proj_", **sizes)
-    return DinoHead(**sizes, norm_last_layer=norm_last_layer)
+    require_at_least(1, "head.proj_", hidden_dim=proj_hidden_dim, output_dim=proj_output_dim)
+    require_at_least(1, "head.proj_", bottleneck_dim=proj_bottleneck_dim, layers=proj_layers)
+    return DinoHead(
+        proj_hidden_dim, proj_bottleneck_dim, proj_output_dim, proj_layers, norm_last_layer
+    )
