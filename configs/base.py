@@ -99,16 +99,19 @@ def get_config() -> ConfigDict:
 
 
 def changed(*changes: Mapping[str, Any]) -> ConfigDict:
-    """Return the default config with changes by key, of which later ones win.
+    """Return the default config with changes by key. Later changes replace earlier ones.
 
-    A mapping updates its group, or replaces it if it names a component, such as another loss.
+    A mapping updates its group. One that names a component, such as another loss, replaces it.
     """
     config = get_config().to_dict()
-    for key, value in ((k, v) for change in changes for k, v in change.items() if k != "about"):
-        if key in COMPONENTS and "name" in value:
-            config[key] = value
-        else:
-            config[key] = _merged(config[key], value)
+    for change in changes:
+        for key, value in change.items():
+            if key == "about":  # a line of text for `jaxssl list`
+                continue
+            if key in COMPONENTS and "name" in value:
+                config[key] = value
+            else:
+                config[key] = _merged(config[key], value)
     return ConfigDict(config)
 
 

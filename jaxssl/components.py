@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxssl.errors import UserError, one_line, printable, suggest
+from jaxssl.errors import UserError, one_line, suggest
 
 Settings = Mapping[str, Any]  # values by name, as in a group of a config
 
@@ -69,6 +69,7 @@ PACKAGE = Path(__file__).parent
 CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
 IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+# The line of a key in the config `base`, or of a group, and its comment.
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, or attributes of a Python object
 DIGITS = 16  # hexadecimal digits of a digest
@@ -80,10 +81,10 @@ _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
     """Return the sorted names of a group's components (such as "loss") without importing them."""
-    name = GROUPS[group].factory
-    factory = re.compile(rf"^((def|class) {name}\(|{name}(: .*)? = )", re.MULTILINE)
+    factory = GROUPS[group].factory
+    definition = re.compile(rf"^((def|class) {factory}\(|{factory}(: .*)? = )", re.MULTILINE)
     public = sorted(file(group, "").parent.glob("[!_]*.py"))
-    return tuple(p.stem for p in public if factory.search(p.read_text(encoding="utf-8")))
+    return tuple(p.stem for p in public if definition.search(p.read_text(encoding="utf-8")))
 
 
 def file(group: str, name: str) -> Path:
@@ -98,11 +99,15 @@ def summary(path: Path) -> str:
 
 
 def packaged(noun: str = "config") -> dict[str, Path]:
-    """Return the files of all packaged configs or suites by name, such as "graphs/necklaces"."""
+    """Return the files of the packaged configs by name, such as "graphs/necklaces".
+
+    With ``noun="suite"``, return those of the suites.
+    """
+    suites = CONFIGS / "suites"
     if noun == "suite":
-        return {path.stem: path for path in sorted((CONFIGS / "suites").glob("*.py"))}
-    files = {p.relative_to(CONFIGS).with_suffix(""): p for p in sorted(CONFIGS.glob("**/*.py"))}
-    return {k.as_posix(): p for k, p in files.items() if k.parts[0] != "suites"}
+        return {path.stem: path for path in sorted(suites.glob("*.py"))}
+    files = [path for path in sorted(CONFIGS.glob("**/*.py")) if suites not in path.parents]
+    return {path.relative_to(CONFIGS).with_suffix("").as_posix(): path for path in files}
 
 
 def variants(path: Path) -> dict[str, str]:
@@ -113,8 +118,10 @@ def variants(path: Path) -> dict[str, str]:
 
 def configs() -> list[str]:
     """Return the names of all packaged configs and variants: "digits", "auc_cl:cifar10", ..."""
-    files = {name: variants(path) for name, path in packaged().items()}
-    return [f"{n}:{v}" if v else n for n, lines in files.items() for v in lines or [""]]
+    result = []
+    for name, path in packaged().items():
+        result += [f"{name}:{variant}" for variant in variants(path)] or [name]
+    return result
 
 
 def key_comments() -> dict[str, str]:
@@ -125,13 +132,17 @@ def key_comments() -> dict[str, str]:
 def module(group: str, name: str) -> ModuleType:
     """Import the Python file of a component, such as the loss "nt_xent".
 
+    A registered Python object gets an empty module with those constants of `OF_MODULE` that are
+    attributes of the object.
+
     Raises:
         UserError: if the group has no component of this name. The message suggests the closest one.
     """
     if name.startswith(FROM_PYTHON):
-        stand_in = ModuleType(name)
-        value = _registered(group, name).value
-        vars(stand_in).update({k: getattr(value, k) for k in OF_MODULE if hasattr(value, k)})
+        stand_in, value = ModuleType(name), _registered(group, name).value
+        for constant in OF_MODULE:
+            if hasattr(value, constant):
+                setattr(stand_in, constant, getattr(value, constant))
         return stand_in
     if is_custom(name):
         return _load_plugin(*read_file(name))
@@ -201,10 +212,10 @@ def register(group: str, value: Any) -> str:
         group: a key of `GROUPS`.
         value: a factory of the group, or a component.
     """
-    kind = value if hasattr(value, "__name__") else type(value)
-    name = f"{FROM_PYTHON}{kind.__name__}"
+    definition = value if hasattr(value, "__name__") else type(value)
+    name = f"{FROM_PYTHON}{definition.__name__}"
     try:
-        source = inspect.getsource(kind)
+        source = inspect.getsource(definition)
     except (OSError, TypeError):  # The object was not defined in a file or in a notebook.
         source = ""
     # repr(value) has the object's settings, and may have memory addresses, which differ by process.
@@ -247,8 +258,7 @@ def read_file(name: str) -> tuple[Path, bytes]:
         return path, contents[path]
     except OSError as error:
         raise UserError(
-            f"{printable(name)!r}: the file cannot be read ({error.strerror}); expected "
-            "path/to/file.py:NAME"
+            f"{name!r}: the file cannot be read ({error.strerror}); expected path/to/file.py:NAME"
         ) from error
 
 

@@ -46,9 +46,9 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
 
 def gather_process_texts(text: bytes) -> list[bytes]:
     """Return the texts of all processes, which may differ in length."""
-    x = np.frombuffer(text, np.uint8)
-    sizes = gather_processes(np.asarray(len(x), np.int32))
-    padded = gather_processes(pad_rows(x, sizes.max()))
+    codes = np.frombuffer(text, np.uint8)
+    sizes = gather_processes(np.asarray(len(codes), np.int32))
+    padded = gather_processes(pad_rows(codes, sizes.max()))
     return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
 
 
@@ -110,10 +110,10 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
 
     Vectors, which are small, and arrays without such an axis are replicated.
     """
-    lengths = [n if n % mesh.size == 0 else 0 for n in shape]
-    if mesh.size == 1 or len(shape) < 2 or not any(lengths):
+    divisible = [axis for axis, n in enumerate(shape) if n > 0 and n % mesh.size == 0]
+    if mesh.size == 1 or len(shape) < 2 or not divisible:
         return replicated_sharding(mesh)
-    axis = int(np.argmax(lengths))
+    axis = max(divisible, key=lambda axis: shape[axis])
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
@@ -127,12 +127,12 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
 
 
 def replicate(tree: T, mesh: Mesh) -> T:
-    """Copy every array of ``tree``, which each process holds in NumPy, to all devices."""
+    """Copy every array of ``tree`` to all devices. Each process has the same NumPy arrays."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
-    whole = partial(jax.make_array_from_process_local_data, sharding)
-    return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
+    make_array = partial(jax.make_array_from_process_local_data, sharding)
+    return jax.tree.map(lambda x: make_array(np.asarray(x), np.shape(x)), tree)
 
 
 def replicate_global(x: T, mesh: Mesh) -> T:
@@ -145,7 +145,10 @@ def _same(x: T) -> T:
 
 
 def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
-    """Return whole arrays on the devices of this process, and the mesh of these devices."""
+    """Return whole arrays on the devices of this process, and the mesh of these devices.
+
+    Split arrays are replicated first, so that all processes must call this.
+    """
     arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, Array)]
     if not all(x.is_fully_replicated for x in arrays):
         tree = replicate_global(tree, mesh)
@@ -154,8 +157,8 @@ def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
         return tree, mesh
 
     def view(x: Array) -> Array:
-        parts = [shard.data for shard in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, replicated_sharding(local), parts)
+        copies = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, replicated_sharding(local), copies)
 
     return jax.tree.map(view, tree), local
 
@@ -172,7 +175,10 @@ def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
 
 
 def take_rows(tree: T, indices: Array) -> T:
-    """Select rows of every array by index. Arrays of few rows (packed graphs) use fewer indices."""
+    """Select rows of every array [n, ...] by indices in [0, n), without a check of this range.
+
+    An array with fewer rows than indices, such as packed graphs, uses the first n indices.
+    """
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)
 
 

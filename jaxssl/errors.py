@@ -94,7 +94,8 @@ def one_line(error: Exception, most: int = 300) -> str:
         error: any exception. Without a message, the name of its class is returned.
         most: largest number of characters.
     """
-    return printable(" ".join(str(error).split())[:most] or type(error).__name__)
+    message = " ".join(str(error).split())
+    return printable(message[:most] or type(error).__name__)
 
 
 def printable(text: str) -> str:
@@ -149,4 +150,5 @@ def closest_key(name: str, keys: Iterable[str]) -> str | None:
         by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
     leaf = name.rpartition(".")[2]
     close = difflib.get_close_matches(OTHER_NAMES.get(leaf, leaf), by_leaf, n=1)
-    return by_leaf[close[0]][0] if close and len(by_leaf[close[0]]) == 1 else None
+    candidates = by_leaf[close[0]] if close else []
+    return candidates[0] if len(candidates) == 1 else None

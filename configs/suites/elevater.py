@@ -13,9 +13,9 @@ from typing import Any
 
 def get_suite() -> dict[str, Any]:
     """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
-    both = {"train_split": "train+validation"}
+    train_and_validation = {"train_split": "train+validation"}
     per_class = {"metric": "fewshot_5shot_mean_per_class"}
-    parts = {"train_split": "train[:80%]", "test_split": "train[80%:]"}
+    split_80_20 = {"train_split": "train[:80%]", "test_split": "train[80%:]"}
     return {
         "protocol": "fewshot:elevater",
         "metric": "fewshot_5shot_top1",
@@ -24,13 +24,13 @@ def get_suite() -> dict[str, Any]:
             "Cars": {"name": "cars196"},
             "CIFAR-10": {"name": "cifar10"},
             "CIFAR-100": {"name": "cifar100"},
-            "DTD": {"name": "dtd", **both},
-            "EuroSAT": {"name": "eurosat", **parts},
-            "Flowers": {"name": "oxford_flowers102", **both, **per_class},
+            "DTD": {"name": "dtd", **train_and_validation},
+            "EuroSAT": {"name": "eurosat", **split_80_20},
+            "Flowers": {"name": "oxford_flowers102", **train_and_validation, **per_class},
             "Food": {"name": "food101", "test_split": "validation"},
             "MNIST": {"name": "mnist"},
             "Pets": {"name": "oxford_iiit_pet", **per_class},
             "PatchCamelyon": {"name": "patch_camelyon"},
-            "RESISC45": {"name": "resisc45", **parts},
+            "RESISC45": {"name": "resisc45", **split_80_20},
         },
     }

@@ -16,7 +16,7 @@ from typing import Any
 
 def get_suite() -> dict[str, Any]:
     """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
-    both = {"train_split": "train+validation"}
+    train_and_validation = {"train_split": "train+validation"}
     per_class = {
         "protocol": "finetune:ssl_transfer_per_class",
         "metric": "finetune_mean_per_class",
@@ -29,8 +29,8 @@ def get_suite() -> dict[str, Any]:
             "Cars": {"name": "cars196"},
             "CIFAR-10": {"name": "cifar10"},
             "CIFAR-100": {"name": "cifar100"},
-            "DTD": {"name": "dtd", **both},
-            "Flowers": {"name": "oxford_flowers102", **both, **per_class},
+            "DTD": {"name": "dtd", **train_and_validation},
+            "Flowers": {"name": "oxford_flowers102", **train_and_validation, **per_class},
             "Food": {"name": "food101", "test_split": "validation"},
             "Pets": {"name": "oxford_iiit_pet", **per_class},
         },

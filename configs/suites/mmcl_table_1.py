@@ -15,7 +15,7 @@ from jaxssl.configs.suites import many_shot
 def get_suite() -> dict[str, Any]:
     """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
     suite = many_shot.get_suite()
-    sets = suite["datasets"]
-    aircraft = {**sets["Pets"], "name": "folder", "path": "fgvc_aircraft"}
-    kept = {name: sets[name] for name in ("Cars", "DTD", "Flowers", "Food")}
-    return {**suite, "datasets": {"Aircraft": aircraft, **kept}}
+    many_shot_sets = suite["datasets"]
+    aircraft = {**many_shot_sets["Pets"], "name": "folder", "path": "fgvc_aircraft"}
+    others = {name: many_shot_sets[name] for name in ("Cars", "DTD", "Flowers", "Food")}
+    return {**suite, "datasets": {"Aircraft": aircraft, **others}}

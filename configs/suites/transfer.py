@@ -11,7 +11,7 @@ from typing import Any
 
 def get_suite() -> dict[str, Any]:
     """Return the suite: a protocol with its preset, and the data sets to evaluate on."""
-    both = {"train_split": "train+validation"}
+    train_and_validation = {"train_split": "train+validation"}
     per_class = {"metric": "finetune_mean_per_class"}
     return {
         "protocol": "finetune:moco_v3_cifar10",
@@ -19,7 +19,7 @@ def get_suite() -> dict[str, Any]:
         "datasets": {
             "CIFAR-10": {"name": "cifar10"},
             "CIFAR-100": {"name": "cifar100", "protocol": "finetune:moco_v3_cifar100"},
-            "Flowers": {"name": "oxford_flowers102", **both, **per_class}
+            "Flowers": {"name": "oxford_flowers102", **train_and_validation, **per_class}
             | {"protocol": "finetune:moco_v3_flowers"},
             "Pets": {"name": "oxford_iiit_pet", "protocol": "finetune:moco_v3_pets", **per_class},
         },

@@ -176,22 +176,23 @@ def train(
     if isinstance(config, ConfigDict):
         if workdir is None:
             raise UserError("a config from Python has no name; choose a folder with workdir=...")
-        changed = ConfigDict(config.to_dict())
+        run_config = ConfigDict(config.to_dict())
     else:
-        changed = get_config(config)
+        run_config = get_config(config)
         workdir = workdir or Path("runs") / configs.run_name(config)
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
-            changed[group] = ConfigDict(_component(group, value))
+            run_config[group] = ConfigDict(_component(group, value))
     if init is not None:
-        changed.init = os.fspath(init)
+        run_config.init = os.fspath(init)
     overrides, splits = list(settings.items()), None
     if data is not None:
         with logs.quiet():  # The config is completed, and logged, again below.
-            changed.data = configs.complete(changed, overrides).data  # needed to split `data`
-        splits = _use_data(changed, data)
-    complete = configs.complete(changed, overrides)
-    return _train(complete, as_path(workdir), splits, trust)
+            # The split of `data` depends on the overrides.
+            run_config.data = configs.complete(run_config, overrides).data
+        splits = _use_data(run_config, data)
+    run_config = configs.complete(run_config, overrides)
+    return _train(run_config, as_path(workdir), splits, trust)
 
 
 def resume(
@@ -340,16 +341,17 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
 def _use_data(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
-        path = Path(data).expanduser() if isinstance(data, str | Path) else None
-        if path and path.exists() and not (isinstance(data, str) and data in known_names()):
+        if isinstance(data, str):
+            if data in known_names() or not Path(data).expanduser().exists():
+                config.data.name = data
+                return None
+        if isinstance(data, str | Path):
+            path = Path(data).expanduser()
+            if not path.exists():
+                raise UserError(f"data={data} does not exist")
             if path.is_dir() or path.name.lower().endswith(ARCHIVES):
                 config.data.name, config.data.path = "folder", str(path)
                 return None
-        elif isinstance(data, Path):
-            raise UserError(f"data={data} does not exist")
-        elif isinstance(data, str):
-            config.data.name = data
-            return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
         path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
         names = {"train_split": "train", "bank_split": "", "test_split": "test"}

@@ -23,7 +23,7 @@ TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 exact_gelu = partial(jax.nn.gelu, approximate=False)
 
 
-def require_at_least(minimum: int, prefix: str = "net.", **settings: int) -> None:
+def require_min(minimum: int, prefix: str = "net.", **settings: int) -> None:
     """Raise ValueError for the first setting below a minimum. ``prefix`` precedes its name."""
     for name, value in settings.items():
         if value < minimum:
@@ -152,7 +152,7 @@ def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Arra
         return norm(x)
 
 
-def keep_sums_over_devices(primitive: Any, *_: object, **__: object) -> bool:
+def keep_sums(primitive: Any, *_: object, **__: object) -> bool:
     """Return True for a sum over devices, as a rematerialisation policy of `nn.remat`.
 
     The backward pass reads the saved sums, which are BatchNorm statistics. Computing them again

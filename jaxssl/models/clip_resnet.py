@@ -16,8 +16,8 @@ from jaxssl.models._layers import (
     TORCH_KERNEL_INIT,
     attend,
     batch_norm,
-    require_at_least,
     require_choice,
+    require_min,
     square_conv,
 )
 from jaxssl.models._transformer import learned_positions
@@ -176,7 +176,7 @@ def net(
     dim = default_dim if dim is None else dim
     if width < 2 or width % 2:
         raise ValueError(f"net.width must be even and >= 2, got {width}")
-    require_at_least(1, dim=dim)
+    require_min(1, dim=dim)
     heads = width // 2 if num_heads is None else num_heads
     if heads < 1 or 32 * width % heads:
         raise ValueError(f"net.num_heads must divide 32 * net.width = {32 * width}, got {heads}")

@@ -6,7 +6,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm, require_at_least
+from jaxssl.models._layers import batch_norm, require_min
 
 
 class ConvNet(nn.Module):
@@ -51,7 +51,7 @@ def net(
     """
     if len(widths) != len(strides):
         raise ValueError(f"net.widths {widths} and net.strides {strides} must have equal lengths")
-    require_at_least(1, widths=min(widths, default=0), strides=min(strides, default=0))
+    require_min(1, widths=min(widths, default=0), strides=min(strides, default=0))
     return ConvNet(tuple(widths), tuple(strides))
 
 

@@ -11,7 +11,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import layer_norm, require_at_least
+from jaxssl.models._layers import layer_norm, require_min
 from jaxssl.models._transformer import mlp
 
 INIT = nn.initializers.truncated_normal(0.02)
@@ -114,5 +114,5 @@ def net(
     """
     if len(depths) != len(widths):
         raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
-    require_at_least(1, depths=min(depths, default=0), widths=min(widths, default=0))
+    require_min(1, depths=min(depths, default=0), widths=min(widths, default=0))
     return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm)

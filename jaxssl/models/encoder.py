@@ -55,20 +55,6 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-class InitialVariables(NamedTuple):
-    """Variables before training.
-
-    Attributes:
-        params: parameters by network.
-        batch_stats: running BatchNorm statistics by network.
-        dim: d, the dimension of an embedding.
-    """
-
-    params: dict[str, Any]
-    batch_stats: dict[str, Any]
-    dim: int
-
-
 class Embeddings(NamedTuple):
     """Embeddings of all views of a batch.
 
@@ -83,7 +69,7 @@ class Embeddings(NamedTuple):
     batch_stats: dict[str, Any]
 
 
-def init(encoder: Encoder, key: Array, groups: list[Images]) -> InitialVariables:
+def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict, int]:
     """Initialise the backbone, projector and predictor on a batch of views.
 
     Args:
@@ -91,6 +77,9 @@ def init(encoder: Encoder, key: Array, groups: list[Images]) -> InitialVariables
         key: random key.
         groups: views [V_g, b, h, w, c]; the views of a group have one size. The backbone is traced
             on every group, so that it can refuse a size.
+
+    Returns:
+        Parameters and BatchNorm statistics by network, and d, the dimension of an embedding.
     """
     params, stats = {}, {}
     x: Any = _first_view(groups[0])
@@ -104,7 +93,7 @@ def init(encoder: Encoder, key: Array, groups: list[Images]) -> InitialVariables
         x = module.apply(variables, x, train=False)
         params[name] = variables.get("params", {})
         stats[name] = variables.get("batch_stats", {})
-    return InitialVariables(params, stats, x.shape[1])
+    return params, stats, x.shape[1]
 
 
 def embed(

@@ -5,7 +5,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require_at_least
+from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require_min
 
 EXAMPLES = "graph"
 
@@ -86,7 +86,7 @@ def net(*, width: int = 32, layers: int = 3) -> nn.Module:
         after each MLP and sums of all layers as in GraphCL's released code. Kernels are initialised
         as in PyTorch.
     """
-    require_at_least(1, width=width, layers=layers)
+    require_min(1, width=width, layers=layers)
     return GIN(width, layers)
 
 

@@ -14,13 +14,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import (
-    batch_norm,
-    keep_sums_over_devices,
-    require_at_least,
-    require_choice,
-    square_conv,
-)
+from jaxssl.models._layers import batch_norm, keep_sums, require_choice, require_min, square_conv
 
 # Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
@@ -141,7 +135,7 @@ class ResNet(nn.Module):
             return block(x, train=train, axis_name=axis_name)
 
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
-        run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
+        run = nn.remat(run, policy=keep_sums) if self.remat else run
         make_block = partial(
             Block,
             bottleneck=self.bottleneck,
@@ -197,18 +191,10 @@ def net(
     """
     require_choice(DEPTHS, depth=depth)
     require_choice(STEMS, stem=stem)
-    require_at_least(1, width=width, groups=groups, base_width=base_width)
-    stages, bottleneck = DEPTHS[depth]
+    require_min(1, width=width, groups=groups, base_width=base_width)
+    _, bottleneck = DEPTHS[depth]
     if not bottleneck and (groups, base_width) != (1, 64):
         raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")
     return ResNet(
-        stages,
-        bottleneck,
-        stem,
-        width,
-        zero_init_residual,
-        remat,
-        groups=groups,
-        base_width=base_width,
-        pooled_shortcut=pooled_shortcut,
+        *DEPTHS[depth], stem, width, zero_init_residual, remat, groups, base_width, pooled_shortcut
     )

@@ -8,7 +8,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require_choice
+from jaxssl.models._layers import batch_norm, keep_sums, require_choice
 
 EXAMPLES = "video"
 # Output channels of the convolutions in an Inception block's four branches, Inception-v1's numbers:
@@ -152,7 +152,7 @@ class S3D(nn.Module):
             return block(x, train=train, axis_name=axis_name)
 
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
-        run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
+        run = nn.remat(run, policy=keep_sums) if self.remat else run
         x = run(Stem(self.stem, self.gating), x)
         for stage, blocks in enumerate(self.stages):
             if stage > 0:

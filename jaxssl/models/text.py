@@ -9,7 +9,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import layer_norm, require_at_least, require_choice
+from jaxssl.models._layers import layer_norm, require_choice, require_min
 from jaxssl.models._transformer import ACTIVATIONS, Block, Inits
 
 EXAMPLES = "captions"
@@ -115,7 +115,7 @@ def net(
     """
     require_choice(ACTIVATIONS, "text.", activation=activation)
     sizes = {"vocabulary": vocabulary, "context": context, "dim": dim, "layers": layers}
-    require_at_least(1, "text.", **sizes, num_heads=num_heads)
+    require_min(1, "text.", **sizes, num_heads=num_heads)
     if dim % num_heads:
         raise ValueError(f"text.dim must be a multiple of text.num_heads={num_heads}, got {dim}")
     return TextTransformer(vocabulary, context, dim, layers, num_heads, activation, remat)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._layers import attend, layer_norm, require_at_least, require_choice
+from jaxssl.models._layers import attend, layer_norm, require_choice, require_min
 from jaxssl.models._transformer import ACTIVATIONS, Block, Inits, learned_positions, mlp
 
 # Maps the size to (dim, layers, heads). MoCo-v3's "small" has 12 heads. DeiT's and DINO's have 6.
@@ -268,16 +268,16 @@ def net(
     require_choice(POOLS, pool=pool)
     require_choice(POSITIONS, positions=positions)
     require_choice((*ACTIVATIONS, "swiglu"), activation=activation)
-    require_at_least(0, registers=registers, projection=projection)
+    require_min(0, registers=registers, projection=projection)
     if not 0 <= drop_path < 1:
         raise ValueError(f"net.drop_path must be in [0, 1), got {drop_path}")
     default_dim, default_layers, default_heads = SIZES[size]
     dim = default_dim if dim is None else dim
     layers = default_layers if layers is None else layers
     num_heads = default_heads if num_heads is None else num_heads
-    require_at_least(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
+    require_min(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
     if mlp_dim is not None:
-        require_at_least(1, mlp_dim=mlp_dim)
+        require_min(1, mlp_dim=mlp_dim)
     if not epsilon > 0:
         raise ValueError(f"net.epsilon must be > 0, got {epsilon}")
     if pool == "token" and not class_token:

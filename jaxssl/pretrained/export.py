@@ -5,7 +5,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import export as jax_export
@@ -55,18 +55,17 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
         hub.repository_name(push)
-    beside = as_path(path)
-    path = hub.local(path).resolve()
-    beside = beside if is_bucket(beside) else path
-    if not is_run(path) and step is not None:
-        raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
+    source = as_path(path)
+    path = hub.local(path).resolve()  # a copy of a file in a bucket
     pretrained = load_pretrained(path, step, trust=trust)
     if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
-    stem, default, results = path.stem, beside.parent / "export", beside.with_suffix(".eval")
+    source = source if is_bucket(source) else path
     if is_run(path):
         stem = f"{path.name}-{pretrained.metadata['step']}"
         default, results = path / "export", path
+    else:
+        stem, default, results = path.stem, source.parent / "export", source.with_suffix(".eval")
     if out is None and not default.resolve().is_relative_to(default.parent):
         raise UserError(
             f"the output folder {default} is a symbolic link to another folder; see --out"
@@ -75,15 +74,7 @@ def export(
     try:
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
-        contents = {
-            file.format(stem=stem): write(pretrained, header)
-            for file, write in (FORMATS[name] for name in formats)
-        }
-        if "timm" in formats:
-            num_features = json.loads(header)["features"]
-            contents["config.json"] = timm_format.config(
-                pretrained, num_features, weights.public_arrays(pretrained)
-            ).encode()
+        contents = _contents(pretrained, header, formats, stem)
         with explain_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -97,12 +88,29 @@ def export(
     return [out / name for name in names]
 
 
+def _contents(
+    pretrained: PretrainedEncoder, header: str, formats: list[str], stem: str
+) -> dict[str, bytes]:
+    """Return the contents of the exported files by their names.
+
+    Raises:
+        ValueError: if a format cannot hold the network.
+    """
+    contents = {}
+    for file, write in (FORMATS[name] for name in formats):
+        contents[file.format(stem=stem)] = write(pretrained, header)
+    if "timm" in formats:
+        num_features, arrays = json.loads(header)["features"], weights.public_arrays(pretrained)
+        contents["config.json"] = timm_format.config(pretrained, num_features, arrays).encode()
+    return contents
+
+
 def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
     """Return the model card of all files exported from this checkpoint, earlier ones included."""
     names = [name.format(stem=stem) for name, _ in FORMATS.values()]
     files = [name for name in names if (out / name).exists()]
-    label = pretrained.metadata["step"], "pretrained"
-    rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
+    wanted = pretrained.metadata["step"], "pretrained"
+    rows = [row for row in read_results(results) if (row["step"], row["features"]) == wanted]
     return model_card.render(pretrained, json.loads(header)["features"], files, rows)
 
 
@@ -119,8 +127,7 @@ def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
         raise UserError("--to torch needs PyTorch: pip install 'jaxssl[torch]'") from error
     arrays = weights.public_arrays(pretrained)
     state: Any = OrderedDict((name, torch.tensor(array)) for name, array in arrays.items())
-    # PyTorch keeps the versions of modules in this attribute, and ignores names that are no
-    # modules, so the header can be stored there too.
+    # PyTorch keeps the versions of modules in this attribute, and ignores names of other things.
     state._metadata = OrderedDict({weights.HEADER: header})
     file = io.BytesIO()
     torch.save(state, file)
@@ -138,10 +145,21 @@ def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
     return bytes(jax_export.export(program, platforms=platforms)(images).serialize())
 
 
-# Maps each export format to the name of its file and its writer.
-FORMATS: dict[str, tuple[str, Callable[[PretrainedEncoder, str], bytes]]] = {
-    "safetensors": ("{stem}.safetensors", _safetensors),
-    "torch": ("{stem}.pth", _torch),
-    "stablehlo": ("{stem}.stablehlo", _stablehlo),
-    "timm": ("model.safetensors", _safetensors),
+class Format(NamedTuple):
+    """A file format of exported encoders.
+
+    Attributes:
+        file: template of the file's name.
+        write: ``(encoder, header of `weights.header`) -> content``.
+    """
+
+    file: str
+    write: Callable[[PretrainedEncoder, str], bytes]
+
+
+FORMATS = {
+    "safetensors": Format("{stem}.safetensors", _safetensors),
+    "torch": Format("{stem}.pth", _torch),
+    "stablehlo": Format("{stem}.stablehlo", _stablehlo),
+    "timm": Format("model.safetensors", _safetensors),
 }

@@ -109,7 +109,10 @@ def load_pretrained(
     trust: bool = False,
     **overrides: object,
 ) -> PretrainedEncoder:
-    """Load a pretrained encoder with projector, input settings and metadata."""
+    """Load a pretrained encoder with projector, input settings and metadata.
+
+    The arguments and errors are those of `load_encoder`.
+    """
     path = hub.local(path)
     if is_run(path):
         if overrides:
@@ -123,7 +126,10 @@ def load_pretrained(
 
 
 def is_run(path: Path) -> bool:
-    """Return True if a path names the workdir of a run, False for weights of other projects."""
+    """Return True if a path names the workdir of a run, which need not exist.
+
+    False for a weights file, a folder of weights, and a repository of the Hugging Face Hub.
+    """
     if hub.is_hub(path) or folders.is_weights_folder(path):
         return False
     is_weights = path.is_file() or path.suffix.lower() in weights.SUFFIXES
@@ -131,9 +137,12 @@ def is_run(path: Path) -> bool:
 
 
 def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedEncoder:
-    best = step == "best"
-    which: Any = checkpoint.best_step(workdir) if best else None if step == "last" else step
-    restored = checkpoint.restore_arrays(workdir, which)
+    number: Any = step
+    if step == "best":
+        number = checkpoint.best_step(workdir)
+    elif step == "last":
+        number = None
+    restored = checkpoint.restore_arrays(workdir, number)
     config = _read_config(workdir, restored, trust)
     custom.warn_of_changes(config.to_dict(), workdir)
     num_examples = restored.facts.data.get("num_examples")
@@ -142,13 +151,13 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         encoder = make_networks(config)
         input_settings.check_limits(encoder.net, config.augment.get("size", 0))
         variables = _variables(config, restored.state["params"], restored.state["carried"])
-        ours = kind.of(config)
-        inputs = ours.infer_inputs(config, encoder.net, variables["net"])
-        if ours.pictures:
+        run_kind = kind.of(config)
+        inputs = run_kind.infer_inputs(config, encoder.net, variables["net"])
+        if run_kind.pictures:
             input_settings.validate(inputs._asdict())
         length = run_length(config, max(num_examples, config.batch_size))
         method = make_method(config, length)
-        views = ours.view_shapes(config, inputs)
+        views = run_kind.view_shapes(config, inputs)
 
         def init(key: Array) -> Variables:
             params, carried = init_variables(method, views, 1, key)
@@ -159,11 +168,13 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         path = workdir / "checkpoints" / str(restored.step)
         raise UserError(f"checkpoint {path} does not fit its config: {one_line(error)}") from error
     require_valid(variables["net"], workdir)
-    last = restored.step == checkpoint.steps(workdir)[-1]
+    selected_by = "best" if step == "best" else "by step"
+    if step != "best" and restored.step == checkpoint.steps(workdir)[-1]:
+        selected_by = "last"
     metadata = {
         "source": workdir.resolve().name,
         "step": restored.step,
-        "checkpoint": "best" if best else "last" if last else "by step",
+        "checkpoint": selected_by,
         "loss": configs.label("loss", config.loss),
         "net": config.net.to_dict(),
         "config": config.to_dict(),
@@ -199,23 +210,22 @@ def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> C
 
 def _require_shapes(variables: Variables, expected: Variables) -> None:
     """Raise ValueError unless arrays have the names and shapes that the config leads to."""
-    ours, theirs = (
-        {name: array.shape for name, array in by_name(tree).items()}
-        for tree in (variables, expected)
-    )
-    for name in sorted({*ours, *theirs}):
-        if ours.get(name) != theirs.get(name):
+    stored = {name: array.shape for name, array in by_name(variables).items()}
+    made = {name: array.shape for name, array in by_name(expected).items()}
+    for name in sorted({*stored, *made}):
+        if stored.get(name) != made.get(name):
             raise ValueError(
-                f"the array {name} has the shape {ours.get(name)}, but the config makes "
-                f"{theirs.get(name)}"
+                f"the array {name} has the shape {stored.get(name)}, but the config makes "
+                f"{made.get(name)}"
             )
 
 
 def _variables(config: ConfigDict, params: Collection, carried: Collection) -> Variables:
     """Return the variables to evaluate: the momentum network's if the config says so."""
     stats = carried["batch_stats"]
-    text = params.get("text")
-    towers = {} if text is None else {"text": _by_network(text, stats.get("text", {}))}
+    towers = {}
+    if "text" in params:
+        towers["text"] = _by_network(params["text"], stats.get("text", {}))
     if config.method.get("evaluate") == "target":
         params, stats = carried["target"]["params"], carried["target"]["batch_stats"]
     if config.optim.get("lora", 0):

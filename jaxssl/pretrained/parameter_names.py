@@ -143,11 +143,13 @@ def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:
     """
     if type(net) not in TABLES:
         raise ValueError(f"a {type(net).__name__} has no public parameter names")
-    names, result = TABLES[type(net)](net), []
+    table, result = TABLES[type(net)](net), []
     arrays: Any = traverse_util.flatten_dict(dict(variables))
     for path, array in arrays.items():
         *module, leaf = path[1:]
-        name = names.get("/".join(path[1:])) or f"{names['/'.join(module)]}.{ARRAYS[leaf]}"
+        name = table.get("/".join(path[1:]))
+        if name is None:  # The table names the module and not the array.
+            name = f"{table['/'.join(module)]}.{ARRAYS[leaf]}"
         view = (1,) * LEADING_AXES.get(name, 0) + array.shape
         if isinstance(net, vit.ViT) and name == "patch_embed.proj.weight":
             # The embedding of patches is a convolution in PyTorch, and a matrix here.
@@ -213,8 +215,9 @@ def _clip_resnet(net: clip_resnet.ClipResNet) -> dict[str, str]:
 
 def _residual_blocks(stages: Sequence[int], convolutions: int, pooled: bool) -> dict[str, str]:
     # Public names number the layers of a shortcut: a pool if any, a convolution and a norm.
-    shortcut = {f"Conv_{convolutions}": f"downsample.{int(pooled)}"}
-    shortcut[f"BatchNorm_{convolutions}"] = f"downsample.{1 + pooled}"
+    conv = 1 if pooled else 0
+    shortcut = {f"Conv_{convolutions}": f"downsample.{conv}"}
+    shortcut[f"BatchNorm_{convolutions}"] = f"downsample.{conv + 1}"
     places = (f"layer{stage + 1}.{i}" for stage, i in _positions(stages))
     return _blocks(places, _conv_norms(convolutions) | shortcut)
 

@@ -64,28 +64,26 @@ def start(
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
         raise UserError(f"the encoder {config.init} has no {absent[0]}; set init_projector=False")
-    stats = carried.batch_stats
-    ours = {name: {"params": params[name], "batch_stats": stats[name]} for name in names}
+    ours = {
+        name: {"params": params[name], "batch_stats": carried.batch_stats[name]} for name in names
+    }
     theirs = _by_name({name: source.variables[name] for name in names})
-    old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
     net = make_networks(config).net
-    fitted, faults, reshaped = {}, [], []
+    fitted, reshaped, faults = {}, [], []
     for name, leaf in _by_name(ours).items():
-        shape = [*leaf.shape]
-        # Adapters keep their initial values, because no weights file has values for them.
-        array = leaf if f"/{ADAPTER}" in name else theirs.get(name)
-        if array is None:
-            faults.append(f"{name} {shape} is missing")
-        elif [*array.shape] != shape:
-            stored = [*array.shape]
-            array = _adapt(array, old, new, name) if old and new else array
-            if name == POSITIONS and isinstance(net, ViT):
-                array = position_tables.resize(array, net.tokens, len(leaf) - net.tokens)
-            fits = [*array.shape] == shape
-            (reshaped if fits else faults).append(f"{name} {stored} -> {shape}")
-        fitted[name] = array
+        if f"/{ADAPTER}" in name:  # No weights file has values for adapters.
+            fitted[name] = leaf
+        elif name not in theirs:
+            faults.append(f"{name} {[*leaf.shape]} is missing")
+        else:
+            fitted[name] = _fit(name, theirs[name], leaf.shape, net, source.inputs, inputs)
+            change = f"{name} {[*theirs[name].shape]} -> {[*leaf.shape]}"
+            if fitted[name].shape != leaf.shape:
+                faults.append(change)
+            elif theirs[name].shape != leaf.shape:
+                reshaped.append(change)
     if faults:
-        faults.sort(key=lambda text: "/params/" not in text)
+        faults.sort(key=lambda fault: "/params/" not in fault)
         flags = " ".join(f"--config.net.{k}={v}" for k, v in source.metadata["net"].items())
         raise UserError(
             f"init: the arrays of {config.init} do not fit the networks of this run: "
@@ -94,17 +92,16 @@ def start(
     before, now = _settings(source.encoder.net, source.inputs), _settings(net, inputs)
     differences = [
         f"{name} {before[name]} -> {now[name]}"
-        for name in before.keys() & now.keys()
+        for name in sorted(before.keys() & now.keys())
         if before[name] != now[name]
     ]
     if differences:
         log.warning("init: the settings differ from the weights': %s", "; ".join(differences))
-    missing = [name for name in params if jax.tree.leaves(params[name])]
     report = {
         "from": str(config.init),
         "sha256": _digest(theirs),
         "loaded": len(theirs.keys() & fitted.keys()),
-        "missing": [name for name in missing if name not in names],
+        "missing": [name for name in params if name not in names and jax.tree.leaves(params[name])],
         "extra": sorted({*theirs} - {*fitted} | {*source.variables} - {*names}),
         "reshaped": reshaped,
         "differences": differences,
@@ -130,13 +127,29 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     return kernel[:, :, np.arange(channels) % old] * np.float32(old / channels)
 
 
-def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
-    """Adapt an array of a first layer from ``old`` to ``new`` channels, and keep other arrays."""
-    if array.ndim == 4 and array.shape[2] == old:
-        return adapt_channels(array, new)
-    if array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]
+def _fit(
+    name: str,
+    array: np.ndarray,
+    shape: tuple[int, ...],
+    net: object,
+    old_inputs: object,
+    new_inputs: object,
+) -> np.ndarray:
+    """Adapt an array of the weights to a shape, if it depends on channels or patches of images.
+
+    Otherwise, and if the array is for another network, it is returned unchanged or in a third
+    shape.
+    """
+    old, new = getattr(old_inputs, "channels", 0), getattr(new_inputs, "channels", 0)
+    if array.shape == shape:
+        return array
+    if old and new and array.ndim == 4 and array.shape[2] == old:
+        array = adapt_channels(array, new)
+    elif old and new and array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]
         kernel = array.reshape(1, -1, old, array.shape[1])
-        return adapt_channels(kernel, new).reshape(-1, array.shape[1])
+        array = adapt_channels(kernel, new).reshape(-1, array.shape[1])
+    if name == POSITIONS and isinstance(net, ViT):
+        array = position_tables.resize(array, net.tokens, shape[0] - net.tokens)
     return array
 
 
@@ -145,16 +158,16 @@ def _replace(
 ) -> tuple[Collection, Carried]:
     """Replace variables of networks, also in the momentum network, and keep the shardings."""
 
-    def replace(new: Variables, kind: str, tree: Collection) -> Collection:
-        values = {name: new[name][kind] for name in new if name in tree}
-        old = {name: tree[name] for name in values}
-        return {**tree, **jax.tree.map(_place, values, old)}
+    def replace(collection: str, tree: Collection) -> Collection:
+        new = {name: variables[name][collection] for name in variables if name in tree}
+        old = {name: tree[name] for name in new}
+        return {**tree, **jax.tree.map(_place, new, old)}
 
-    carried = carried._replace(batch_stats=replace(variables, "batch_stats", carried.batch_stats))
+    carried = carried._replace(batch_stats=replace("batch_stats", carried.batch_stats))
     if carried.target:
-        target = {kind: replace(variables, kind, tree) for kind, tree in carried.target.items()}
+        target = {name: replace(name, tree) for name, tree in carried.target.items()}
         carried = carried._replace(target=target)
-    return replace(variables, "params", params), carried
+    return replace("params", params), carried
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
@@ -163,6 +176,7 @@ def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
 
 
 def _settings(net: object, inputs: object) -> dict[str, object]:
+    """Return the settings of a backbone and its inputs that change the features."""
     settings: dict[str, object] = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
     if isinstance(net, nn.Module):
         fields = {field.name for field in dataclasses.fields(net)} - {"parent", "name"}

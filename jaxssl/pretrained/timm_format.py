@@ -105,16 +105,24 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
     if not gated:
         arguments["act_layer"] = net.activation
     # timm's architecture name also selects classes of layers, which JSON arguments cannot give.
-    small = net.epsilon == 1e-6
-    _require(net, epsilon=small or (net.epsilon == 1e-5 and not gated and not net.distilled))
-    _require(net, distilled=not (net.distilled and (gated or net.registers)))
-    name = "vit_base_patch16_224" if small else "vit_base_patch16_clip_224"
-    name = "vit_giant_patch14_dinov2" if gated else name
-    return "deit_base_distilled_patch16_224" if net.distilled else name, arguments
+    name, epsilon = "vit_base_patch16_224", 1e-6
+    if net.distilled:
+        name = "deit_base_distilled_patch16_224"
+    elif gated:
+        name = "vit_giant_patch14_dinov2"
+    elif net.epsilon == 1e-5:
+        name, epsilon = "vit_base_patch16_clip_224", 1e-5
+    _require(net, epsilon=net.epsilon == epsilon)
+    if net.distilled:
+        _require(net, distilled=not gated and not net.registers)
+    return name, arguments
 
 
 def _require(net: object, **fits: object) -> None:
-    """Raise ValueError for the first setting of a network that does not fit."""
+    """Raise ValueError for the first setting whose value no network of timm has.
+
+    ``fits`` tells for each setting whether timm has networks with the value.
+    """
     for name, fit in fits.items():
         if not fit:
             raise ValueError(
@@ -126,7 +134,7 @@ def _require(net: object, **fits: object) -> None:
 def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
     """Return an encoder with the same features whose arrays timm can hold.
 
-    In timm a class token beside registers has no position, so that its position is added to it.
+    In timm a class token beside registers has no position. The position is added to the token here.
     """
     net, variables = pretrained.encoder.net, pretrained.variables
     if not isinstance(net, vit.ViT) or net.positions != "learned" or not net.registers:
@@ -145,16 +153,18 @@ def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
     Biases that timm's network lacks are left out if they are 0, and keep the common name otherwise.
     """
-    result, rotary = {}, isinstance(net, vit.ViT) and net.positions == "rotary"
+    if isinstance(net, convnext.ConvNeXt):
+        return {re.sub(r"^norm\.", "head.norm.", name): array for name, array in arrays.items()}
+    if not isinstance(net, vit.ViT):
+        return dict(arrays)
+    result, rotary = {}, net.positions == "rotary"
     for name, array in arrays.items():
-        if isinstance(net, convnext.ConvNeXt) and name.startswith("norm."):
-            result["head." + name] = array
-        elif "attn_pool.qkv." in name:
+        if "attn_pool.qkv." in name:
             q, kv = np.split(array, [len(array) // 3])
             result |= {name.replace("qkv", "q"): q, name.replace("qkv", "kv"): kv}
-        elif "patch_embed.proj.bias" == name and getattr(net, "pre_norm", 0) and not array.any():
+        elif name == "patch_embed.proj.bias" and net.pre_norm and not array.any():
             continue
-        elif name == "pos_embed" and isinstance(net, vit.ViT) and net.registers:
+        elif name == "pos_embed" and net.registers:
             result[name] = array[:, net.tokens :]
         elif rotary and name.endswith("attn.qkv.bias") and not np.split(array, 3)[1].any():
             q, _, v = np.split(array, 3)

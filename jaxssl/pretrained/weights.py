@@ -71,14 +71,14 @@ class Content(NamedTuple):
     header: str | None
 
 
-class Description(NamedTuple):
-    """What a weights file and its options say about an encoder.
+class Exported(NamedTuple):
+    """The encoder in a file of `jaxssl export`, as its header describes it.
 
     Attributes:
         arrays: the arrays of the backbone by their common names.
         net: the backbone, as the config group `net`.
         inputs: the input settings.
-        header: entries of the header of an exported file, {} in files of other projects.
+        header: all entries of the header.
     """
 
     arrays: EncoderArrays
@@ -252,10 +252,11 @@ def _load(
         beside: settings in JSON files, which replace those inferred from the arrays.
     """
     if content.header is None:
-        description = _infer(content.arrays, given, beside)
+        arrays, entries = architecture.find_encoder(content.arrays), {}
+        config, inputs = architecture.infer(arrays, {**beside.net, **given.net})
+        inputs = inputs._replace(**beside.inputs)
     else:
-        description = _parse_header(content.header, content.arrays, given)
-    arrays, config, inputs, entries = description
+        arrays, config, inputs, entries = _parse_header(content.header, content.arrays, given)
     net = parameter_names.make_net(config)
     inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)
@@ -283,19 +284,10 @@ def _load(
     )
 
 
-def _infer(
-    stored: Mapping[str, names.Stored], given: EncoderSettings, beside: EncoderSettings
-) -> Description:
-    """Describe the encoder in a file of another project."""
-    arrays = architecture.find_encoder(stored)
-    net, inputs = architecture.infer(arrays, {**beside.net, **given.net})
-    return Description(arrays, net, inputs._replace(**beside.inputs), {})
-
-
 def _parse_header(
     text: str, stored: Mapping[str, names.Stored], given: EncoderSettings
-) -> Description:
-    """Describe the encoder in an exported file by its header.
+) -> Exported:
+    """Parse the header of an exported file, and give its arrays their common names.
 
     Raises:
         ValueError: if the header is not valid.
@@ -313,7 +305,7 @@ def _parse_header(
     net |= given.net
     common = {names.translate(str(net.get("name")), name): x for name, x in stored.items()}
     arrays = EncoderArrays(names.combine(common), "", [], names.DIALECTS["timm's ViT"])
-    return Description(arrays, net, inputs, entries)
+    return Exported(arrays, net, inputs, entries)
 
 
 def _read_variables(

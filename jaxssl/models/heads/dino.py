@@ -4,7 +4,7 @@ import flax.linen as nn
 from jax import Array
 
 from jaxssl.losses.pairs import unit
-from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require_at_least
+from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require_min
 
 
 class DinoHead(nn.Module):
@@ -63,8 +63,8 @@ def head(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021.
     """
-    require_at_least(1, "head.proj_", hidden_dim=proj_hidden_dim, output_dim=proj_output_dim)
-    require_at_least(1, "head.proj_", bottleneck_dim=proj_bottleneck_dim, layers=proj_layers)
+    require_min(1, "head.proj_", hidden_dim=proj_hidden_dim, output_dim=proj_output_dim)
+    require_min(1, "head.proj_", bottleneck_dim=proj_bottleneck_dim, layers=proj_layers)
     return DinoHead(
         proj_hidden_dim, proj_bottleneck_dim, proj_output_dim, proj_layers, norm_last_layer
     )

@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jax import Array
 
-from jaxssl.models._layers import batch_norm, exact_gelu, require_at_least, require_choice
+from jaxssl.models._layers import batch_norm, exact_gelu, require_choice, require_min
 
 NORMS = ("bn", "none")
 # Maps proj_last_norm to BatchNorm options of the last layer. None means no BatchNorm.
@@ -91,7 +91,7 @@ def head(
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
     """
-    require_at_least(1, "head.proj_", output_dim=proj_output_dim)
+    require_min(1, "head.proj_", output_dim=proj_output_dim)
     sizes = (proj_hidden_dim, proj_output_dim, proj_layers)
     module = MLP(*sizes, proj_norm, proj_last_norm, proj_last_bias, proj_activation)
     _check(module, "head.proj_")
@@ -128,8 +128,8 @@ def predictor(
 
 def _check(module: MLP, prefix: str) -> None:
     """Raise ValueError for an invalid setting. ``prefix`` precedes its name in the message."""
-    require_at_least(1, prefix, hidden_dim=module.hidden_dim)
-    require_at_least(0, prefix, layers=module.layers)
+    require_min(1, prefix, hidden_dim=module.hidden_dim)
+    require_min(0, prefix, layers=module.layers)
     require_choice(NORMS, prefix, norm=module.norm)
     require_choice(LAST_NORMS, prefix, last_norm=module.last_norm)
     require_choice(ACTIVATIONS, prefix, activation=module.activation)
