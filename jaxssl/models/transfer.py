@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.tree_util import KeyPath
 
 from jaxssl.models._layers import MaskedBatchNorm
-from jaxssl.models.adapters import Network
+from jaxssl.models.adapters import Network, NnxNetwork
 from jaxssl.models.encoder import Encoder
 
 T = TypeVar("T")
@@ -109,8 +109,14 @@ class Transfer(NamedTuple):
         return stopped_loss
 
     def wrap(self, encoder: Encoder) -> Encoder:
-        """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode."""
+        """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode.
+
+        Raises:
+            ValueError: if the adapters are for an NNX module, whose calls cannot be intercepted.
+        """
         net: Network = encoder.net
+        if self.lora and isinstance(net, NnxNetwork):
+            raise ValueError("optim.lora needs a Linen module, got an NNX module")
         if self.freeze_stats and (self.freeze or self.freeze_blocks):
             net = FixedNorms(net, self)
         return encoder._replace(net=Adapted(net, self.lora) if self.lora else net)

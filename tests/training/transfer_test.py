@@ -4,11 +4,14 @@ import jax
 import numpy as np
 import pytest
 from file_cases import refused
+from flax import nnx
 from jax import numpy as jnp
 from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
-from jaxssl.models import convnet, convnext, resnet, vit
+from jaxssl.models import convnet, convnext, heads, resnet, vit
+from jaxssl.models.adapters import NnxNetwork
+from jaxssl.models.encoder import Encoder
 from jaxssl.models.transfer import FixedNorms, Transfer
 from jaxssl.training import config
 from jaxssl.training.build import build, make_init
@@ -142,6 +145,12 @@ def test_frozen_parameters_get_no_gradient():
     text = jax.make_jaxpr(gradient)(params)
     # Each gradient of a kernel would be one more convolution. Both kernels are frozen.
     assert str(text).count("conv_general_dilated[") == 2
+
+
+def test_lora_adapters_of_an_nnx_module_are_refused():
+    net = NnxNetwork(lambda *, rngs: nnx.Linear(2, 2, rngs=rngs))
+    with pytest.raises(ValueError, match="optim.lora needs a Linen module, got an NNX module"):
+        Transfer(lora=2).wrap(Encoder(net, heads.mlp()))
 
 
 def test_freezing_a_module_that_the_network_lacks_is_refused_in_one_line():
