@@ -213,8 +213,8 @@ def check(ranges: Ranges, **hyper: object) -> None:
     """Raise ValueError for a hyper-parameter out of its range; traced values are not checked.
 
     Args:
-        ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid strings. A
-            tuple may contain a key of `PREDICATES` too, for the numbers.
+        ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid words. A
+            tuple may contain a key of `PREDICATES` too. Without one, numbers are not valid.
         **hyper: values.
 
     Raises:
@@ -225,12 +225,17 @@ def check(ranges: Ranges, **hyper: object) -> None:
             continue
         valid = ranges[name]
         valid = (valid,) if isinstance(valid, str) else valid
-        options = [option for option in valid if option not in PREDICATES]
-        if isinstance(value, str) and value not in options:
-            listed = ", ".join(f'"{option}"' for option in options)
-            expected = f"one of {listed}" if options else " and ".join(valid)
+        predicates = [option for option in valid if option in PREDICATES]
+        words = [option for option in valid if option not in PREDICATES]
+        # Arrays are not words, but the start of a solver may be either.
+        is_word = isinstance(value, str) or (isinstance(value, int | float) and not predicates)
+        if is_word and value not in words:
+            listed = ", ".join(f'"{word}"' for word in words)
+            expected = f"one of {listed}" if words else predicates[0]
             raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
-        for predicate in set() if isinstance(value, str) else set(valid) - set(options):
+        if is_word:
+            continue
+        for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 

@@ -318,6 +318,8 @@ def step_of(setting: str, mapping: str) -> Any:
             lambda z: losses.auc_cl(*z, negative_reduction="max"),
             'negative_reduction must be one of "mean", "sum", got \'max\'',
         ),
+        (lambda z: losses.mmcl(*z, kernel=3), 'kernel must be one of "rbf", .*, got 3'),
+        (lambda z: losses.auc_cl(*z, similarity=True), 'must be one of "cosine", "unit", got True'),
         (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'set form="matrix"'),
         (
             lambda z: losses.auc_dino(z[0], z[1], jnp.zeros(3)),
