@@ -46,7 +46,7 @@ from jaxssl.augment.image import between, choose, random_noise, resample, to_nor
 SIDE = 32  # The severity constants below apply to images of this side in pixels.
 SEVERITIES = (1, 2, 3, 4, 5)
 JPEG_QUALITIES = (80, 65, 58, 50, 40)  # Pillow's JPEG quality at severities 1 to 5
-BLOCK = 2**16  # number of pixels that are corrupted in one call
+BLOCK_PIXELS, MAX_BLOCK = 2**16, 256  # most pixels and images that are corrupted in one call
 
 
 def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.ndarray:
@@ -64,21 +64,23 @@ def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.nd
         [n, h, w, c] uint8.
 
     Raises:
-        ValueError: if ``name`` is unknown.
+        ValueError: if ``name`` or ``severity`` is unknown.
     """
     if name not in CORRUPTIONS:
         raise ValueError(f"corruption must be one of {', '.join(CORRUPTIONS)}, got {name!r}")
+    if severity not in SEVERITIES:
+        raise ValueError(f"severity must be one of {SEVERITIES}, got {severity!r}")
     if name == "jpeg_compression":
         return jpeg_compression(images, severity)
     n, h, w, _ = images.shape
-    rows = max(min(BLOCK // (h * w), 256), 1)
+    size = max(min(BLOCK_PIXELS // (h * w), MAX_BLOCK), 1)
     key, out = jax.random.key(seed), np.empty_like(images)
-    for first in range(0, n, rows):
+    for first in range(0, n, size):
         # The last block is padded with repeated images, so that only one program is compiled.
-        block = np.resize(images[first : first + rows], (rows, *images.shape[1:]))
-        u = _draw_block(key, np.arange(first, first + rows, dtype=np.int32), images.shape[1:])
-        block = np.asarray(_corrupt_block(name, u, block, severity))
-        out[first : first + rows] = block[: n - first]
+        block = np.resize(images[first : first + size], (size, *images.shape[1:]))
+        u = _draw_block(key, np.arange(first, first + size, dtype=np.int32), images.shape[1:])
+        corrupted = np.asarray(_corrupt_block(name, u, block, severity))
+        out[first : first + size] = corrupted[: n - first]
     return out
 
 
@@ -104,7 +106,10 @@ def _corrupt_block(name: str, u: Array, images: Array, severity: Array) -> Array
 
 
 def jpeg_compression(images: np.ndarray, severity: int) -> np.ndarray:
-    """Encode uint8 images [n, h, w, c] as JPEG of low quality with Pillow and decode them."""
+    """Encode uint8 images [n, h, w, c] as JPEG of low quality with Pillow and decode them.
+
+    ``severity`` is one of `SEVERITIES`.
+    """
     out = np.empty_like(images)
     for i, image in enumerate(images):
         file = io.BytesIO()

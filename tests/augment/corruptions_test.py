@@ -87,6 +87,14 @@ def test_unknown_corruption_is_rejected():
         ops.corrupt("rain", np.zeros((1, 8, 8, 3), np.uint8), 1, seed=0)
 
 
+@pytest.mark.parametrize("name", ["contrast", "jpeg_compression"])
+@pytest.mark.parametrize("severity", [0, 6])
+def test_unknown_severity_is_rejected(name, severity):
+    message = rf"^severity must be one of \(1, 2, 3, 4, 5\), got {severity}$"
+    with pytest.raises(ValueError, match=message):
+        ops.corrupt(name, np.zeros((1, 8, 8, 3), np.uint8), severity, seed=0)
+
+
 GREY = np.full((16, 32, 32, 3), 128, np.uint8)
 
 
