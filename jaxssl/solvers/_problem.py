@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
 
-State = TypeVar("State", bound=tuple)
+State = TypeVar("State", bound=tuple)  # arrays [n, ...] of a solver, of which the first is alpha
 
 
 class DualSolution(NamedTuple):
@@ -53,7 +53,13 @@ def make_problem(
     *,
     mask: bool,
 ) -> Problem:
-    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor."""
+    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor.
+
+    The arguments are as in `svm_dual_pgd`. ``mask`` says whether ``excluded`` may be a bool mask.
+
+    Raises:
+        ValueError: if an argument has the wrong shape or dtype, or a number is not positive.
+    """
     n, m = positive.shape[0], kernel.shape[0]
     if kernel.shape != (m, m):
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
@@ -76,10 +82,10 @@ def make_problem(
     centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
     row = centred[positive]
     diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
-    rows = jnp.arange(m)[None, None, :]
-    free = (
-        ~excluded if is_mask else jnp.all(rows != excluded[:, :, None].astype(rows.dtype), axis=1)
-    )
+    free = ~excluded
+    if not is_mask:
+        indices = jnp.arange(m)[None, None, :]
+        free = jnp.all(indices != excluded[:, :, None].astype(indices.dtype), axis=1)
     return Problem(
         matrix=centred + beta * jnp.eye(m, dtype=dtype),
         row=row,
@@ -113,9 +119,9 @@ def solve_rows(
     Args:
         problem: n problems.
         advance: one step, state -> state.
-        state: tuple of arrays [n, d], of which the first is alpha.
+        state: tuple of arrays [n, ...], of which the first is alpha.
         num_steps: number of steps, > 0, or their limit if ``tol`` is given.
-        tol: a problem stops once its suboptimality is at most this. None takes all steps.
+        tol: a problem is solved once its suboptimality is at most this. None takes all steps.
         check_every: number of steps between two evaluations of the suboptimality.
     """
     n = problem.positive.shape[0]
@@ -127,22 +133,24 @@ def solve_rows(
     if tol is None:
         state = repeat(num_steps, state)
         return certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
-    limit = lax.stop_gradient(tol)
+    tol = lax.stop_gradient(tol)
 
-    def check(carry: tuple) -> tuple:
-        state, done, steps, total = carry
+    def continues(carry: tuple) -> Array:
+        _, solved, _, total = carry
+        return (total < num_steps) & ~jnp.all(solved)
+
+    def advance_and_check(carry: tuple) -> tuple:
+        state, solved, steps, total = carry
         count = jnp.minimum(check_every, num_steps - total)
         new = repeat(count, state)
         # Solved problems are frozen, so that one problem's result does not depend on the others.
-        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
-        steps = jnp.where(done, steps, steps + count)
+        state = jax.tree.map(lambda old, new: jnp.where(solved[:, None], old, new), state, new)
+        steps = jnp.where(solved, steps, steps + count)
         errors = certify(problem, state[0], steps).suboptimality
-        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
+        return state, solved | (errors <= jnp.asarray(tol, errors.dtype)), steps, total + count
 
     start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
-    state, _, steps, _ = lax.while_loop(
-        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
-    )
+    state, _, steps, _ = lax.while_loop(continues, advance_and_check, start)
     return certify(problem, state[0], steps)
 
 

@@ -24,15 +24,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.solvers import _linalg as linalg
-from jaxssl.solvers._problem import (
-    DualSolution,
-    Problem,
-    certify,
-    dual_gradient,
-    make_problem,
-    require_positive,
-    solve_rows,
-)
+from jaxssl.solvers import _problem as svm
+from jaxssl.solvers._problem import DualSolution, Problem
 
 # PGD steps between two evaluations of the certificate, each of which costs one step
 CHECK_EVERY = 8
@@ -89,9 +82,9 @@ def svm_dual_pgd(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
-    require_positive(num_steps=num_steps, step=step)
+    svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=True)
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
     if isinstance(init, str):
         if init != "inv":
@@ -105,15 +98,16 @@ def svm_dual_pgd(
         raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """Take a gradient step from the extrapolated point y of the iterate x."""
         x, y, momentum = state
-        new = jnp.clip(y - eta * dual_gradient(problem, y), 0, problem.upper)
+        new = jnp.clip(y - eta * svm.dual_gradient(problem, y), 0, problem.upper)
         if not accelerated:
             return new, new, momentum
         return new, *linalg.extrapolate(new, x, y, momentum, restart=restart)
 
     x = jnp.clip(lax.stop_gradient(init.astype(problem.row.dtype)), 0, problem.upper)
     state = x, x, jnp.full_like(x[:, :1], lax.stop_gradient(momentum_start))
-    return solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
+    return svm.solve_rows(problem, advance, state, num_steps, tol, CHECK_EVERY)
 
 
 def svm_dual_admm(
@@ -146,9 +140,9 @@ def svm_dual_admm(
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
-    require_positive(num_steps=num_steps, check_every=check_every)
+    svm.require_positive(num_steps=num_steps, check_every=check_every)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
     matrix = linalg.inverse(problem.matrix + rho * eye)
@@ -164,7 +158,7 @@ def svm_dual_admm(
         return z, jnp.where(free, relaxed - z, 0)
 
     zeros = jnp.zeros_like(problem.row)
-    return solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
+    return svm.solve_rows(problem, advance, (zeros, zeros), num_steps, tol, check_every)
 
 
 def svm_dual_inv(
@@ -191,7 +185,7 @@ def svm_dual_inv(
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
     matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
@@ -200,11 +194,11 @@ def svm_dual_inv(
     free = problem.upper > 0
     alpha = jnp.where(free, linalg.finite(solve(image, total, 2.0)), 0)
     # One step of iterative refinement removes rounding errors from the low-rank corrections.
-    residual = jnp.where(free, -dual_gradient(problem, alpha), 0)
+    residual = jnp.where(free, -svm.dual_gradient(problem, alpha), 0)
     image = linalg.product(residual, matrix)
     alpha = linalg.finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
     steps = jnp.ones(positive.shape, jnp.int32)
-    return certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
+    return svm.certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
 
 
 def _step_size(problem: Problem, step: float | Array | str | None) -> Array:

@@ -365,6 +365,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "the solver's step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "solver setting step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "solver setting C"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, momentum_start=0.0), "solver setting mom.*"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones((M, 2))), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), "excluded"),
