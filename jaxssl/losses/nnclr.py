@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
-from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
+from jaxssl.losses.pairs import Pairs, by_view, dot, require_width, swap, unit
 
 RANGES = {"temperature": "> 0", "support_size": "> 0"}
 
@@ -40,11 +40,7 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
     """
     neighbour = lax.stop_gradient(unit(pairs.anchor))
     if support is not None:
-        d = neighbour.shape[1]
-        if support.ndim != 2 or support.shape[1] != d:
-            raise ValueError(
-                f"support must have shape [k, {d}] like the embeddings, got {support.shape}"
-            )
+        require_width(support, neighbour.shape[1], "support")
         support = lax.stop_gradient(unit(support))
         nearest = support[jnp.argmax(dot(neighbour, support), axis=1)]
         # The neighbour of an embedding that is NaN is NaN.

@@ -81,14 +81,12 @@ def pair_views(
     num_views, b, d = z.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    candidate = collectives.gather(z, axis_name, axis=1)
-    candidate_id = collectives.gather(ids, axis_name)
-    global_batch = candidate.shape[1]
+    gathered = collectives.gather(z, axis_name, axis=1)
+    gathered_ids = jnp.tile(collectives.gather(ids, axis_name), num_views)
+    global_batch = gathered.shape[1]
     first = collectives.device_index(axis_name) * b
     self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
-    candidate, candidate_id = _append_queue(
-        candidate.reshape(-1, d), jnp.tile(candidate_id, num_views), queue
-    )
+    candidate, candidate_id = _append_queue(gathered.reshape(-1, d), gathered_ids, queue)
     return Pairs(
         anchor=z.reshape(-1, d),
         candidate=candidate,
@@ -159,12 +157,16 @@ def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Ar
     """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
     if queue is None:
         return candidate, ids
-    d = candidate.shape[1]
-    if queue.ndim != 2 or queue.shape[1] != d:
-        raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
+    require_width(queue, candidate.shape[1], "queue")
     queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
     candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
     return candidate, jnp.concatenate([ids, queue_ids])
+
+
+def require_width(x: Array, d: int, name: str) -> None:
+    """Raise ValueError unless an array has shape [k, d]."""
+    if x.ndim != 2 or x.shape[1] != d:
+        raise ValueError(f"{name} must have shape [k, {d}] like the embeddings, got {x.shape}")
 
 
 def swap(pairs: Pairs) -> Pairs:

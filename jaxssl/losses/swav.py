@@ -6,7 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
-from jaxssl.losses.pairs import Pairs, by_view, dot, partners, unit
+from jaxssl.losses.pairs import Pairs, by_view, dot, partners, promote, require_width, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
 
@@ -47,11 +47,7 @@ def swav_loss(
         Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
         2020, eq. 1, 2 and 5.
     """
-    d = pairs.anchor.shape[1]
-    if prototypes.ndim != 2 or prototypes.shape[1] != d:
-        raise ValueError(
-            f"prototypes must have shape [K, {d}] like the embeddings, got {prototypes.shape}"
-        )
+    require_width(prototypes, pairs.anchor.shape[1], "prototypes")
     prototypes = unit(prototypes)
     log_p = jax.nn.log_softmax(dot(unit(pairs.anchor), prototypes) / temperature, axis=1)
 
@@ -80,7 +76,7 @@ def sinkhorn(
     Returns:
         [b, K] float32 with rows that sum to 1, without gradient.
     """
-    log_q = lax.stop_gradient(scores) / epsilon
+    log_q = promote(lax.stop_gradient(scores)) / epsilon
     for _ in range(num_iters):
         column = jax.nn.logsumexp(log_q, axis=0)
         column = jax.nn.logsumexp(collectives.gather(column[None, :], axis_name), axis=0)

@@ -109,6 +109,12 @@ def swav_with_constant_codes(z, prototypes):
     return -sum((codes[1 - v] * log_p[v]).sum(1).mean() for v in range(2)) / 2
 
 
+def test_sinkhorn_codes_of_bfloat16_scores_are_float32_and_their_rows_sum_to_one():
+    codes = sinkhorn(jnp.asarray(embeddings()[0], jnp.bfloat16))
+    assert codes.dtype == jnp.float32
+    np.testing.assert_allclose(codes.sum(axis=1), 1, rtol=1e-5)
+
+
 def test_target_of_ressl_and_codes_of_swav_are_constants():
     prototypes = jnp.asarray(embeddings(num_views=1, b=6, seed=1)[0], jnp.float64)
     towers = lambda z: losses.ressl_loss(pair_towers(z[0], z[1])).mean()  # noqa: E731
