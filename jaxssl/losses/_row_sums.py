@@ -58,7 +58,7 @@ class Config(NamedTuple):
         block_size: rows in a block.
         ring: mapped axis around which the candidates travel, or None.
         queue_only: True if only the rows of the queue are negatives.
-        repulsion: True if `Sums.repulsion` is needed.
+        repulsion: True if `RunningSums.repulsion` is needed.
         symmetric: True if the candidates are the anchors, so that the matrix is symmetric.
     """
 
@@ -69,36 +69,40 @@ class Config(NamedTuple):
     symmetric: bool
 
 
-class Rows(NamedTuple):
-    """L2-normalised embeddings [n, d], their ids [n] and positions [n] among all candidates."""
+class Points(NamedTuple):
+    """L2-normalised embeddings z [n, d], their ids [n] and positions [n] among all candidates."""
 
     z: Array
     ids: Array
     position: Array
 
 
-class Sums(NamedTuple):
-    """Running sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
+class RunningSums(NamedTuple):
+    """Row sums over the candidates seen so far, for logits ``l = cosine / temperature``, each [n].
 
     Attributes:
         positive: log of the sum of e^l over the positives.
         negative: log of the sum of e^l over the negatives.
-        total: sum of l over the positives.
+        positive_logits: sum of l over the positives.
         repulsion: sum of e^-cosine over the positives.
     """
 
     positive: Array
     negative: Array
-    total: Array
+    positive_logits: Array
     repulsion: Array
 
 
-class Block(NamedTuple):
-    """A block of anchors in the backward pass: embeddings, row sums and cotangents of the sums."""
+class AnchorBlock(NamedTuple):
+    """Some anchors in the backward pass, with their row sums and the cotangents of the sums."""
 
-    rows: Rows
-    sums: Sums
-    cotangents: Sums
+    anchors: Points
+    sums: RunningSums
+    cotangents: RunningSums
+
+
+# What the backward pass needs: anchors, candidates, 1 / temperature, and the row sums
+Residuals = tuple[Points, Points, Array, RunningSums]
 
 
 def row_sums(
@@ -126,7 +130,8 @@ def row_sums(
             symbolic.
         TypeError: in forward-mode differentiation.
     """
-    has_positive = count_positives(pairs) > 0
+    num_positives = count_positives(pairs)
+    has_positive = num_positives > 0
     if block_size is None and not ring:
         s, pos = cosine(pairs), positives(pairs)
         logits = s / temperature
@@ -144,38 +149,39 @@ def row_sums(
             f"block_size and ring need a constant batch size, got {n} anchors; set block_size=None "
             "and ring=False to export a symbolic one"
         )
-    anchors = Rows(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
+    anchors = Points(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
     if ring:
         candidates = _ring_candidates(pairs)
     else:
         position = jnp.arange(pairs.candidate.shape[0], dtype=jnp.int32)
-        candidates = Rows(unit(pairs.candidate), pairs.candidate_id, position)
-    one_set = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
+        candidates = Points(unit(pairs.candidate), pairs.candidate_id, position)
+    # Views on one device without a queue are the candidates too, in the same order.
+    symmetric = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
     config = Config(
         block_size=min(block_size or n, n),
         ring=pairs.axis_name if ring else None,
         queue_only=pairs.queue_only,
         repulsion=repulsion,
-        symmetric=one_set,
+        symmetric=symmetric,
     )
     inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
     try:
-        sums = cast(Sums, _sums(config, anchors, candidates, inverse))
-    except TypeError as error:
+        sums = cast(RunningSums, _running_sums(config, anchors, candidates, inverse))
+    except TypeError as error:  # JAX has no class of its own for this error.
         if "forward-mode" not in str(error):
             raise
         raise TypeError(
             "block_size and ring have no forward-mode derivative (jvp, jacfwd); use jax.grad or "
             "jax.vjp, or set block_size=None and ring=False"
         ) from error
-    count = count_positives(pairs).astype(sums.total.dtype)
+    num_positives = num_positives.astype(sums.positive_logits.dtype)
     return RowSums(
         has_positive,
         all=jnp.logaddexp(sums.positive, sums.negative),
         positive=sums.positive,
         negative=sums.negative,
-        mean_positive=sums.total / jnp.maximum(count, 1),
+        mean_positive=sums.positive_logits / jnp.maximum(num_positives, 1),
         repulsion=sums.repulsion,
     )
 
@@ -185,7 +191,7 @@ def takes_queue(hyper: Mapping[str, object]) -> bool:
     return not hyper["ring"]
 
 
-def _ring_candidates(pairs: Pairs) -> Rows:
+def _ring_candidates(pairs: Pairs) -> Points:
     """Return this device's share of the candidates, which the ring sends from device to device."""
     if pairs.axis_name is None:
         raise ValueError(
@@ -196,20 +202,24 @@ def _ring_candidates(pairs: Pairs) -> Rows:
     if pairs.candidate.shape[0] != devices * pairs.anchor.shape[0]:
         raise ValueError("ring=True cannot be used with a queue of past keys; set ring=False")
     if pairs.num_views > 0:
-        return Rows(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
-    # Queries get position -1. A query is not itself a candidate, so no key may have that position.
-    return Rows(unit(pairs.partner), pairs.anchor_id, jnp.zeros_like(pairs.self_index))
+        return Points(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
+    # Queries have position -1. No key may have it, because a query is not itself a candidate.
+    return Points(unit(pairs.partner), pairs.anchor_id, jnp.zeros_like(pairs.self_index))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> Sums:
-    """Compute the row sums for 1 / temperature = ``inverse``."""
+def _running_sums(
+    config: Config, anchors: Points, candidates: Points, inverse: Array
+) -> RunningSums:
+    """Compute the row sums over all candidates for 1 / temperature = ``inverse``."""
     return _forward(config, anchors, candidates, inverse)[0]
 
 
-def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) -> tuple[Sums, tuple]:
-    def meet(sums: Sums, candidates: Rows) -> tuple[Sums, Rows]:
-        def add(_: None, block: tuple[Rows, Sums]) -> tuple[None, Sums]:
+def _forward(
+    config: Config, anchors: Points, candidates: Points, inverse: Array
+) -> tuple[RunningSums, Residuals]:
+    def visit(sums: RunningSums, candidates: Points) -> tuple[RunningSums, Points]:
+        def add(_: None, block: tuple[Points, RunningSums]) -> tuple[None, RunningSums]:
             return None, _add_candidates(config, *block, candidates, inverse)
 
         return _scan_blocks(config, add, None, (anchors, sums))[1], candidates
@@ -218,50 +228,55 @@ def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) ->
     # do, which the type check of shard_map requires of a loop's carry.
     zero = jnp.zeros_like(anchors.z[:, 0])
     empty = zero + log_zero(zero.dtype)
-    sums, _ = _around_ring(config, meet, Sums(empty, empty, zero, zero), candidates)
+    sums, _ = _around_ring(config, visit, RunningSums(empty, empty, zero, zero), candidates)
     return sums, (anchors, candidates, inverse, sums)
 
 
-def _backward(config: Config, saved: tuple, cotangents: Sums) -> tuple[Rows, Rows, Array]:
-    anchors, candidates, inverse, sums = saved
-    everyone = Block(anchors, sums, cotangents)
+def _backward(
+    config: Config, residuals: Residuals, cotangents: RunningSums
+) -> tuple[Points, Points, Array]:
+    anchors, candidates, inverse, sums = residuals
+    all_anchors = AnchorBlock(anchors, sums, cotangents)
 
-    def meet(carry: tuple[Array, Array], moving: tuple[Rows, Array]) -> tuple:
-        (du, dinverse), (candidates, dv) = carry, moving
+    # The gradients by the anchors u, the candidates v and ``inverse`` are du, dv and dinverse. The
+    # gradient dv travels around the ring with its candidates.
+    def visit(at_home: tuple[Array, Array], travelling: tuple[Points, Array]) -> tuple:
+        (du, dinverse), (candidates, dv) = at_home, travelling
 
-        def add(sums: tuple[Array, Array], block: Block) -> tuple[tuple[Array, Array], Array]:
+        def add(sums: tuple[Array, Array], block: AnchorBlock) -> tuple[tuple[Array, Array], Array]:
             dv, dinverse = sums
-            rows = block.rows.z, candidates.z, inverse
-            surrogate = partial(_surrogate, config, block, everyone, candidates)
+            surrogate = partial(_surrogate, config, block, all_anchors, candidates)
+            inputs = block.anchors.z, candidates.z, inverse
             if config.symmetric:
-                du, slope = jax.grad(surrogate, argnums=(0, 2))(*rows)
+                du, slope = jax.grad(surrogate, argnums=(0, 2))(*inputs)
                 return (dv, dinverse + slope / 2), du
-            du, step, slope = jax.grad(surrogate, argnums=(0, 1, 2))(*rows)
+            du, step, slope = jax.grad(surrogate, argnums=(0, 1, 2))(*inputs)
             return (dv + step, dinverse + slope), du
 
-        (dv, dinverse), step = _scan_blocks(config, add, (dv, dinverse), everyone)
+        (dv, dinverse), step = _scan_blocks(config, add, (dv, dinverse), all_anchors)
         return (du + step, dinverse), (candidates, dv)
 
-    start = (jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0]))
-    moving = (candidates, jnp.zeros_like(candidates.z))
-    (du, dinverse), (_, dv) = _around_ring(config, meet, start, moving)
+    at_home = jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0])
+    travelling = candidates, jnp.zeros_like(candidates.z)
+    (du, dinverse), (_, dv) = _around_ring(config, visit, at_home, travelling)
     no_gradient: Any = None  # for integer ids and positions
-    return Rows(du, no_gradient, no_gradient), Rows(dv, no_gradient, no_gradient), dinverse
+    return Points(du, no_gradient, no_gradient), Points(dv, no_gradient, no_gradient), dinverse
 
 
-_sums.defvjp(_forward, _backward)
+_running_sums.defvjp(_forward, _backward)
 
 
 def _add_candidates(
-    config: Config, anchors: Rows, sums: Sums, candidates: Rows, inverse: Array
-) -> Sums:
-    """Add the exponentials of the logits of a block of candidates to the anchors' row sums."""
+    config: Config, anchors: Points, sums: RunningSums, candidates: Points, inverse: Array
+) -> RunningSums:
+    """Add the logits of some anchors and all ``candidates`` to the anchors' running sums."""
     logits = dot(anchors.z * inverse, candidates.z)
     pos, neg = _masks(config, anchors, candidates)
     zero = log_zero(logits.dtype)
-    # Positives and negatives are disjoint. One exponential serves both, although each sum
-    # subtracts its own maximum, without which low temperatures would underflow.
-    top_pos, top_neg = (jnp.max(jnp.where(mask, logits, zero), axis=1) for mask in (pos, neg))
+    # Each sum subtracts its own maximum, so that low temperatures do not underflow. One exponential
+    # per entry is enough, because positives and negatives are disjoint.
+    top_pos = jnp.max(jnp.where(pos, logits, zero), axis=1)
+    top_neg = jnp.max(jnp.where(neg, logits, zero), axis=1)
     terms = jnp.exp(logits - jnp.where(pos, top_pos[:, None], top_neg[:, None]))
 
     def log_sum(mask: Array, top: Array) -> Array:
@@ -271,19 +286,19 @@ def _add_candidates(
     repulsion = 0
     if config.repulsion:
         repulsion = jnp.sum(jnp.where(pos, jnp.exp(-logits / inverse), 0), axis=1)
-    return Sums(
+    return RunningSums(
         jnp.logaddexp(sums.positive, log_sum(pos, top_pos)),
         jnp.logaddexp(sums.negative, log_sum(neg, top_neg)),
-        sums.total + jnp.sum(jnp.where(pos, logits, 0), axis=1),
+        sums.positive_logits + jnp.sum(jnp.where(pos, logits, 0), axis=1),
         sums.repulsion + repulsion,
     )
 
 
 def _surrogate(
     config: Config,
-    block: Block,
-    everyone: Block,
-    candidates: Rows,
+    block: AnchorBlock,
+    all_anchors: AnchorBlock,
+    candidates: Points,
     u: Array,
     v: Array,
     inverse: Array,
@@ -296,66 +311,73 @@ def _surrogate(
     Args:
         config: static settings.
         block: some anchors, their sums and cotangents.
-        everyone: all anchors, which a symmetric matrix needs.
+        all_anchors: all anchors, which a symmetric matrix needs.
         candidates: m candidates.
         u: embeddings of the anchors, to differentiate by.
         v: embeddings of the candidates, to differentiate by.
         inverse: [], 1 / temperature, to differentiate by.
     """
-    pos, neg = _masks(config, block.rows, candidates)
+    pos, neg = _masks(config, block.anchors, candidates)
     logits = dot(u * inverse, v)
 
-    def weigh(block: Block, axis: int) -> tuple[Array, Array]:
+    def weigh(block: AnchorBlock, axis: int) -> tuple[Array, Array]:
+        """Return the weights of the logits and of the repulsion, for anchors across ``axis``."""
         expand = partial(jnp.expand_dims, axis=axis)
         sums, slopes = jax.tree.map(expand, (block.sums, block.cotangents))
         softmax = jnp.exp(jnp.minimum(logits - jnp.where(pos, sums.positive, sums.negative), 0))
         weight = softmax * jnp.where(pos, slopes.positive, jnp.where(neg, slopes.negative, 0))
-        return weight + jnp.where(pos, slopes.total, 0), slopes.repulsion
+        return weight + jnp.where(pos, slopes.positive_logits, 0), slopes.repulsion
 
     weight, repulsion = weigh(block, 1)
     if config.symmetric:  # The anchors of the block are also candidates of all anchors.
-        of_columns, away = weigh(everyone, 0)
-        weight, repulsion = weight + of_columns, repulsion + away
+        column_weight, column_repulsion = weigh(all_anchors, 0)
+        weight, repulsion = weight + column_weight, repulsion + column_repulsion
     value = jnp.sum(lax.stop_gradient(weight) * logits)
     if config.repulsion:
         value += jnp.sum(jnp.where(pos, repulsion * jnp.exp(-logits / inverse), 0))
     return value
 
 
-def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Array]:
+def _masks(config: Config, anchors: Points, candidates: Points) -> tuple[Array, Array]:
     """Return two [n, m] bool masks: which candidates are positives, and which are negatives."""
-    same = anchors.ids[:, None] == candidates.ids[None, :]
-    pos = same & (anchors.position[:, None] != candidates.position[None, :])
-    neg = ~same & (candidates.ids < 0)[None, :] if config.queue_only else ~same
+    same_id = anchors.ids[:, None] == candidates.ids[None, :]
+    pos = same_id & (anchors.position[:, None] != candidates.position[None, :])
+    neg = ~same_id
+    if config.queue_only:
+        neg &= (candidates.ids < 0)[None, :]
     return pos, neg
 
 
-def _scan_blocks(config: Config, fn: Callable[..., tuple], carry: object, rows: object) -> tuple:
-    """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0.
+def _scan_blocks(config: Config, fn: Callable[..., tuple], carry: object, arrays: object) -> tuple:
+    """Scan ``fn(carry, block)`` over blocks of the arrays [n, ...] and join the outputs [n, ...].
 
     The blocks have equal length. The last one is padded with zeros (cotangents too).
     """
-    n = jax.tree.leaves(rows)[0].shape[0]
+    n = jax.tree.leaves(arrays)[0].shape[0]
     padding = -n % config.block_size
 
     def split(x: Array) -> Array:
         x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
         return x.reshape(-1, config.block_size, *x.shape[1:])
 
-    carry, out = lax.scan(fn, carry, jax.tree.map(split, rows))
+    carry, out = lax.scan(fn, carry, jax.tree.map(split, arrays))
     return carry, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n], out)
 
 
 def _around_ring(
-    config: Config, meet: Callable[..., tuple], carry: object, moving: object
+    config: Config, visit: Callable[..., tuple], at_home: object, travelling: object
 ) -> tuple:
-    """Apply ``meet`` to the candidates of every device in turn, which are sent around a ring."""
+    """Apply ``visit(at_home, travelling) -> (at_home, travelling)`` on every device of the ring.
+
+    Arrays ``at_home`` stay on their device. Arrays ``travelling`` are sent on after each visit, so
+    that they return after as many visits as there are devices. Without a ring there is one visit.
+    """
     axis_name = config.ring
     if axis_name is None:
-        return meet(carry, moving)
+        return visit(at_home, travelling)
 
-    def step(_: Array, state: tuple) -> tuple:
-        carry, moving = meet(*state)
-        return carry, collectives.ring_shift(moving, axis_name)
+    def step(_: Array, carry: tuple) -> tuple:
+        at_home, travelling = visit(*carry)
+        return at_home, collectives.ring_shift(travelling, axis_name)
 
-    return lax.fori_loop(0, collectives.device_count(axis_name), step, (carry, moving))
+    return lax.fori_loop(0, collectives.device_count(axis_name), step, (at_home, travelling))
