@@ -8,12 +8,10 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives, swap
-from jaxssl.losses.sogclr import update_average
+from jaxssl.losses.sogclr import Average, update_average
 
-RANGES = {
-    **{"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"},
-    **{"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"},
-}
+RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
+RANGES |= {"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"}
 MAX_GRADIENT = 5.0  # Larger gradients of a temperature are clipped to this one.
 EPSILON = 1e-8  # epsilon of Adam
 
@@ -55,21 +53,21 @@ def fastclip_loss(
         Wei et al., FastCLIP: A Suite of Optimization Techniques to Accelerate CLIP Training with
         Limited Resources, 2024, algorithm 1 and FastCLIP-v2.
     """
-    towers = (pairs, log_u), (swap(pairs), log_v)
-    first, second = (_direction(*tower, temperature, gamma)[0] for tower in towers)
-    return first + second
+    of_images, _ = _one_direction(pairs, log_u, temperature, gamma)
+    of_captions, _ = _one_direction(swap(pairs), log_v, temperature, gamma)
+    return of_images + of_captions
 
 
-def _direction(
+def _one_direction(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
-) -> tuple[Array, Array, Array]:
-    """Return the loss, the new log u, and the gradient of tau * log u by tau, each [n]."""
+) -> tuple[Array, Average]:
+    """Return g / u of each anchor, [n], and the moving averages after this batch."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     logits = s - mean_where(s, pos)[:, None]
     logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     average = update_average(logits, neg, log_u, gamma)
     loss = jnp.exp(average.log_mean - average.log_u)
-    return jnp.where(jnp.any(pos, axis=1), loss, 0), average.log_u, average.slope
+    return jnp.where(jnp.any(pos, axis=1), loss, 0), average
 
 
 def objective(
@@ -110,28 +108,36 @@ def objective(
 
     def init(key, num_examples, dim):
         start = {"log_u": -math.inf, "temperature": temperature, "mean": 0, "square": 0, "count": 0}
-        tower = {name: jnp.full(num_examples, x, jnp.float32) for name, x in start.items()}
-        return {}, {"query": tower, "key": {name: +x for name, x in tower.items()}}
+
+        def buffers():
+            return {name: jnp.full(num_examples, x, jnp.float32) for name, x in start.items()}
+
+        return {}, {"query": buffers(), "key": buffers()}
+
+    def take_adam_step(past, slope, hyper):
+        """Return the entries of `past` other than log u after a step of Adam."""
+        gradient = jnp.clip(hyper["rho"] + slope, -MAX_GRADIENT, MAX_GRADIENT)
+        count = past["count"] + 1
+        mean = beta1 * past["mean"] + (1 - beta1) * gradient
+        square = beta2 * past["square"] + (1 - beta2) * gradient**2
+        size = jnp.sqrt(square / (1 - beta2**count)) + EPSILON
+        tau = past["temperature"] - hyper["temperature_lr"] * mean / (1 - beta1**count) / size
+        tau = jnp.clip(tau, temperature_min, temperature_max)
+        return {"temperature": tau, "mean": mean, "square": square, "count": count}
+
+    def update(buffers, pairs, hyper):
+        """Return one direction's loss [n], its new buffers and the mean temperature."""
+        past = {name: read_examples(buffer, pairs) for name, buffer in buffers.items()}
+        loss, average = _one_direction(pairs, past["log_u"], past["temperature"], hyper["gamma"])
+        values = take_adam_step(past, average.slope, hyper)
+        new = {name: write_examples(buffers[name], pairs, x) for name, x in values.items()}
+        new["log_u"] = write_examples(buffers["log_u"], pairs, average.log_u, logs=True)
+        return loss, new, jnp.mean(values["temperature"])
 
     def compute(pairs, params, memory, hyper, key):
-        loss, new, taus = 0, {}, []
-        for tower, direction in (("query", pairs), ("key", swap(pairs))):
-            past = {name: read_examples(x, direction) for name, x in memory[tower].items()}
-            tau, gamma = past["temperature"], hyper["gamma"]
-            value, log_u, slope = _direction(direction, past["log_u"], tau, gamma)
-            gradient = jnp.clip(hyper["rho"] + slope, -MAX_GRADIENT, MAX_GRADIENT)
-            count = past["count"] + 1
-            mean = beta1 * past["mean"] + (1 - beta1) * gradient
-            square = beta2 * past["square"] + (1 - beta2) * gradient**2
-            size = jnp.sqrt(square / (1 - beta2**count)) + EPSILON
-            tau = tau - hyper["temperature_lr"] * mean / (1 - beta1**count) / size
-            tau = jnp.clip(tau, temperature_min, temperature_max)
-            values = {"temperature": tau, "mean": mean, "square": square, "count": count}
-            new[tower] = {
-                name: write_examples(memory[tower][name], direction, x, logs=name == "log_u")
-                for name, x in {**values, "log_u": log_u}.items()
-            }
-            loss, taus = loss + value, [*taus, jnp.mean(tau)]
-        return Terms(loss, new, {"temperature": jnp.add(*taus) / 2})
+        loss_q, query, tau_q = update(memory["query"], pairs, hyper)
+        loss_k, keys, tau_k = update(memory["key"], swap(pairs), hyper)
+        temperature = jnp.add(tau_q, tau_k) / 2
+        return Terms(loss_q + loss_k, {"query": query, "key": keys}, {"temperature": temperature})
 
     return make_objective(compute, hyper, init, per_example=True, takes_queue=False)

@@ -12,12 +12,8 @@ from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negative
 
 # LibAUC's settings of SogCLR and iSogCLR.
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
-RANGES = {
-    "temperature": "> 0",
-    "gamma": "in [0, 1]",
-    "temperature_momentum": "in [0, 1]",
-    "temperature_min": "> 0",
-}
+RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
+RANGES |= {"gamma": "in [0, 1]", "temperature_momentum": "in [0, 1]"}
 
 
 def sogclr_loss(
@@ -44,7 +40,7 @@ def sogclr_loss(
         individual_temperature: train a temperature for every example (iSogCLR). They start at
             ``temperature``, which must be a number.
         rho: constant added to the gradient of a temperature; larger values lower temperatures.
-        temperature_lr: learning rate of the temperatures.
+        temperature_lr: learning rate of the temperatures, >= 0.
         temperature_momentum: weight of a batch in the temperatures' gradient, in [0, 1].
         temperature_min: lower bound of the temperatures, > 0.
         temperature_max: upper bound of the temperatures.
@@ -62,18 +58,18 @@ def sogclr_loss(
 
     Checked against: LibAUC (``GCLoss``), three steps of SogCLR and iSogCLR.
     """
-    return _terms(pairs, log_u, temperature, gamma)[0]
+    return _loss_and_average(pairs, log_u, temperature, gamma)[0]
 
 
-def _terms(
+def _loss_and_average(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
-) -> tuple[Array, Array, Array]:
-    """Return the loss, the new log u, and the gradient by temperature before rho is added, [n]."""
+) -> tuple[Array, "Average"]:
+    """Return the loss [n] and the moving averages after this batch."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     average = update_average(s / tau, neg, log_u, gamma)
     loss = 2 * (jnp.sum(average.weight * s, axis=1) - mean_where(s, pos))
-    return jnp.where(jnp.any(pos, axis=1), loss, 0), average.log_u, average.slope
+    return jnp.where(jnp.any(pos, axis=1), loss, 0), average
 
 
 class Average(NamedTuple):
@@ -129,14 +125,15 @@ def _build(hyper: Hyper) -> Objective:
     def compute(pairs, params, memory, hyper, key):
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
         tau = past["temperature"] if individual else hyper["temperature"]
-        loss, log_u, slope = _terms(pairs, past["log_u"], tau, hyper["gamma"])
-        new = {"log_u": write_examples(memory["log_u"], pairs, log_u, logs=True)}
+        loss, average = _loss_and_average(pairs, past["log_u"], tau, hyper["gamma"])
+        new = {"log_u": write_examples(memory["log_u"], pairs, average.log_u, logs=True)}
         if not individual:
             return Terms(loss, new)
         # iSogCLR trains the temperature of each example by gradient descent with momentum.
         momentum = hyper["temperature_momentum"]
-        mixed = (1 - momentum) * past["gradient"] + momentum * (hyper["rho"] + slope)
-        new["gradient"] = write_examples(memory["gradient"], pairs, mixed)
+        gradient = (1 - momentum) * past["gradient"] + momentum * (hyper["rho"] + average.slope)
+        new["gradient"] = write_examples(memory["gradient"], pairs, gradient)
+        # Reading the gradient again averages it over the views of an example.
         tau = tau - hyper["temperature_lr"] * read_examples(new["gradient"], pairs)
         tau = jnp.clip(tau, hyper["temperature_min"], hyper["temperature_max"])
         new["temperature"] = write_examples(memory["temperature"], pairs, tau)
