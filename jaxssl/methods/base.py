@@ -15,7 +15,8 @@ from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder, Images
 
 # A batch holds "views" [V, b, h, w, c] float, "index" [b] int and "label" [b] int. With multi-crop
-# it also holds "crops" [L, b, s, s, c] float. Views may be dicts of arrays.
+# it also holds "crops" [L, b, s, s, c] float, and with captions "texts". Views may be dicts of
+# arrays.
 Batch = dict[str, Any]
 
 
@@ -70,12 +71,15 @@ class Method(NamedTuple):
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
 ) -> tuple[Collection, Carried]:
-    """Draw initial parameters and carried state of a training scheme. ``views`` may be shapes."""
+    """Draw initial parameters and carried state of a training scheme. ``views`` may be shapes.
+
+    The second half of ``jax.random.split(key)`` is left to the steps of the run.
+    """
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
 
 
-def init_siamese(
+def init_trained(
     encoder: Encoder,
     objective: Objective,
     key: Array,
@@ -83,19 +87,28 @@ def init_siamese(
     num_examples: int,
     queue_size: int = 0,
 ) -> tuple[MutableCollection, Carried]:
-    """Draw parameters of one encoder and an objective, and a queue of ``queue_size`` keys."""
-    net_key, objective_key = jax.random.split(key)
+    """Draw the parameters of an encoder and an objective, and the carried state without a target.
+
+    Args:
+        encoder: backbone, projector and optionally a predictor.
+        objective: the loss and its trained parameters.
+        key: random key.
+        batch: a batch, of which only shapes and dtypes matter.
+        num_examples: number of examples of the data set, for per-example buffers.
+        queue_size: number of keys in a queue, 0 for none. With a queue, the memory is a dict of the
+            "objective" memory and the "queue". Otherwise it is that of the objective.
+    """
+    net_key, objective_key, queue_key = jax.random.split(key, 3)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
     params["objective"], memory = objective.init(objective_key, num_examples, dim)
     if queue_size:
-        queue = empty_queue(jax.random.fold_in(key, 2), queue_size, dim)
-        memory = {"objective": memory, "queue": queue}
+        memory = {"objective": memory, "queue": empty_queue(queue_key, queue_size, dim)}
     return params, Carried(stats, (), memory)
 
 
 def image_groups(batch: Batch) -> list[Images]:
     """Return the views of a batch, followed by the batch's small multi-crop images if any."""
-    return [batch[name] for name in ("views", "crops") if name in batch]
+    return [batch["views"], batch["crops"]] if "crops" in batch else [batch["views"]]
 
 
 def count_views(group: Images) -> int:
@@ -128,14 +141,15 @@ def weighted_loss(
     Returns:
         This device's share of the sum, the new memory, and the weighted means of the metrics.
     """
-    weights, results = [weight for weight, _ in terms], []
+    results = []
     for number, (_, pairs) in enumerate(terms):
         term_key = jax.random.fold_in(key, number)
         results.append(objective.loss(pairs, params, memory, step=step, key=term_key))
     values, memories, metrics = zip(*results, strict=True)
+    weights = [weight for weight, _ in terms]
 
-    def weigh(*leaves: Array) -> Array:
-        return jnp.asarray(sum(w * x for w, x in zip(weights, leaves, strict=True)))
+    def weighted_sum(*numbers: Array) -> Array:
+        return jnp.asarray(sum(w * x for w, x in zip(weights, numbers, strict=True)))
 
-    means = jax.tree.map(lambda *leaves: weigh(*leaves) / sum(weights), *metrics)
-    return weigh(*values), objective.merge(memories), means
+    means = jax.tree.map(lambda *numbers: weighted_sum(*numbers) / sum(weights), *metrics)
+    return weighted_sum(*values), objective.merge(memories), means

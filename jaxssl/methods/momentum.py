@@ -10,7 +10,7 @@ from flax.typing import Collection
 from jax import lax
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import empty_queue, enqueue
+from jaxssl.losses.memory import enqueue
 from jaxssl.losses.objective import Number, Objective, at_step, check
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import base
@@ -18,18 +18,15 @@ from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
 # A value with the key "schedule" is a schedule, see `jaxssl.training.config.schedules`.
+BYOL_MOMENTUM = {"schedule": "cosine", "start": 0.996, "end": 1.0}
 PRESETS = {
     "moco_v3": {"momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0}},
     "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},
-    "byol": {"momentum": {"schedule": "cosine", "start": 0.996, "end": 1.0}},
+    "byol": {"momentum": BYOL_MOMENTUM},
     "simsiam": {"momentum": 0.0, "average": True},
     "nnclr": {"momentum": 0.0, "average": True},
     "ressl": {"momentum": 0.999, "symmetric": False, "queue_size": 16384},
-    "dino": {
-        "momentum": {"schedule": "cosine", "start": 0.996, "end": 1.0},
-        "average": True,
-        "evaluate": "target",
-    },
+    "dino": {"momentum": BYOL_MOMENTUM, "average": True, "evaluate": "target"},
 }
 
 
@@ -76,16 +73,16 @@ def method(
         )
 
     def init(key, batch, num_examples):
-        net_key, objective_key, queue_key = jax.random.split(key, 3)
-        params, stats, dim = networks.init(encoder, net_key, base.image_groups(batch))
-        target = ()
-        if has_target:
-            variables = {"params": _select(params), "batch_stats": _select(stats)}
-            # Copies are needed because the training step donates the buffers of params.
-            target = jax.tree.map(jnp.copy, variables)
-        params["objective"], memory = objective.init(objective_key, num_examples, dim)
-        queue = empty_queue(queue_key, queue_size, dim) if queue_size else ()
-        return params, base.Carried(stats, target, {"objective": memory, "queue": queue})
+        params, carried = base.init_trained(
+            encoder, objective, key, batch, num_examples, queue_size
+        )
+        if not queue_size:
+            carried = carried._replace(memory={"objective": carried.memory, "queue": ()})
+        if not has_target:
+            return params, carried
+        variables = {"params": _select(params), "batch_stats": _select(carried.batch_stats)}
+        # Copies are needed because the training step donates the buffers of params.
+        return params, carried._replace(target=jax.tree.map(jnp.copy, variables))
 
     def check_views(num_views, num_crops):
         if num_views < 2 or (num_views > 2 and not symmetric):
@@ -98,8 +95,9 @@ def method(
         """Embed the views with the trained network (queries) and the momentum network (keys).
 
         Returns:
-            Embeddings of the trained network, its predictions (the queries), keys, and the new
-            BatchNorm statistics and momentum network.
+            Embeddings of the trained network [V, b, d], crops after views; its predictions (the
+            queries) of the same shape; keys [K, b, d]; the new BatchNorm statistics and momentum
+            network.
         """
         views, *crops = base.image_groups(batch)
         num_views = base.count_views(views)
@@ -144,12 +142,14 @@ def method(
         )
         queue = enqueue(queue, keys, axis_name) if queue_size else ()
         carried = base.Carried(stats, target, {"objective": memory, "queue": queue})
-        one_view = has_target and not symmetric  # The trained network embeds the first view only.
-        z = jnp.concatenate([z[:1], keys]) if one_view else z[: base.count_views(batch["views"])]
-        return value, (carried, metrics, z)
+        if has_target and not symmetric:  # The trained network embeds the first view only.
+            view_embeddings = jnp.concatenate([z[:1], keys])
+        else:
+            view_embeddings = z[: base.count_views(batch["views"])]
+        return value, (carried, metrics, view_embeddings)
 
     def update_target(params, carried, step):
-        m, target = at_step({"m": momentum}, step)["m"], carried.target
+        m, target = at_step({"momentum": momentum}, step)["momentum"], carried.target
         mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
         return carried._replace(target={**target, "params": mean})
 
@@ -157,12 +157,10 @@ def method(
         return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
 
     per_example = base.Carried(False, False, {"objective": objective.per_example, "queue": False})
-    functions = {"check_views": check_views, "per_example": per_example}
+    scheme = base.Method(encoder, init, loss, check_views=check_views, per_example=per_example)
     if has_target:
-        functions["after"] = update_target
-    if evaluate == "target":
-        functions["backbone"] = target_backbone
-    return base.Method(encoder, init, loss, **functions)
+        scheme = scheme._replace(after=update_target)
+    return scheme._replace(backbone=target_backbone) if evaluate == "target" else scheme
 
 
 def _select(tree: Collection) -> Collection:

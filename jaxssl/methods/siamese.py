@@ -57,20 +57,20 @@ def method(
         num_views = base.count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
         queue = carried.memory["queue"] if queue_size else None
-        rows = queue["rows"] if queue else None
-        pairs = pair_views(views, index, label, queue=rows, axis_name=axis_name)
+        past = queue["rows"] if queue else None
+        pairs = pair_views(views, index, label, queue=past, axis_name=axis_name)
         # A single view has no pair of views. With class labels, whose positives are other images of
         # the class, it counts as one pair.
         view_pairs = max(num_views * (num_views - 1), 1)
-        total = view_pairs + num_views * len(crops)
-        terms = [(view_pairs / total, pairs)]
+        num_pairs = view_pairs + num_views * len(crops)
+        terms = [(view_pairs / num_pairs, pairs)]
         # All multi-crop terms reuse the gathered views, so that their gradient is sent only once.
         in_batch = len(pairs.candidate) - queue_size
         gathered = pairs.candidate[:in_batch].reshape(num_views, -1, z.shape[2])
-        pair = partial(pair_towers, index=index, labels=label, queue=rows, axis_name=axis_name)
+        pair = partial(pair_towers, index=index, labels=label, queue=past, axis_name=axis_name)
         for crop in crops:
             for view, keys in zip(views, gathered, strict=True):
-                terms.append((1 / total, pair(crop, view, gathered=keys)))
+                terms.append((1 / num_pairs, pair(crop, view, gathered=keys)))
         memory = carried.memory["objective"] if queue else carried.memory
         value, memory, metrics = base.weighted_loss(
             objective, terms, params["objective"], memory, step=step, key=objective_key
@@ -79,9 +79,9 @@ def method(
             memory = {"objective": memory, "queue": enqueue(queue, views, axis_name)}
         return value, (base.Carried(stats, (), memory), metrics, views)
 
-    memory: bool | dict[str, bool] = objective.per_example
-    if queue_size:
+    per_example = base.Carried(False, False, objective.per_example)
+    if queue_size:  # The memory then holds a queue too.
         memory = {"objective": objective.per_example, "queue": False}
-    per_example = base.Carried(False, False, memory)
-    init = partial(base.init_siamese, encoder, objective, queue_size=queue_size)
+        per_example = per_example._replace(memory=memory)
+    init = partial(base.init_trained, encoder, objective, queue_size=queue_size)
     return base.Method(encoder, init, loss, per_example=per_example)

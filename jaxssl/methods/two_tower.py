@@ -53,9 +53,9 @@ def method(
 
     def init(key, batch, num_examples):
         if text is None:
-            return base.init_siamese(encoder, objective, key, batch, num_examples)
+            return base.init_trained(encoder, objective, key, batch, num_examples)
         siamese_key, text_key = jax.random.split(key)
-        params, carried = base.init_siamese(encoder, objective, siamese_key, batch, num_examples)
+        params, carried = base.init_trained(encoder, objective, siamese_key, batch, num_examples)
         params["text"], stats, _ = networks.init(text, text_key, [batch["texts"]])
         carried.batch_stats["text"] = stats
         return params, carried
