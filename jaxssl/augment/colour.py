@@ -240,10 +240,10 @@ def equalize(image: Array) -> Array:
     triangle = jnp.triu(jnp.ones((256, 256), jnp.float32), 1)
     below = jnp.dot(counts, triangle, precision=jax.lax.Precision.HIGHEST)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, below, 0), axis=1, keepdims=True) / 255)
-    below = below.reshape(-1).at[bins].get(mode="promise_in_bounds")
+    below_pixel = below.reshape(-1).at[bins].get(mode="promise_in_bounds")
     # In float32 an exact quotient could round to just below or just above its integer. Half a unit
     # in the numerator makes floor() safe against both.
-    level = jnp.floor((below + jnp.floor(step / 2) + 0.5) / jnp.maximum(step, 1))
+    level = jnp.floor((below_pixel + jnp.floor(step / 2) + 0.5) / jnp.maximum(step, 1))
     mapped = (jnp.minimum(level, 255) / 255).reshape(image.shape)
     return jnp.where(step[:, :, None] > 0, mapped, image)
 

@@ -44,7 +44,16 @@ class Layout(NamedTuple):
 def one_of(
     choices: Sequence[str], *, drop: float, perturb: float, add: bool, mask: float, keep: float
 ) -> Recipe:
-    """Return a recipe that applies one randomly chosen operation to each graph of a row."""
+    """Return a recipe that applies one randomly chosen operation to each graph of a row.
+
+    Args:
+        choices: any of `CHOICES`. Without any, graphs are unchanged.
+        drop: fraction of `drop_nodes`, in [0, 1].
+        perturb: fraction of `perturb_edges`, in [0, 1].
+        add: whether `perturb_edges` adds edges.
+        mask: fraction of `mask_attributes`, in [0, 1].
+        keep: fraction of `subgraph`, in [0, 1].
+    """
 
     def view(keys: Array, row: Row) -> Row:
         if not choices:
@@ -52,8 +61,8 @@ def one_of(
         at, out = layout(row), dict(row)
         split = jax.vmap(partial(jax.random.split, num=4))(keys)
         choice_keys, node_keys, edge_keys, start_keys = jnp.moveaxis(split, 1, 0)
-        bounds = {"minval": 0, "maxval": len(choices), "dtype": jnp.int32}
-        chosen = jax.vmap(partial(jax.random.randint, shape=(), **bounds))(choice_keys)
+        draw = partial(jax.random.randint, shape=(), minval=0, maxval=len(choices), dtype=jnp.int32)
+        chosen = jax.vmap(draw)(choice_keys)
         node_keys = _fold_keys(node_keys, row["graph"], at.node_index)
         edge_keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
         u = _uniform(node_keys)
@@ -64,6 +73,7 @@ def one_of(
             "subgraph": lambda: subgraph(-jnp.log1p(-u), _uniform(start_keys), row, at, keep),
         }
         node_choice, edge_choice = _gather(chosen, row["graph"]), _gather(chosen, at.edge_graph)
+        # All operations run on the whole row. Each graph keeps the result of the chosen one.
         for number, choice in enumerate(choices):
             new = operations[choice]()
             selected = node_choice == number

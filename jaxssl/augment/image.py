@@ -210,7 +210,10 @@ def random_affine(
 
 
 def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
-    """Add Gaussian noise of ``stddev`` to an image and clip to [0, 1]."""
+    """Add Gaussian noise of ``stddev`` to an image and clip to [0, 1].
+
+    ``u``, of the image's shape, is uniform in [0, 1).
+    """
     return jnp.clip(image + stddev * to_normal(u), 0, 1)
 
 

@@ -6,6 +6,8 @@ none). The operations are Pillow's. Geometric ones take the nearest pixel and fi
 selects one. Operations of the same form share one computation (one gather, one blend).
 """
 
+from typing import NamedTuple
+
 import jax
 from jax import Array
 from jax import numpy as jnp
@@ -83,14 +85,22 @@ equalize 0.8 -, equalize 0.6 -
 """
 
 
-def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
-    """Parse AutoAugment's table into rows of two (operation, probability, strength in [0, 1])."""
+class Step(NamedTuple):
+    """A step of a sub-policy: an operation with its probability and strength, each in [0, 1]."""
 
-    def entry(text: str) -> tuple[str, float, float]:
+    name: str
+    probability: float
+    strength: float
+
+
+def sub_policies(table: str) -> list[list[Step]]:
+    """Parse AutoAugment's table into sub-policies of two steps."""
+
+    def parse(text: str) -> Step:
         name, probability, level = text.split()
-        return name, float(probability), 0.0 if level == "-" else int(level) / 9
+        return Step(name, float(probability), 0.0 if level == "-" else int(level) / 9)
 
-    return [[entry(text) for text in line.split(",")] for line in table.strip().splitlines()]
+    return [[parse(text) for text in line.split(",")] for line in table.strip().splitlines()]
 
 
 def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
@@ -132,7 +142,11 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
             posterize drops 4 of 8 bits, and the threshold of solarize is 0.
         sign: [] 1 or -1, the direction of geometric operations, and whether factors exceed 1.
     """
-    is_ = {name: operation == index for index, name in enumerate(OPERATIONS)}
+    selected = {name: operation == index for index, name in enumerate(OPERATIONS)}
+
+    def select(options: dict[str, Array], default: Array) -> Array:
+        return jnp.select([selected[name] for name in options], list(options.values()), default)
+
     _, h, w = image.shape
     signed = strength * sign
     matrices = {
@@ -142,9 +156,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         "translate_y": _matrix(1, 0, 0, 0, 1, MAX_SHIFT * h * signed),
         "rotate": rotation(MAX_DEGREES * signed, h, w),
     }
-    matrix = jnp.select(
-        [is_[name] for name in matrices], list(matrices.values()), _matrix(1, 0, 0, 0, 1, 0)
-    )
+    matrix = select(matrices, _matrix(1, 0, 0, 0, 1, 0))
     light = colour.grey(image)
     others = {
         "brightness": jnp.zeros_like(image),
@@ -152,10 +164,11 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         "contrast": jnp.broadcast_to(colour.mean(light), image.shape),
         "sharpness": colour.smooth(image),
     }
-    other = jnp.select([is_[name] for name in others], list(others.values()), image)
+    other = select(others, image)
     # Inversion is the same as solarisation with threshold 0.
-    threshold = jnp.where(is_["invert"], 0, (1 - strength) * (256 / 255))
+    threshold = jnp.where(selected["invert"], 0, (1 - strength) * (256 / 255))
     bits = 8 - jnp.round(4 * strength).astype(jnp.int32)
+    # The names of operations that share a computation, with its result
     results = [
         (matrices, transform(image, matrix)),
         (others, colour.blend(image, other, 1 + MAX_FACTOR * signed)),
@@ -164,8 +177,8 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         (("autocontrast",), colour.autocontrast(image)),
         (("equalize",), colour.equalize(image)),
     ]
-    kinds = [jnp.any(jnp.stack([is_[name] for name in names])) for names, _ in results]
-    return jnp.select(kinds, [result for _, result in results], image)
+    is_result = [jnp.any(jnp.stack([selected[name] for name in names])) for names, _ in results]
+    return jnp.select(is_result, [result for _, result in results], image)
 
 
 def auto_augment(u: Array, image: Array, table: str) -> Array:
@@ -182,15 +195,15 @@ def auto_augment(u: Array, image: Array, table: str) -> Array:
         torchvision, colour operations have a random sign too, and higher levels posterize and
         solarize more.
     """
-    rows = sub_policies(table)
-    row = choose(u[0], len(rows))
-    operations = [[OPERATIONS.index(name) for name, _, _ in pair] for pair in rows]
-    probabilities = [[probability for _, probability, _ in pair] for pair in rows]
-    strengths = [[strength for _, _, strength in pair] for pair in rows]
+    policies = sub_policies(table)
+    chosen = choose(u[0], len(policies))
+    operations = [[OPERATIONS.index(step.name) for step in policy] for policy in policies]
+    probabilities = [[step.probability for step in policy] for policy in policies]
+    strengths = [[step.strength for step in policy] for policy in policies]
     draws, signs = u[1:].reshape(2, 2).T
-    active = draws < jnp.array(probabilities, jnp.float32)[row]
-    operation = jnp.where(active, jnp.array(operations, jnp.int32)[row], 0)
-    return _apply_all(image, operation, jnp.array(strengths, jnp.float32)[row], signs)
+    active = draws < jnp.array(probabilities, jnp.float32)[chosen]
+    operation = jnp.where(active, jnp.array(operations, jnp.int32)[chosen], 0)
+    return _apply_all(image, operation, jnp.array(strengths, jnp.float32)[chosen], signs)
 
 
 def rand_augment(u: Array, image: Array, magnitude: float) -> Array:

@@ -19,10 +19,14 @@ def require_fractions(**settings: float) -> None:
 
 def needs_rgb(settings: Mapping[str, object]) -> list[str]:
     """Return the operations of a recipe that are left out unless images are RGB."""
-    names = [name for name in ("saturation", "hue", "grayscale") if settings.get(name)]
-    if not settings.get("jitter"):
-        names = [name for name in names if name == "grayscale"]
-    return names + ["color of the policy"] * (settings.get("policy", "none") != "none")
+    names = []
+    if settings.get("jitter"):
+        names += [name for name in ("saturation", "hue") if settings.get(name)]
+    if settings.get("grayscale"):
+        names.append("grayscale")
+    if settings.get("policy", "none") != "none":
+        names.append("color of the policy")
+    return names
 
 
 def random_colours(
@@ -36,10 +40,19 @@ def random_colours(
     kernel: int,
     sigma: Sequence[float],
 ) -> Array:
-    """Apply colour jitter, grayscale and blur, each with its probability, to an image [h, w, c].
+    """Apply colour jitter, grayscale and blur to an image, each with its probability.
 
-    Operations with probability 0 are skipped, so that XLA does not compile them. ``u`` [9] is
-    uniform in [0, 1), ``strengths`` are those of `colour.random_jitter`.
+    Operations with probability 0 are skipped, so that XLA does not compile them.
+
+    Args:
+        u: [9] uniform in [0, 1): six for the jitter, one for grayscale, two for the blur.
+        image: [h, w, c].
+        jitter: probability of the jitter.
+        strengths: "brightness", "contrast", "saturation" and "hue" of `colour.random_jitter`.
+        grayscale: probability of grayscale.
+        blur: probability of the blur.
+        kernel: side of the blur kernel in pixels, odd.
+        sigma: smallest and largest standard deviation of the blur in pixels.
     """
     image = jnp.moveaxis(image, 2, 0)
     if jitter:

@@ -34,13 +34,13 @@ def recipe(
     """
 
     def view(key: Array, image: Array) -> Array:
-        shape = (size, size, image.shape[2])
         u = jax.random.uniform(key, (11 + size * size * image.shape[2],), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale)
         image = image_ops.random_affine(
             u[4:9], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
         )
         planes = colour.random_brightness_contrast(u[9:11], jnp.moveaxis(image, 2, 0), jitter)
-        return image_ops.random_noise(u[11:].reshape(shape), jnp.moveaxis(planes, 0, 2), noise)
+        image = jnp.moveaxis(planes, 0, 2)
+        return image_ops.random_noise(u[11:].reshape(image.shape), image, noise)
 
     return view

@@ -58,15 +58,15 @@ def recipe(
     """
     _common.require_fractions(flip=flip, jitter=jitter, grayscale=grayscale)
     _common.require_fractions(blur=blur, solarize=solarize, erasing=erasing)
-    changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
-    changes["kernel"] = _common.blur_kernel_side(blur_kernel, size)
+    colours = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
+    colours["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (20,), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
         image = image_ops.random_flip(u[4], image, flip)
-        image = _common.random_colours(u[5:14], image, strengths=strengths, **changes)
+        image = _common.random_colours(u[5:14], image, strengths=strengths, **colours)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if solarize:
             image = colour.random_solarize(u[14], image, solarize)

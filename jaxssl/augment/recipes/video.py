@@ -75,8 +75,8 @@ def recipe(
         raise ValueError(
             f"augment.frames and augment.stride must be >= 1, got {frames} and {stride}"
         )
-    changes = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
-    changes["kernel"] = _common.blur_kernel_side(blur_kernel, size)
+    colours = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
+    colours["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, video: Array) -> Array:
@@ -97,7 +97,7 @@ def recipe(
             video = video_ops.random_flip(u[6], video, flip)
         if channels == video_ops.FLOW:
             return video
-        change = partial(_common.random_colours, u[7:], strengths=strengths, **changes)
+        change = partial(_common.random_colours, u[7:], strengths=strengths, **colours)
         return video_ops.per_frame(change, video)
 
     return view
