@@ -50,12 +50,16 @@ TOWERS = (
     *("dino", "auc_dino"),
 )
 
+# Importing the file of a loss sets the module as an attribute of this package. The two-array form
+# of the loss replaces it.
 for _name in (*VIEWS, *TOWERS, "cross_entropy"):
     _module = import_module(f"jaxssl.losses.{_name}")
-    _arguments = getattr(_module, f"{_name}_loss"), getattr(_module, "RANGES", {})
-    globals()[f"{_name}_loss"] = on_pairs(*_arguments)
-    if _name != "cross_entropy":
-        globals()[_name] = on_arrays(*_arguments, pair_views if _name in VIEWS else pair_towers)
+    _loss, _ranges = getattr(_module, f"{_name}_loss"), getattr(_module, "RANGES", {})
+    globals()[f"{_name}_loss"] = on_pairs(_loss, _ranges)
+    if _name in VIEWS:
+        globals()[_name] = on_arrays(_loss, _ranges, pair_views)
+    elif _name in TOWERS:
+        globals()[_name] = on_arrays(_loss, _ranges, pair_towers)
 
 
 def objective(name: str, /, **hyper: object) -> Objective:

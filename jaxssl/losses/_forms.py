@@ -68,24 +68,25 @@ def on_arrays(
         pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
             first array are anchors and the rows of the second are their keys.
     """
-    both = pair is pair_views
+    both_are_anchors = pair is pair_views
     name = loss_fn.__name__.removesuffix("_loss")
     signature = _two_array_signature(loss_fn)
 
     def compute(arguments: Mapping[str, object]) -> Array:
-        arguments = dict(arguments)
-        z1, z2 = arguments.pop("z1"), arguments.pop("z2")
-        options = {key: arguments.pop(key, None) for key in ("labels", "axis_name")}
-        pairs = pair([z1, z2], **options) if both else pair(z1, z2, **options)
-        return mean_over_anchors(loss_fn(pairs, **arguments), pairs)[0]
+        hyper = dict(arguments)
+        z1, z2 = hyper.pop("z1"), hyper.pop("z2")
+        options = {key: hyper.pop(key, None) for key in ("labels", "axis_name")}
+        pairs = pair([z1, z2], **options) if both_are_anchors else pair(z1, z2, **options)
+        return mean_over_anchors(loss_fn(pairs, **hyper), pairs)[0]
 
     def on_two_arrays(*args: object, **kwargs: object) -> Array:
         arguments = bind(f"{name}()", signature, args, kwargs).arguments
         check(ranges, **arguments)
         return _in_auto_mode(compute, arguments)
 
-    anchors = "rows of both arrays" if both else "rows of z1, with the rows of z2 as keys,"
-    described = inspect.cleandoc(loss_fn.__doc__ or "")
+    one_side = "rows of z1, with the rows of z2 as keys,"
+    anchors = "rows of both arrays" if both_are_anchors else one_side
+    loss_doc = inspect.cleandoc(loss_fn.__doc__ or "")
     on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
     on_two_arrays.__module__ = MODULE
     on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
@@ -95,10 +96,10 @@ rows of a class positives. Under a mapped ``axis_name`` the batch spans all devi
 is this device's share: `jax.lax.pmean` of it is the loss, and `global_value_and_grad` gives its
 gradient. The other arguments are those of `{name}_loss`:
 
-{described}
+{loss_doc}
 """
     on_two_arrays.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    annotations = {name: p.annotation for name, p in signature.parameters.items()}
+    annotations = {p.name: p.annotation for p in signature.parameters.values()}
     on_two_arrays.__annotations__ = annotations | {"return": Array}
     return on_two_arrays
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
@@ -145,11 +146,8 @@ def auc_cl_loss(
     one_positive = not pairs.labelled and pairs.num_views != 1
     by_moments = one_positive if form == "auto" else form == "moments"
 
-    def score(s: Array) -> Array:
-        return (1 + s) / 2 if similarity == "unit" else s
-
     def positive_term(s: Array) -> Array:
-        p = score(s) - positive_margin
+        p = ((1 + s) / 2 if similarity == "unit" else s) - positive_margin
         p = jnp.clip(p, 0, 1) if clip_positive else p
         return (p - a) ** 2 - 2 * alpha * p
 
@@ -172,8 +170,10 @@ def _by_matrix(
     """Compute the positive term [n] and the moments of the negatives' cosines from all [n, m]."""
     s = cosine(pairs)
     neg = not_self(pairs) if count_positive else negatives(pairs)
-    moments = Moments(*(jnp.sum(jnp.where(neg, s**power, 0), axis=1) for power in range(3)))
-    return mean_where(positive_term(s), positives(pairs)), moments
+    number = jnp.sum(neg, axis=1, dtype=s.dtype)
+    total = jnp.sum(jnp.where(neg, s, 0), axis=1)
+    square = jnp.sum(jnp.where(neg, s**2, 0), axis=1)
+    return mean_where(positive_term(s), positives(pairs)), Moments(number, total, square)
 
 
 def _by_moments(
@@ -181,8 +181,8 @@ def _by_moments(
 ) -> tuple[Array, Moments]:
     """Compute the positive term [n] and the moments of the negatives' cosines without an [n, m].
 
-    Moments of all candidates give the sums over all cosines of an anchor. The cosines of candidates
-    that are not negatives are then subtracted.
+    The moments of all candidates, or of the queue alone, give sums over an anchor's cosines. They
+    are corrected by the few cosines, [k, n], that these sums include or lack against the negatives.
     """
     u = unit(pairs.anchor)
     to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)
@@ -190,24 +190,26 @@ def _by_moments(
     in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
     if pairs.queue_only:  # The queue has no positives. They are added if they count as negatives.
-        vectors = queue
-        sign, cosines = 1, to_partners if count_positive else to_partners[:0]
+        candidates = queue
+        sign, corrections = 1, to_partners if count_positive else to_partners[:0]
     else:  # The anchor is subtracted, and so are positives unless they count as negatives.
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
-        vectors = Moments(*(x + y for x, y in zip(batch, queue, strict=True)))
-        sign, cosines = -1, to_partners[:0] if count_positive else to_partners
+        candidates = jax.tree.map(jnp.add, batch, queue)
+        sign, corrections = -1, to_partners[:0] if count_positive else to_partners
         if has_views:
-            cosines = jnp.concatenate([jnp.sum(u * u, axis=1)[None], cosines])
-    number = vectors.number + sign * len(cosines)
-    total = jnp.sum(u * vectors.total[None, :], axis=1) + sign * jnp.sum(cosines, axis=0)
-    square = jnp.sum(dot(u, vectors.square) * u, axis=1) + sign * jnp.sum(cosines**2, axis=0)
+            corrections = jnp.concatenate([jnp.sum(u * u, axis=1)[None], corrections])
+    number = candidates.number + sign * len(corrections)
+    total = jnp.sum(u * candidates.total[None, :], axis=1) + sign * jnp.sum(corrections, axis=0)
+    square = jnp.sum(dot(u, candidates.square) * u, axis=1) + sign * jnp.sum(corrections**2, axis=0)
     return jnp.mean(positive_term(to_partners), axis=0), Moments(number, total, square)
 
 
-def _moments(rows: Array) -> Moments:
-    square = jnp.matmul(rows.T, rows, precision=lax.Precision.HIGHEST)
-    return Moments(jnp.array(rows.shape[0], rows.dtype), jnp.sum(rows, axis=0), square)
+def _moments(vectors: Array) -> Moments:
+    """Return the moments of unit vectors [k, d]."""
+    square = jnp.matmul(vectors.T, vectors, precision=lax.Precision.HIGHEST)
+    number = jnp.array(vectors.shape[0], vectors.dtype)
+    return Moments(number, jnp.sum(vectors, axis=0), square)
 
 
 objective = stateless(

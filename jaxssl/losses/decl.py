@@ -39,7 +39,6 @@ MAX_LOG_SCALE = math.log(100.0)  # CLIP bounds its learned logit scale by 100 to
 MIN_SCORE = 1e-3  # Scores with noise are clipped below at this value, so that their logs exist.
 MAX_LOG = 80.0  # bound on the log of u times the mean similarity, so that gradients fit float32
 
-
 RANGES = {
     "rate": ("buffer", "momentum", "batch"),
     "u": ("sample", "mean"),
@@ -101,6 +100,10 @@ def _log_mean(log_s: Array, neg: Array) -> Array:
 def _loss(
     pairs: Pairs, log_s: Array, log_rate: Array | None, weight: Scalar, include_positive: bool
 ) -> Array:
+    """Compute `decl_loss` from the logs of the similarities [n, m] and of the rates [n].
+
+    Without rates, they are the mean similarities.
+    """
     pos, neg = positives(pairs), negatives(pairs)
     log_positive, log_negative = mean_where(log_s, pos), log_sum_exp(log_s, neg)
     log_mean = _log_mean(log_s, neg)
@@ -172,28 +175,28 @@ def objective(
         ValueError: if a value is out of range or unknown.
     """
     check(RANGES, rate=rate, u=u, similarity=similarity, noise_on=noise_on)
-    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
-    check(RANGES, **fixed)
+    scheduled = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
+    check(RANGES, **scheduled)
     if learn_scale and callable(temperature):
         raise ValueError(
             "temperature must be a number if learn_scale=True, got a schedule; "
             "set a number or learn_scale=False"
         )
     if isinstance(weight, str):
-        fixed["weight"] = WEIGHTS[weight]
+        scheduled["weight"] = WEIGHTS[weight]
+    has_noise = callable(noise) or noise > 0
 
     def init(key, num_examples, dim):
-        learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
-        return learned, jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
+        params = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
+        unset = jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
+        return params, unset
 
     def compute(pairs, params, memory, hyper, key):
         tau = hyper["temperature"]
         if learn_scale:
             tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
-        noisy = callable(noise) or noise > 0
-        added = hyper["noise"] * gaussian(key, pairs) if noisy else None
-        log_s = _log_similarity(pairs, tau, similarity, added, noise_on)
-        of_rate = log_s
+        added = hyper["noise"] * gaussian(key, pairs) if has_noise else None
+        log_s = log_s_of_rate = _log_similarity(pairs, tau, similarity, added, noise_on)
         if rate == "momentum":
             if pairs.num_views:
                 raise ValueError(
@@ -201,8 +204,8 @@ def objective(
                     'use pair_towers or set rate="buffer"'
                 )
             keys = replace(pairs, anchor=lax.stop_gradient(pairs.partner))
-            of_rate = _log_similarity(keys, tau, similarity, added, noise_on)
-        log_rate = _log_mean(of_rate, negatives(pairs))
+            log_s_of_rate = _log_similarity(keys, tau, similarity, added, noise_on)
+        log_rate = _log_mean(log_s_of_rate, negatives(pairs))
         if rate == "buffer":
             past = read_examples(memory, pairs)
             log_rate = log_average(past, log_rate, 1 - hyper["momentum"])
@@ -213,13 +216,13 @@ def objective(
         return Terms(per_anchor, memory, {"weight": jnp.float32(hyper["weight"]), **params})
 
     flags = {"per_example": rate == "buffer", "needs_two_towers": rate == "momentum"}
-    return make_objective(compute, fixed, init, **flags)
+    return make_objective(compute, scheduled, init, **flags)
 
 
 def exponential(key: Array, pairs: Pairs) -> Array:
     """Draw Exponential(1) samples [n] that do not depend on the number of devices."""
-    # A sample of exactly 0 would make the Gamma rate infinite.
     draw = partial(jax.random.exponential, dtype=jnp.float32)
+    # The log of a sample of exactly 0 would be infinite.
     return jnp.maximum(jax.vmap(draw)(anchor_keys(key, pairs)), 1e-30)
 
 

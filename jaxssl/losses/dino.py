@@ -10,11 +10,8 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Objective, Ranges, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, partners, promote
 
-RANGES = {
-    "student_temperature": "> 0",
-    "teacher_temperature": "> 0",
-    "center_momentum": "in [0, 1]",
-}
+RANGES = {"student_temperature": "> 0", "teacher_temperature": "> 0"}
+RANGES |= {"center_momentum": "in [0, 1]"}
 
 
 def dino_loss(

@@ -30,19 +30,18 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
     """Read the anchors' entries [n] from a per-example buffer; NaN for an index out of range."""
     if collectives.is_replicated(buffer, pairs.axis_name):
-        rows = buffer.at[pairs.index]
-        return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-    index = by_view(pairs, pairs.index)
-    num_views, b = index.shape
+        entries = buffer.at[pairs.index]
+        return entries.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    num_views, b = by_view(pairs, pairs.index).shape
     row, is_local = _local_rows(buffer, pairs)
-    # Each row lies on one device only. The others add 0, so the sum over devices is the row.
+    # Each entry lies on one device only. The others add 0, so the sum over devices is the entry.
     entries = jnp.where(is_local, buffer[jnp.where(is_local, row, 0)], 0)
     entries = collectives.sum(entries, pairs.axis_name)
     first = collectives.device_index(pairs.axis_name) * b
     entries = lax.dynamic_slice_in_dim(entries, first, b)
     entries = jnp.tile(entries[None], (num_views, 1)).reshape(-1)
-    num_rows = len(buffer) * collectives.device_count(pairs.axis_name)
-    inside = (pairs.index >= 0) & (pairs.index < num_rows)
+    num_examples = len(buffer) * collectives.device_count(pairs.axis_name)
+    inside = (pairs.index >= 0) & (pairs.index < num_examples)
     return jnp.where(inside, entries, jnp.nan)
 
 
@@ -60,24 +59,28 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
         value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
     else:
         value = jnp.mean(views, axis=0)
-    equal = collectives.is_replicated(buffer, pairs.axis_name)
-    value = collectives.gather(value, pairs.axis_name, equal=equal)
+    replicated = collectives.is_replicated(buffer, pairs.axis_name)
+    value = collectives.gather(value, pairs.axis_name, equal=replicated)
     row, is_local = _local_rows(buffer, pairs)
     row = jnp.where(is_local, row, len(buffer))  # an index beyond the end is dropped by the scatter
     return buffer.at[row].set(value.astype(buffer.dtype), mode="drop")
 
 
 def _local_rows(buffer: Array, pairs: Pairs) -> tuple[Array, Array]:
-    """Return the buffer rows [B] of the global batch, and which of them lie on this device."""
-    equal = collectives.is_replicated(buffer, pairs.axis_name)
-    index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name, equal=equal)
-    first = 0 if equal else collectives.device_index(pairs.axis_name) * len(buffer)
+    """Return the rows [B] of the global batch in this device's buffer, and which are inside it."""
+    replicated = collectives.is_replicated(buffer, pairs.axis_name)
+    index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name, equal=replicated)
+    first = 0 if replicated else collectives.device_index(pairs.axis_name) * len(buffer)
     row = index - first
     return row, (row >= 0) & (row < len(buffer))
 
 
 def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
-    """Create a queue of ``size`` random unit vectors [size, dim] that stand for past keys."""
+    """Create a queue of ``size`` random unit vectors, which stand for past keys.
+
+    Returns:
+        "rows": [size, dim] float32; "next": [] int32, the row that is replaced next.
+    """
     return {"rows": unit(jax.random.normal(key, (size, dim), jnp.float32)), "next": jnp.int32(0)}
 
 

@@ -25,7 +25,6 @@ PRESETS = {
     "stl10": {"gamma": 0.5, "C": 100.0},
 }
 
-
 RANGES = {
     "kernel": ("rbf", "linear", "tanh", "poly", "min"),
     "gamma": "> 0",
@@ -126,11 +125,10 @@ def mmcl_loss(
     Checked against: anshulbshah/MMCL (INV with five kernels, PGD step by step without restarts);
     the exact optimum by SciPy's ``lsq_linear``.
     """
-    of_kernel: Hyper = {"kernel": kernel, "gamma": gamma, "eta": eta}
     svm: Hyper = {"C": C, "regularization": regularization, "solver": solver}
     svm |= {"num_steps": num_steps, "tol": tol, "step": step, "accelerated": accelerated}
-    info = mmcl_info(pairs, **of_kernel, **svm, alpha_init=alpha_init)
-    return _loss(pairs, info.alpha, **of_kernel)
+    svm |= {"kernel": kernel, "gamma": gamma, "eta": eta, "alpha_init": alpha_init}
+    return _loss(pairs, mmcl_info(pairs, **svm).alpha, kernel, gamma, eta)
 
 
 def mmcl_info(
@@ -157,35 +155,35 @@ def mmcl_info(
     # to compute them costs less than one step of the solver.
     candidate = unit(pairs.candidate)
     matrix = _kernel(kernel, candidate, candidate, gamma, eta)
+    # The problem of an anchor excludes the views of its example. Labels and batch_negatives=False
+    # exclude further candidates, which only a mask can express.
     same_example = _same_example(pairs)
     positive = same_example[:, 0]
-    masked = pairs.labelled or pairs.queue_only
-    if masked and (solver != "pgd" or isinstance(alpha_init, str)):
+    needs_mask = pairs.labelled or pairs.queue_only
+    if needs_mask and (solver != "pgd" or isinstance(alpha_init, str)):
         raise ValueError(
             f'solver="{solver}" with alpha_init={alpha_init!r} takes neither labels nor '
             'batch_negatives=False; set solver="pgd" and alpha_init=None'
         )
-    box: Hyper = {"C": C, "regularization": regularization}
-    limits: Hyper = {"num_steps": num_steps, "tol": tol}
-    if solver == "inv":
-        solution = svm_dual_inv(matrix, positive, same_example, **box)
-    elif solver == "admm":
-        solution = svm_dual_admm(matrix, positive, same_example, **box, **limits)
-    else:
-        limits |= {"step": step, "accelerated": accelerated, "init": alpha_init}
-        excluded = ~neg if masked else same_example
-        solution = svm_dual_pgd(matrix, positive, excluded, **box, **limits)
+    excluded = ~neg if needs_mask else same_example
+    settings: Hyper = {"C": C, "regularization": regularization}
+    if solver != "inv":
+        settings |= {"num_steps": num_steps, "tol": tol}
+    if solver == "pgd":
+        settings |= {"step": step, "accelerated": accelerated, "init": alpha_init}
+    solve = {"pgd": svm_dual_pgd, "admm": svm_dual_admm, "inv": svm_dual_inv}[solver]
+    solution = solve(matrix, positive, excluded, **settings)
     alpha = solution.alpha
     count = jnp.maximum(jnp.sum(neg, axis=1, dtype=alpha.dtype), 1)
 
-    def share(mask: Array) -> Array:
+    def fraction_of_negatives(mask: Array) -> Array:
         fraction = jnp.sum(mask & neg, axis=1, dtype=alpha.dtype) / count
         return jnp.where(jnp.isnan(solution.objective), jnp.nan, fraction)
 
     return MMCLInfo(
         alpha=alpha,
-        support=share(alpha > 0),
-        at_bound=share(alpha >= C),
+        support=fraction_of_negatives(alpha > 0),
+        at_bound=fraction_of_negatives(alpha >= C),
         kkt_residual=solution.kkt_residual,
         suboptimality=solution.suboptimality,
         num_steps=solution.num_steps,
@@ -193,10 +191,11 @@ def mmcl_info(
 
 
 def _loss(pairs: Pairs, alpha: Array, kernel: str, gamma: Scalar, eta: Scalar) -> Array:
+    """Compute `mmcl_loss` for given weights ``alpha`` [n, m] of the candidates."""
     z, partner = unit(pairs.anchor), unit(pairs.partner)
     to_candidates = _kernel(kernel, z, unit(pairs.candidate), gamma, eta)
-    row_by_row = jax.vmap(lambda u, v: _kernel(kernel, u[None], v[None], gamma, eta)[0, 0])
-    to_partner = row_by_row(z, partner)[:, None]
+    of_one_pair = jax.vmap(lambda u, v: _kernel(kernel, u[None], v[None], gamma, eta)[0, 0])
+    to_partner = of_one_pair(z, partner)[:, None]
     return jnp.sum(alpha * (to_candidates - to_partner), axis=1)
 
 
@@ -210,7 +209,9 @@ def _kernel(kernel: str, u: Array, v: Array, gamma: Scalar, eta: Scalar) -> Arra
         return jnp.exp(-gamma * square)
     if kernel == "tanh":
         return jnp.tanh(gamma * s + eta)
-    return (s + 0.5) ** 3 if kernel == "poly" else s
+    if kernel == "poly":
+        return (s + 0.5) ** 3
+    return s  # linear
 
 
 def _sum_of_minima(u: Array, v: Array) -> Array:
@@ -231,13 +232,14 @@ def _same_example(pairs: Pairs) -> Array:
         first = collectives.device_index(pairs.axis_name) * b
         return (first + jnp.arange(b, dtype=jnp.int32))[:, None]
     stack_views(pairs, "mmcl")  # raises an error for a single view
-    rows = by_view(pairs, pairs.self_index)
-    shifted = [jnp.roll(rows, -k, axis=0) for k in range(1, pairs.num_views + 1)]
+    views = by_view(pairs, pairs.self_index)
+    shifted = [jnp.roll(views, -k, axis=0) for k in range(1, pairs.num_views + 1)]
     return jnp.stack([view.reshape(-1) for view in shifted], axis=1)
 
 
 @wraps(mmcl_loss)
 def _with_metrics(pairs: Pairs, **hyper: Any) -> tuple[Array, Metrics]:
+    """Return `mmcl_loss` and, as metrics, means of `MMCLInfo` over the anchors."""
     info = mmcl_info(pairs, **hyper)
     loss = _loss(pairs, info.alpha, hyper["kernel"], hyper["gamma"], hyper["eta"])
     names = ("support", "at_bound", "kkt_residual", "suboptimality")
@@ -245,6 +247,7 @@ def _with_metrics(pairs: Pairs, **hyper: Any) -> tuple[Array, Metrics]:
 
 
 def _takes_masks(hyper: Mapping[str, object]) -> bool:
+    """Return True if the solver accepts a different number of negatives for each anchor."""
     return hyper["solver"] == "pgd" and not isinstance(hyper["alpha_init"], str)
 
 

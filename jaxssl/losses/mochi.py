@@ -20,10 +20,9 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
-RANGES = {
-    **{"temperature": "> 0", "weight": "in [0, 1]"},
-    **{"hardest": "> 0", "mixed": ">= 0", "mixed_with_anchor": ">= 0"},
-}
+RANGES = dict(
+    temperature="> 0", weight="in [0, 1]", hardest="> 0", mixed=">= 0", mixed_with_anchor=">= 0"
+)
 
 
 def mochi_loss(
