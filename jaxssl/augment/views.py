@@ -81,31 +81,33 @@ def make_views(
         scale: statistics to scale by in place of [-1, 1].
     """
 
-    def make_group(
-        key: Array, images: Array, index: Array, recipes: Sequence[Recipe], image_per_view: bool
+    def draw_group(
+        key: Array, images: Array, index: Array, group: Sequence[Recipe], image_per_view: bool
     ) -> Array:
-        def make_example(image: Array, i: Array) -> Array:
-            keys = jax.random.split(jax.random.fold_in(key, i), len(recipes))
-            image, views, first = to_float(image), [], 0
+        """Draw the views or the crops of a batch, [len(group), b, ...]."""
+
+        def draw_example(image: Array, i: Array) -> Array:
+            keys = jax.random.split(jax.random.fold_in(key, i), len(group))
+            image, views, start = to_float(image), [], 0
             # Consecutive views with the same recipe share one vmap, so that it is compiled once.
-            for recipe, repeats in itertools.groupby(recipes):
-                last = first + len(list(repeats))
-                source = image[first:last] if image_per_view else image
-                make_view = jax.vmap(recipe, in_axes=(0, 0 if image_per_view else None))
-                views.append(make_view(keys[first:last], source))
-                first = last
+            for recipe, repeats in itertools.groupby(group):
+                stop = start + len(list(repeats))
+                source = image[start:stop] if image_per_view else image
+                draw_views = jax.vmap(recipe, in_axes=(0, 0 if image_per_view else None))
+                views.append(draw_views(keys[start:stop], source))
+                start = stop
             return jnp.concatenate(views)
 
-        views = jax.vmap(make_example, out_axes=1)(images, index)
+        views = jax.vmap(draw_example, out_axes=1)(images, index)
         return standardise(views, scale) if scale else normalise(views)
 
     def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
         image_per_view = isinstance(images, dict)
         groups = images if isinstance(images, dict) else {"views": images, "crops": images}
         view_key, crop_key = jax.random.split(key)
-        views = {"views": make_group(view_key, groups["views"], index, recipes, image_per_view)}
+        views = {"views": draw_group(view_key, groups["views"], index, recipes, image_per_view)}
         if crops:
-            views["crops"] = make_group(crop_key, groups["crops"], index, crops, image_per_view)
+            views["crops"] = draw_group(crop_key, groups["crops"], index, crops, image_per_view)
         return views
 
     return augment
@@ -123,7 +125,7 @@ def preprocess(images: Array, inputs: Inputs) -> Array:
 
 
 def resize_images(images: Array, inputs: Inputs) -> Array:
-    """Map uint8 images to float32 in [0, 1] with the network's size and channels."""
+    """Map uint8 images [n, h, w, c] to float32 in [0, 1] of the network's size and channels."""
     images = match_channels(images, inputs.channels)
 
     def resize_one(image: Array) -> Array:
@@ -137,10 +139,10 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
 
 
 def match_channels(images: Array, channels: int) -> Array:
-    """Repeat grey images [n, h, w, 1] over ``channels``. Refuse other numbers of channels.
+    """Return images [n, h, w, c] with ``channels`` channels. Grey images are repeated over them.
 
     Raises:
-        ValueError: if they have another number.
+        ValueError: if the images are not grey and have another number of channels.
     """
     if images.shape[3] not in (1, channels):
         raise ValueError(
@@ -156,6 +158,7 @@ def standardise(images: Array, inputs: Inputs | Scale) -> Array:
 
 
 def _per_channel(values: tuple[float, ...], rank: int) -> Array:
+    """Reshape one number per channel to [1, ..., 1, c], so that it broadcasts with images."""
     return jnp.asarray(values, jnp.float32).reshape((1,) * (rank - 1) + (-1,))
 
 

@@ -21,9 +21,15 @@ def bind(
 ) -> inspect.BoundArguments:
     """Bind arguments to the parameters of a function.
 
+    Args:
+        name: what the user called, for the error message.
+        signature: signature of the function.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
     Raises:
-        TypeError: if they do not fit. The message has the name that the user called, and the
-            closest parameter for a misspelt one.
+        TypeError: if the arguments do not fit. For a misspelt one the message suggests the closest
+            parameter.
     """
     for key in kwargs:
         if key not in signature.parameters:
@@ -36,14 +42,21 @@ def bind(
 
 
 def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Array]:
-    """Return ``(pairs, **hyper) -> [n]``, which raises errors for arrays and for wrong arguments.
+    """Return ``loss_fn`` with a check of its arguments.
 
-    ``ranges`` are the valid values of hyper-parameters, see `check`.
+    Args:
+        loss_fn: ``(pairs, **hyper) -> [n]``.
+        ranges: valid values of hyper-parameters, see `check`.
+
+    Returns:
+        The function. It raises TypeError for arrays in place of pairs and for arguments that do not
+        fit, and ValueError for a hyper-parameter out of range.
     """
     signature, name = inspect.signature(loss_fn), loss_fn.__name__
 
     @functools.wraps(loss_fn)
     def checked(*args: object, **kwargs: object) -> Array:
+        # Arrays in place of pairs are reported first. The error of `bind` would not mention them.
         pairs = args[0] if args else kwargs.get("pairs")
         if (args or "pairs" in kwargs) and not isinstance(pairs, Pairs):
             raise TypeError(

@@ -101,7 +101,7 @@ class AnchorBlock(NamedTuple):
     cotangents: RunningSums
 
 
-# What the backward pass needs: anchors, candidates, 1 / temperature, and the row sums
+# What the forward pass saves for the backward pass: its inputs and the row sums
 Residuals = tuple[Points, Points, Array, RunningSums]
 
 
@@ -123,7 +123,7 @@ def row_sums(
         temperature: softmax temperature, > 0.
         block_size: rows at a time, >= 1, or None for all rows at once.
         ring: pass the candidates around the devices instead of gathering them.
-        repulsion: compute `RowSums.repulsion`, which is zeros otherwise.
+        repulsion: whether `RowSums.repulsion` is needed. Without it, blocks and rings return zeros.
 
     Raises:
         ValueError: if ``ring`` is used with a queue or without a mapped axis, or the batch size is

@@ -115,7 +115,7 @@ def objective(
         return {}, {"query": buffers(), "key": buffers()}
 
     def take_adam_step(past, slope, hyper):
-        """Return the entries of `past` other than log u after a step of Adam."""
+        """Return the temperatures and Adam's averages after a step, all but log u of ``past``."""
         gradient = jnp.clip(hyper["rho"] + slope, -MAX_GRADIENT, MAX_GRADIENT)
         count = past["count"] + 1
         mean = beta1 * past["mean"] + (1 - beta1) * gradient
@@ -135,9 +135,9 @@ def objective(
         return loss, new, jnp.mean(values["temperature"])
 
     def compute(pairs, params, memory, hyper, key):
-        loss_q, query, tau_q = update(memory["query"], pairs, hyper)
-        loss_k, keys, tau_k = update(memory["key"], swap(pairs), hyper)
-        temperature = jnp.add(tau_q, tau_k) / 2
-        return Terms(loss_q + loss_k, {"query": query, "key": keys}, {"temperature": temperature})
+        query_loss, query, query_tau = update(memory["query"], pairs, hyper)
+        key_loss, keys, key_tau = update(memory["key"], swap(pairs), hyper)
+        metrics = {"temperature": jnp.add(query_tau, key_tau) / 2}
+        return Terms(query_loss + key_loss, {"query": query, "key": keys}, metrics)
 
     return make_objective(compute, hyper, init, per_example=True, takes_queue=False)

@@ -39,7 +39,13 @@ def mean_memory(memories: Sequence[object]) -> object:
 
 
 class Terms(NamedTuple):
-    """Losses [n] of the anchors of one step, the new memory, and metrics."""
+    """What a loss returns in one step.
+
+    Attributes:
+        loss: [n], the losses of the anchors.
+        memory: the new memory, () without one.
+        metrics: numbers [] to log, by name.
+    """
 
     loss: Array
     memory: object = ()

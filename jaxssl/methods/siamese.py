@@ -79,9 +79,8 @@ def method(
             memory = {"objective": memory, "queue": enqueue(queue, views, axis_name)}
         return value, (base.Carried(stats, (), memory), metrics, views)
 
-    per_example = base.Carried(False, False, objective.per_example)
-    if queue_size:  # The memory then holds a queue too.
-        memory = {"objective": objective.per_example, "queue": False}
-        per_example = per_example._replace(memory=memory)
+    sharded = objective.per_example
+    memory = {"objective": sharded, "queue": False} if queue_size else sharded
+    per_example = base.Carried(False, False, memory)
     init = partial(base.init_trained, encoder, objective, queue_size=queue_size)
     return base.Method(encoder, init, loss, per_example=per_example)

@@ -18,12 +18,12 @@ def require_fractions(**settings: float) -> None:
 
 
 def needs_rgb(settings: Mapping[str, object]) -> list[str]:
-    """Return the operations of a recipe that are left out unless images are RGB."""
-    names = []
-    if settings.get("jitter"):
-        names += [name for name in ("saturation", "hue") if settings.get(name)]
-    if settings.get("grayscale"):
-        names.append("grayscale")
+    """Return the operations of a recipe that are left out unless images are RGB.
+
+    ``settings`` are the arguments of the recipe. "saturation" and "hue" are part of the jitter.
+    """
+    operations = ("saturation", "hue", "grayscale") if settings.get("jitter") else ("grayscale",)
+    names = [name for name in operations if settings.get(name)]
     if settings.get("policy", "none") != "none":
         names.append("color of the policy")
     return names
