@@ -172,16 +172,19 @@ def subgraph(wait: Array, start: Array, row: Row, at: Layout, fraction: float) -
     never = jnp.full_like(wait, jnp.inf)
     a, b = row["edge"][:, 0], row["edge"][:, 1]
 
-    def relax(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Relax the arrival times along all edges once, as the Bellman-Ford algorithm does."""
-        time, _ = state
+    def relax(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Relax the arrival times along all edges once, as the Bellman-Ford algorithm does.
+
+        The carry is the times, and whether one of them changed.
+        """
+        time, _ = carry
         ends = time.at[row["edge"]].get(mode="fill", fill_value=jnp.inf)
         earliest = never.at[b].min(ends[:, 0], mode="drop").at[a].min(ends[:, 1], mode="drop")
         new = jnp.minimum(time, earliest + wait)
         return new, jnp.any(new < time)
 
     initial = never.at[first].set(0.0, mode="drop")
-    time, _ = lax.while_loop(lambda state: state[1], relax, (initial, jnp.bool_(True)))
+    time, _ = lax.while_loop(lambda carry: carry[1], relax, (initial, jnp.bool_(True)))
     kept = _select_lowest(time, row["graph"], row["size"], fraction, minimum=1)
     return _drop(row, ~kept | jnp.isinf(time))
 

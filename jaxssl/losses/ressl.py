@@ -38,8 +38,8 @@ def ressl_loss(
     """
     neg, candidates = negatives(pairs), unit(pairs.candidate)
 
-    def logits(rows: Array, temperature: Scalar) -> Array:
-        s = dot(unit(rows), candidates)
+    def logits(z: Array, temperature: Scalar) -> Array:
+        s = dot(unit(z), candidates)
         return jnp.where(neg, s / temperature, log_zero(s.dtype))
 
     log_p = jax.nn.log_softmax(logits(pairs.anchor, student_temperature), axis=1)

@@ -258,21 +258,21 @@ def _inverter(
     """
     dtype, m = problem.row.dtype, problem.row.shape[1]
     matrix = linalg.finite(matrix + matrix.T) / 2
-    rows = matrix[excluded]
-    block = linalg.small_inverse(jnp.take_along_axis(rows, excluded[:, None, :], axis=2))
+    m_rows = matrix[excluded]  # the rows E of M, [n, q, m]
+    s_block = linalg.small_inverse(jnp.take_along_axis(m_rows, excluded[:, None, :], axis=2))
     unit = (excluded == problem.positive.astype(excluded.dtype)).astype(dtype)
     diagonal = jnp.take_along_axis(problem.row, problem.positive, axis=1)
     gamma, t = problem.beta + rho, problem.offset
-    sums = jnp.sum(block, axis=2)
+    sums = jnp.sum(s_block, axis=2)
     # These are the products 1'p, 1'q and k''q, and the determinant of the rank-2 correction.
     a = m / gamma - jnp.sum(sums, axis=1, keepdims=True) / gamma**2
     b = 1 - jnp.sum(sums * unit, axis=1, keepdims=True) / gamma
-    c = gamma + diagonal - jnp.sum(linalg.times(block, unit) * unit, axis=1, keepdims=True)
+    c = gamma + diagonal - jnp.sum(linalg.times(s_block, unit) * unit, axis=1, keepdims=True)
     determinant = linalg.not_zero((1 - b) ** 2 + a * (t - c))
 
     def solve(image: Array, total: Array, at_positive: float) -> Array:
         deleted = jnp.take_along_axis(image, excluded, axis=1)
-        weights = linalg.times(block, deleted)
+        weights = linalg.times(s_block, deleted)
         # With y0 = B^-1 v, the solution is y = y0 + (kappa - t sigma) p + sigma q, where sigma =
         # 1'y and kappa = k'y.
         sum0 = (total - jnp.sum(weights, axis=1, keepdims=True)) / gamma
@@ -280,10 +280,10 @@ def _inverter(
         sigma = ((1 - b) * sum0 + a * along0) / determinant
         kappa = ((1 + t * a - b) * along0 - (t * b - c) * sum0) / determinant
         shift = (kappa - t * sigma) / gamma
-        coefficients = linalg.times(block, deleted + shift + sigma * unit)
+        coefficients = linalg.times(s_block, deleted + shift + sigma * unit)
         solution = image + shift
         for e in range(excluded.shape[1]):
-            solution = solution - coefficients[:, e, None] * rows[:, e]
+            solution = solution - coefficients[:, e, None] * m_rows[:, e]
         return solution
 
     return solve
