@@ -40,7 +40,7 @@ def convert(directory: Path) -> int:
     """
     path = directory / INFO
     try:
-        info = json.loads(path.read_text())
+        info = json.loads(path.read_text(encoding="utf-8"))
         formats = [info.get("fileFormat", OLD), *info.get("alternativeFileFormats", [])]
         shards = _list_shards(info)
     except JSON_ERRORS as error:

@@ -40,12 +40,14 @@ class Examples(NamedTuple):
         labels: int32 [n], -1 for an example without a label.
         class_names: name of each label. () if there are no labels.
         shape: [h, w, c] of the images, where h and w are None if images have different sizes.
+        digest: hash of the images and labels. Of an `items.Stream`, only the probes are hashed.
     """
 
     images: Images
     labels: np.ndarray
     class_names: tuple[str, ...]
     shape: kind.Shape
+    digest: str
 
 
 def load_splits(
@@ -80,22 +82,21 @@ def load_splits(
     Raises:
         UserError: if the data are none of these.
     """
-    train, test = _split(data)
+    train_data, test_data = _split(data)
     channels = channels or user_files.CHANNELS
     read = partial(_read, on_error=on_error, channels=channels, cache=cache)
-    if test is None:
-        examples, digest = read(train, "data")
-        both = _source(examples)
-        order = np.random.default_rng(seed).permutation(len(both))
+    if test_data is None:
+        examples = read(train_data, "data")
+        whole, digest = _source(examples), examples.digest
+        order = np.random.default_rng(seed).permutation(len(whole))
         count = round(test_fraction * len(order))
-        chosen = (order[count:], order[:count]) if both.class_names else (order, order)
-        splits = [both.take(indices) for indices in chosen]
+        in_train, in_test = (order[count:], order[:count]) if whole.class_names else (order, order)
+        train, test = whole.take(in_train), whole.take(in_test)
     else:
-        train_examples, train_digest = read(train, "the training data")
-        test_examples, test_digest = read(test, "the test data")
-        splits = _join_classes([train_examples, test_examples])
-        digest = hashlib.sha256(f"{train_digest}{test_digest}".encode()).hexdigest()
-    train, test = replace(splits[0], split="train"), replace(splits[1], split="test")
+        pair = read(train_data, "the training data"), read(test_data, "the test data")
+        train, test = _join_classes(pair)
+        digest = hashlib.sha256("".join(x.digest for x in pair).encode()).hexdigest()
+    train, test = replace(train, split="train"), replace(test, split="test")
     for source in (train, test):
         if not len(source):
             raise UserError(f"data has no examples for the split {source.split!r}")
@@ -192,12 +193,12 @@ def load_images(
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
     if isinstance(images, Image.Image) or is_one:
         images = [images]
-    examples, _ = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
+    examples = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
     if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
-    pictures = [] if isinstance(examples.images, items.Stream) else examples.images
-    names = [x.name for x in pictures if isinstance(x, items.PictureFile)]
-    unlabelled = _source(examples._replace(class_names=()))
+    unlabelled, names = _source(examples._replace(class_names=())), []
+    if not isinstance(examples.images, items.Stream):
+        names = [x.name for x in examples.images if isinstance(x, items.PictureFile)]
     return unlabelled, names if len(names) == len(unlabelled) else None
 
 
@@ -220,27 +221,29 @@ def _is_labelled(data: object) -> bool:
     if not isinstance(labels, list) and getattr(labels, "ndim", 0) != 1:
         return False
     values = list(labels)
-    pictures = all(isinstance(x, str) and x.lower().endswith(decoding.SUFFIXES) for x in values)
-    return not pictures and all(
+    if all(isinstance(x, str) and x.lower().endswith(decoding.SUFFIXES) for x in values):
+        return False  # The values are the paths of pictures.
+    return all(
         isinstance(x, LABEL_TYPES) or (not hasattr(x, "shape") and items.is_missing(x))
         for x in values
     )
 
 
-def _read(
-    data: Any, name: str, *, on_error: str, channels: int, cache: str
-) -> tuple[Examples, str]:
-    """Read a split in any of the forms of `load_splits`, and hash its images and labels."""
+def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> Examples:
+    """Read a split in any of the forms of `load_splits`."""
     data, labels = _images_and_labels(data, name)
-    column = items.label_column(data) if labels is None else None
-    names = tuple(getattr(data.features[column], "names", None) or ()) if column else ()
+    column, class_names = None, ()
+    if labels is None and (column := items.label_column(data)):
+        class_names = tuple(getattr(data.features[column], "names", None) or ())
+
+    # The digest covers the samples: the probes of a stream, else all images.
     if hasattr(data, "shape") and hasattr(data, "dtype"):
-        images = probes = items.pixels_of(np.asarray(data), name)
+        images = samples = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
     elif items.is_streamed(data, name, channels, cache):
         images = items.Stream(data, name, channels)
-        probes = images.probe()
-        shapes = [probe.shape for probe in probes]
+        samples = images.probe()
+        shapes = [sample.shape for sample in samples]
         if column:
             labels = data[column]
         elif labels is None and items.read_item(data, 0, name)[1] is not None:
@@ -251,29 +254,29 @@ def _read(
             )
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         pairs = [items.read_item(data, index, name) for index in range(len(data))]
-        images = probes = [image for image, _ in pairs]
+        images = samples = [image for image, _ in pairs]
         shapes = _check_files(images, name, channels, on_error)
         labels = [label for _, label in pairs] if labels is None else labels
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
+
     labels = [None] * len(images) if labels is None else labels
     labels, texts = items.convert_labels(labels, len(images), name)
-    names = names or texts
-    if not names and labels.size and labels.max() >= 0:
-        names = tuple(str(label) for label in range(labels.max() + 1))
-    if labels.size and labels.max() >= len(names) > 0:
-        raise UserError(f"{name} has the label {labels.max()}, but only {len(names)} class names")
+    largest = labels.max(initial=UNLABELLED)
+    class_names = class_names or texts or tuple(str(label) for label in range(largest + 1))
+    if largest >= len(class_names):
+        raise UserError(f"{name} has the label {largest}, but only {len(class_names)} class names")
     if None in shapes:
-        kept = [index for index, shape in enumerate(shapes) if shape is not None]
-        images = probes = [images[index] for index in kept]
-        labels = labels[kept]
+        readable = [index for index, shape in enumerate(shapes) if shape is not None]
+        images = samples = [images[index] for index in readable]
+        labels = labels[readable]
     shape = _common_shape(shapes, name)
     if isinstance(images, items.Stream):
         images.shape = shape
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
-    for image in probes:
+    for image in samples:
         digest.update(image.tobytes())
-    return Examples(images, labels, names, shape), digest.hexdigest()
+    return Examples(images, labels, class_names, shape, digest.hexdigest())
 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
@@ -303,9 +306,9 @@ def _check_files(
     images: list[np.ndarray | items.PictureFile], name: str, channels: int, on_error: str
 ) -> list[kind.Shape | None]:
     """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
-    pictures = [image for image in images if isinstance(image, items.PictureFile)]
-    contents = ((picture.name, picture.tobytes) for picture in pictures)
-    sizes = [(file, size) for file, _, size in user_files.read_checked(contents, channels)]
+    files = [image for image in images if isinstance(image, items.PictureFile)]
+    checked = user_files.read_checked([(file.name, file.tobytes) for file in files], channels)
+    sizes = [(file, size) for file, _, size in checked]
     reasons = [f"{file}: {size}" for file, size in sizes if isinstance(size, str)]
     user_files.report_unreadable("pictures", name, reasons, on_error)
     shapes = iter([None if isinstance(size, str) else (*size, channels) for _, size in sizes])
@@ -324,8 +327,9 @@ def _join_classes(splits: Sequence[Examples]) -> list[Source]:
     position, joined = {name: index for index, name in enumerate(names)}, []
     for split in splits:
         # The label -1 of unlabelled examples selects the last entry, so that it stays -1.
-        table = np.array([*map(position.get, split.class_names), UNLABELLED], np.int32)
-        joined.append(_source(split._replace(labels=table[split.labels], class_names=names)))
+        new_labels = [*(position[name] for name in split.class_names), UNLABELLED]
+        labels = np.array(new_labels, np.int32)[split.labels]
+        joined.append(_source(split._replace(labels=labels, class_names=names)))
     return joined
 
 
@@ -347,7 +351,7 @@ class _Records(Sequence):
 
 def _source(examples: Examples) -> Source:
     """Return all examples as the split "all" of a data set without a name."""
-    images, labels, class_names, shape = examples
+    images, labels, class_names, shape, _ = examples
     part = PreparedSplit(
         _Records(images, labels),
         PictureReader(channels=shape[-1], upright=True),

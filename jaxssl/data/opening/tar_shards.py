@@ -73,7 +73,7 @@ class TarShards(Sequence):
         """Return the image file of a picture."""
         path = self.paths[self.pictures.shard[index]]
         offset, size = int(self.pictures.offset[index]), int(self.pictures.size[index])
-        content = _read_at(path, offset, size)
+        content = _open(path).read(offset, size)
         if len(content) < size:
             raise UserError(f"{path} ends before picture {index}; copy or download it again")
         return PictureFile(f"byte {offset} of {path}", content)
@@ -83,18 +83,17 @@ class _File:
     """A file open for reading, which is closed when Python deletes the object."""
 
     def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY)
+        self._number = os.open(path, os.O_RDONLY)
 
     def __del__(self) -> None:
-        os.close(self.number)
+        os.close(self._number)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes. The call refers to the object, so other threads cannot close the file."""
+        return os.pread(self._number, size, offset)
 
 
 _open = functools.lru_cache(OPEN_FILES)(_File)
-
-
-def _read_at(path: Path, offset: int, size: int) -> bytes:
-    file = _open(path)  # This reference keeps the file open if other threads evict it from `_open`.
-    return os.pread(file.number, size, offset)
 
 
 def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
@@ -193,7 +192,7 @@ def _scan(number: int, path: Path) -> Index:
                 if not member.isfile() or name.startswith("."):
                     continue
                 if name.endswith(LABEL) and member.size <= MAX_LABEL:
-                    labels[key] = _read_at(path, member.offset_data, member.size)
+                    labels[key] = _open(path).read(member.offset_data, member.size)
                 elif name.lower().endswith(decoding.SUFFIXES):
                     pictures.append((member.offset_data, member.size, key))
     except (*files.ARCHIVE_ERRORS, OSError) as error:
