@@ -129,8 +129,8 @@ class Batches:
         self.plan, self.crops = plan, crops
         self.example, self.shapes = reader.example, reader.shapes
         self._reader, self._mesh = reader, mesh
-        self._rows = distributed.local_rows(order.batch_size, mesh)
-        self._settings = {"num_examples": order.num_examples, "host_crops": plan.host}
+        # The examples of a batch that this process reads.
+        self._local = distributed.local_rows(order.batch_size, mesh)
         self._position = 0
         self._iterator: Iterator[Batch] | None = None
         self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
@@ -168,25 +168,26 @@ class Batches:
 
     def get_state(self) -> dict[str, int]:
         """Return the position in the stream of batches, serialisable as JSON."""
-        return {POSITION: self._position, **self._settings}
+        position = {POSITION: self._position}
+        return {**position, "num_examples": self.num_examples, "host_crops": self.plan.host}
 
     def set_state(self, state: Mapping[str, int]) -> None:
         """Continue the stream of batches at a position that `get_state` has returned.
 
         Raises:
-            UserError: if it is of a set of another size.
+            UserError: if it is of a training split with another number of examples.
         """
-        before, now = {**self._settings, **state}, self._settings
-        if before["num_examples"] != now["num_examples"]:
+        num_examples = state.get("num_examples", self.num_examples)
+        if num_examples != self.num_examples:
             raise UserError(
-                f"the checkpoint is of a run on {before['num_examples']} images, but the training "
-                f"split has {now['num_examples']} now; use another --workdir, or the earlier images"
+                f"the checkpoint is of a run on {num_examples} images, but the training split has "
+                f"{self.num_examples} now; use another --workdir, or the earlier images"
             )
-        if before["host_crops"] != now["host_crops"]:
+        if state.get("host_crops", self.plan.host) != self.plan.host:
             log.warning(
                 "input      images were %scropped on the host before: views differ from here on; "
                 "set data.cache to continue as before",
-                "" if before["host_crops"] else "not ",
+                "not " if self.plan.host else "",
             )
         self.close()
         self._position = state[POSITION]
@@ -198,10 +199,11 @@ class Batches:
         self._iterator = None
 
     def _take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
-        rows = [self.indices(self._position + min(i, n - 1))[self._rows] for i in range(k)]
+        steps = [self._position + min(i, n - 1) for i in range(k)]
+        indices = np.stack([self.indices(step)[self._local] for step in steps])
         self._iterator = None  # `next` starts again at the new position.
         self._position += n
-        return self._cached, distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
+        return self._cached, distributed.shard_rows(indices, self._mesh, axis=1)
 
     @functools.cached_property
     def _cached(self) -> Batch:
@@ -213,18 +215,18 @@ class Batches:
         for step in itertools.count(self._position):
             # The cached images are an argument of the jitted function. As constants, XLA would copy
             # them into the program.
-            rows = distributed.shard_rows(self.indices(step)[self._rows], self._mesh)
-            yield self._gather(self._cached, rows)
+            indices = distributed.shard_rows(self.indices(step)[self._local], self._mesh)
+            yield self._gather(self._cached, indices)
 
     def _stream_batches(self) -> Iterator[Batch]:
         mesh, workers = self._mesh, self.plan.workers
         # Each reading thread holds this process's share of a batch in memory.
         inputs = jax.tree.leaves(self.shapes["input"])
         num_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in inputs)
-        share = max(1, num_bytes * len(self._rows) // self.indices.batch_size)
+        share = max(1, num_bytes * len(self._local) // self.indices.batch_size)
         threads = 1 if workers else max(1, min(16, files.cpu_count(), READ_AHEAD // share))
         steps = grain.MapDataset.range(self._position, ENDLESS)
-        read = functools.partial(_read_rows, self._reader.read, self.indices, self._rows)
+        read = functools.partial(_read_rows, self._reader.read, self.indices, self._local)
         stream = steps.map(read).to_iter_dataset(grain.ReadOptions(threads, threads))
         if workers:
             if not absl.flags.FLAGS.is_parsed():
@@ -310,7 +312,7 @@ def cache_limit() -> float:
 
 
 def assemble(inputs: object, examples: Sequence[Example], indices: np.ndarray) -> Batch:
-    """Return a batch of inputs with the labels of their examples."""
+    """Return the batch of the examples at ``indices``, whose inputs are already batched."""
     labels = np.array([example.label for example in examples], np.int32)
     return {"input": inputs, "label": labels, "index": indices}
 
