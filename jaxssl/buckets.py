@@ -33,8 +33,8 @@ SECONDS = 60.0  # limit on a request; gcsfs repeats failed requests for half a m
 CHECK_SECONDS = 10.0  # between two checks of a bucket that another library waits for
 VERBS = {"pipe_file": "write", "mv": "write", "rm_file": "delete"}  # calls of gcsfs, for messages
 T = TypeVar("T")
-# Buckets that did not answer, when and why. For `SECONDS`, they are not asked again, so that a run
-# that ends because of one does not wait for each of its files.
+# For each bucket that did not answer, the time of the request and the reason. It is not asked again
+# for `SECONDS`, so that a run that ends because of a bucket does not wait for each of its files.
 _down: dict[str, tuple[float, str]] = {}
 
 
@@ -50,12 +50,14 @@ def is_bucket(path: str | PathLike[str]) -> bool:
 def as_path(path: str | PathLike[str]) -> Path:
     """Return a local path, or the path of a bucket, which has the methods of a local one.
 
+    An address hf://OWNER/NAME is returned as a local path, which `pretrained.hub` recognises.
+
     Raises:
         UserError: if the bucket cannot be read, or is not one of Google Cloud Storage.
     """
-    address = re.match(r"(\w+)://[^/]*", fspath(path))
     if isinstance(path, BucketPath):
         return cast(Path, path)
+    address = re.match(r"(\w+)://[^/]*", fspath(path))
     if not address or address[1] == "hf":
         return Path(path)
     if address[1] != "gs" or address[0] == "gs://":
@@ -255,8 +257,8 @@ class BucketPath(PosixGPath):
 def fetch(path: str | PathLike[str]) -> Path:
     """Copy an object or a folder of a bucket to the user's cache, unless that was done before.
 
-    A copy belongs to the names, sizes and generations of the objects: changed objects are copied
-    again. A copy that was interrupted is never used.
+    A copy belongs to the names, sizes and generations of the objects. A new process copies changed
+    objects again. A copy that was interrupted is never used.
 
     Args:
         path: gs://BUCKET/PATH. A local path is returned as it is.
@@ -272,7 +274,7 @@ def fetch(path: str | PathLike[str]) -> Path:
     if not objects:
         raise UserError(f"the file or folder {text} does not exist in the bucket")
     listing = sorted((name, x["size"], x.get("generation")) for name, x in objects.items())
-    size = sum(x["size"] for x in objects.values())
+    num_bytes = sum(x["size"] for x in objects.values())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxssl" / "buckets"
     folder = home / hashlib.sha256(repr(listing).encode()).hexdigest()[:16]
     with explain_write_errors(folder):
@@ -280,10 +282,11 @@ def fetch(path: str | PathLike[str]) -> Path:
         with FileLock(f"{folder}.lock"):
             if folder.exists():
                 return folder / source.name
-            log.info("data       copying %s (%.4g MB) to %s", text, size / 1e6, folder)
+            log.info("data       copying %s (%.4g MB) to %s", text, num_bytes / 1e6, folder)
             with tempfile.TemporaryDirectory(dir=home) as partial:
-                target = f"{partial}/copy/{source.name}"
-                files = [target + name.removeprefix(text.removeprefix("gs://")) for name in objects]
+                # The names of objects begin with the bucket, without "gs://".
+                target, root = f"{partial}/copy/{source.name}", text.removeprefix("gs://")
+                files = [target + name.removeprefix(root) for name in objects]
                 with _explain(path, "read"):
                     _file_system(copying=True).get(list(objects), files)
                 Path(partial, "copy").rename(folder)
