@@ -84,11 +84,11 @@ def _check_features(folder: Path, tree: Settings) -> None:
     for name, feature in tree.get("featuresDict", {}).get("features", {}).items():
         path = folder / f"{name}.labels.txt"
         if "classLabel" in feature and path.exists():
-            lines = path.read_text(encoding="utf-8").split("\n")  # one class name per line
-            number, expected = sum(map(bool, map(str.strip, lines))), feature["classLabel"]
-            if number != int(expected.get("numClasses", 0)):
+            lines = path.read_text(encoding="utf-8").split("\n")
+            names, expected = [line for line in lines if line.strip()], feature["classLabel"]
+            if len(names) != int(expected.get("numClasses", 0)):
                 raise ValueError(
-                    f"{path.name} has {number} class names, but features.json says {expected}"
+                    f"{path.name} has {len(names)} class names, but features.json says {expected}"
                 )
 
 

@@ -108,7 +108,8 @@ def open_clips(folder: Path, features: object, metadata: Settings, data: object)
     """
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
-    if not valid or not all(map(integrity.is_side, shape[1:3] if shape[0] is None else shape[:3])):
+    valid = valid and (shape[0] is None or integrity.is_side(shape[0]))
+    if not valid or not integrity.is_side(shape[1]) or not integrity.is_side(shape[2]):
         raise integrity.damaged(folder, f"the clips have shape {shape!r:.80}")
     return Opened(tuple(shape), partial(_decode, side=shape[1]))
 
@@ -208,9 +209,9 @@ def resize_clip(clip: np.ndarray, side: int) -> np.ndarray:
     """Resize the frames of a uint8 clip [t, h, w, c] to [t, side, side, c]."""
     if clip.shape[1:3] == (side, side):
         return clip
-    pictures = (decoding.from_pixels(frame) for frame in clip)
-    resized = (x.resize((side, side), Image.Resampling.BILINEAR) for x in pictures)
-    return np.stack([decoding.pixels(frame) for frame in resized])
+    pictures = [decoding.from_pixels(frame) for frame in clip]
+    resized = [x.resize((side, side), Image.Resampling.BILINEAR) for x in pictures]
+    return np.stack([decoding.pixels(picture) for picture in resized])
 
 
 def read_window(
@@ -231,8 +232,7 @@ def read_window(
     Differs from CoCLR's released code, which repeats the first frame before a clip that is too
     short.
     """
-    rest = len(clip) - ((frames - 1) * stride + 1)
-    start = 0
+    start, rest = 0, len(clip) - span(frames, stride)  # frames that are left over
     if rest > 0:
         start = rest // 2 if rng is None else int(rng.integers(rest + 1))
     return clip[(start + stride * np.arange(frames)) % len(clip)]

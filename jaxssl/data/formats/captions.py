@@ -111,10 +111,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # For example, a quote is never closed.
         raise UserError(f"the captions of {path} cannot be read: {error}") from error
-    image, caption = (
-        next((field for field in fields if field.strip().lower() in names), None)
-        for names in (IMAGE_COLUMNS, CAPTION_COLUMNS)
-    )
+    image, caption = _find_column(fields, IMAGE_COLUMNS), _find_column(fields, CAPTION_COLUMNS)
     if image is None or caption is None:
         raise UserError(
             f"the captions of {path} must be a table whose header names the columns 'image' and "
@@ -127,13 +124,17 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
                 f"line {number} of the captions of {path} has more columns than the header; quote "
                 f"captions that contain {separator!r}"
             )
-        picture, text = ((row[field] or "").strip() for field in (image, caption))
+        picture, text = (row[image] or "").strip(), (row[caption] or "").strip()
         if not picture or not text:
             raise UserError(f"line {number} of the captions of {path} lacks a picture or a caption")
         captions.setdefault(picture, []).append(text)
     if not captions:
         raise UserError(f"the captions of {path} have a header but no rows")
     return captions
+
+
+def _find_column(fields: list[str], names: tuple[str, ...]) -> str | None:
+    return next((field for field in fields if field.strip().lower() in names), None)
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -46,9 +46,12 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         self,
         dl_manager: tfds.download.DownloadManager,
         urls: Mapping[str, str],
-        names: Iterable[str],
+        names: Sequence[str],
     ) -> dict[str, bytes]:
-        """Read the named files of a data set, from `data.path` if it is set, or else downloaded."""
+        """Read the named files of a data set, from `data.path` if it is set, or else downloaded.
+
+        A name has neither folders nor the ending .gz. Compressed files are decompressed.
+        """
         if self.path:
             members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
@@ -60,7 +63,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                 else [(name, path.read_bytes)]
                 for name, path in paths.items()
             )
-        contents, names, member = {}, set(names), self.path
+        contents, member = {}, self.path
         try:
             for member, read in members:
                 name = PurePosixPath(member).name.removesuffix(".gz").replace(".idx", "-idx")
@@ -70,7 +73,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                     contents[name] = decompression.gunzip(data, member) if gzipped else data
         except (OSError, *files.ARCHIVE_ERRORS) as error:
             raise UserError(f"{member} of {self.name} cannot be read: {error}") from error
-        if missing := sorted(names - set(contents)):
+        if missing := sorted(set(names) - set(contents)):
             place = f"data.path={self.path}" if self.path else "the download"
             raise UserError(
                 f"{place} lacks {', '.join(missing)} of {self.name}; expected the files of "
@@ -79,14 +82,11 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         return contents
 
     def _check_network(self, urls: Mapping[str, str]) -> None:
-        """Raise UserError if the host does not answer, because TFDS would retry for minutes.
-
-        Raises:
-            UserError: with the files to copy.
-        """
+        """Raise UserError if the host does not answer, because TFDS would retry for minutes."""
         try:
             requests.head(next(iter(urls.values())), timeout=CONNECT_SECONDS)
         except requests.RequestException as error:
+            # The innermost of the nested exceptions that the message shows.
             reason = one_line(error, 1000).rpartition("): ")[2].removesuffix('"))')
             raise UserError(
                 f"cannot download {self.name!r}: {reason}; on another machine, download "
@@ -145,19 +145,19 @@ class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
         for key, name in zip(info.label_keys, info.label_files, strict=True):
             self._set_class_names(key, contents[name], name)
         return {
-            split: self._generate_examples(self._parse({n: contents[n] for n in names}), split)
-            for split, names in (("train", info.train_files), ("test", info.test_files))
+            split: self._generate_examples(self._parse({x: contents[x] for x in batches}), split)
+            for split, batches in (("train", info.train_files), ("test", info.test_files))
         }
 
-    def _parse(self, parts: Mapping[str, bytes]) -> Split:
+    def _parse(self, batches: Mapping[str, bytes]) -> Split:
         """Parse CIFAR's binary rows: label bytes, then the red, green and blue planes."""
-        keys, blocks = self._cifar_info.label_keys, []
-        for file, data in parts.items():
-            block = self._rows(data, (len(keys) + 3072,), file)
+        keys, arrays = self._cifar_info.label_keys, []
+        for file, data in batches.items():
+            array = self._rows(data, (len(keys) + 3072,), file)
             for i, key in enumerate(keys):
-                self._check_labels(block[:, i], key, len(block), file)
-            blocks.append(block)
-        rows = np.concatenate(blocks)
+                self._check_labels(array[:, i], key, len(array), file)
+            arrays.append(array)
+        rows = np.concatenate(arrays)
         images = rows[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images), {key: rows[:, i] for i, key in enumerate(keys)}
 

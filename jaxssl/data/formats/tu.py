@@ -113,7 +113,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
             raise UserError(f"{name} of {where} cannot be read: {error}") from error
     names = sorted(_set_names(texts))
     if len(names) != 1:
-        listed = ": " * bool(names) + ", ".join(names[:5])
+        listed = f": {', '.join(names[:5])}" if names else ""
         parent = PurePosixPath(names[0]).parent.as_posix() if names else "."
         raise UserError(
             f"data.path={where} holds the graphs of {len(names)} sets{listed}; expected one, as "

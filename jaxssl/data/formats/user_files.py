@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import itertools
 import logging
 import re
 from collections import deque
@@ -28,7 +29,7 @@ from jaxssl.errors import UserError, abbreviate, suggest
 log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
-GROUP = 2**18  # bytes of image files that a thread checks in one task
+GROUP = 4  # number of image files that a thread checks in one task
 CHANNELS = 3
 
 
@@ -54,9 +55,21 @@ class UserFiles(NamedTuple):
         return files.read_files(self.root, self.inside, max_bytes)
 
 
-# Name and content of an example, and its size: (height, width) of an image, (frames, side) of a
-# video. Instead of a size, the reason why the example cannot be read.
-Checked = tuple[str, Any, tuple[int, int] | str]
+class Checked(NamedTuple):
+    """An example of a user's files, which has been decoded once to find its size.
+
+    Attributes:
+        name: of the image file or the clip.
+        content: bytes of the image file, or frames of the clip, uint8 [t, s, s, c].
+        size: (height, width) of an image or (frames, side) of a clip. If the example cannot be
+            read, the reason instead.
+    """
+
+    name: str
+    content: Any
+    size: tuple[int, int] | str
+
+
 # TFDS warns of every configuration that the class of a builder does not list.
 logging.getLogger("absl").addFilter(
     lambda record: not str(record.msg).startswith("Using custom data configuration")
@@ -176,29 +189,23 @@ def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Ch
         channels: number of channels to decode to.
 
     Yields:
-        Name, content, and (height, width), or the reason why the image cannot be decoded.
+        The images, with the reason of those that cannot be read or decoded.
     """
 
-    def check(group: Sequence[tuple[str, bytes, str]]) -> list[Checked]:
-        return [(name, data, error or image_size(data, channels)) for name, data, error in group]
-
-    def groups() -> Iterator[list[tuple[str, bytes, str]]]:
-        group, total = [], 0
+    def load() -> Iterator[tuple[str, bytes, str]]:
         for name, read in pictures:
             try:
-                data, error = read(), ""
-            except OSError as reason:
-                data, error = b"", str(reason)
-            group, total = [*group, (name, data, error)], total + len(data)
-            if total > GROUP:
-                yield group
-                group, total = [], 0
-        yield group
+                yield name, read(), ""
+            except OSError as error:
+                yield name, b"", str(error)
 
-    threads = files.cpu_count()
+    def check(group: Sequence[tuple[str, bytes, str]]) -> list[Checked]:
+        return [Checked(x, data, error or image_size(data, channels)) for x, data, error in group]
+
+    loaded, threads = load(), files.cpu_count()
     with ThreadPoolExecutor(threads) as pool:
         running = deque()
-        for group in groups():
+        while group := list(itertools.islice(loaded, GROUP)):
             running.append(pool.submit(check, group))
             if len(running) > threads:
                 yield from running.popleft().result()

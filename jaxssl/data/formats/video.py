@@ -16,8 +16,8 @@ stored without loss. A frame of 128 pixels a side takes 49 kB.
 import importlib.util
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -64,8 +64,8 @@ class Builder(_layout.Builder, skip_registration=True):
     def _read(self, classes: Mapping[str, str]) -> Iterator[user_files.Checked]:
         layout, everything = self.layout, self.builder_config.source.read(max_bytes=MAX_CLIP)
         wanted = {name: layout.files[name] for name in classes}
-        clips = read_clips(everything, wanted, layout.channels, layout.frame_size)
-        return ((name, x, x if isinstance(x, str) else x.shape[:2]) for name, x in clips)
+        for name, clip in read_clips(everything, wanted, layout.channels, layout.frame_size):
+            yield user_files.Checked(name, clip, clip if isinstance(clip, str) else clip.shape[:2])
 
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
         lengths, sides = (set(values) for values in zip(*sizes, strict=True))
@@ -94,8 +94,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
 
     def make_layout() -> Layout:
         layout = arrange(user_files.list_names(source), source.path, **split)
-        has_videos = any(map(_is_video, layout.files))
-        if has_videos and importlib.util.find_spec("av") is None:
+        if importlib.util.find_spec("av") is None and any(map(_is_video, layout.files)):
             raise UserError(
                 f"data.path={source.path} holds videos, which need PyAV: pip install "
                 "'jaxssl[video]', or extract the frames of each video into a folder of pictures"
@@ -118,7 +117,7 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
         UserError: if there are no clips, or the layout is not understood.
     """
     names = sorted(names)
-    videos = list(filter(_is_video, names))
+    videos = [name for name in names if _is_video(name)]
     frames = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
     if not videos and not frames:
         raise UserError(
@@ -139,9 +138,24 @@ def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
     splits, classes = _layout.assign(
         list(clips), path, noun="clips", hash_suffix=HASH_SUFFIX, **split
     )
-    used = {name for files_of_clip in clips.values() for name in files_of_clip}
+    used = {file for members in clips.values() for file in members}
     other = tuple(name for name in names if name not in used)
     return Layout(splits, classes, other, {k: tuple(v) for k, v in clips.items()}, channels)
+
+
+@dataclass
+class _PartialClip:
+    """The frames of a clip whose files have not all been read yet.
+
+    Attributes:
+        frames: the decoded frames by the names of their files. A video is a single entry.
+        num_bytes: of the frames.
+        problem: the reason why the clip cannot be read, or "".
+    """
+
+    frames: dict[str, np.ndarray] = field(default_factory=dict)
+    num_bytes: int = 0
+    problem: str = ""
 
 
 def read_clips(
@@ -161,39 +175,38 @@ def read_clips(
     Raises:
         UserError: if frames of too many clips are mixed.
     """
-    owner = {name: clip for clip, names in clips.items() for name in names}
+    clip_of = {name: clip for clip, names in clips.items() for name in names}
     missing = {clip: len(names) for clip, names in clips.items()}
-    frames: dict[str, dict[str, np.ndarray]] = {}
-    reasons: dict[str, str] = {}
-    num_bytes: Counter[str] = Counter()
-    for name, load in everything:
-        if (clip := owner.get(name)) is None:
+    unfinished: dict[str, _PartialClip] = {}
+    for name, read in everything:
+        clip = clip_of.get(name)
+        if clip is None:
             continue
         missing[clip] -= 1
-        if clip not in reasons:
+        partial = unfinished.setdefault(clip, _PartialClip())
+        if not partial.problem:
             try:
-                data = load()
+                data = read()
                 if name == clip:
                     pixels = _decode_video(data, size)
                 else:
                     pixels = _decode_frame(data, channels, size)
-                num_bytes[clip] += pixels.nbytes
-                if num_bytes[clip] > MAX_CLIP:
+                partial.num_bytes += pixels.nbytes
+                if partial.num_bytes > MAX_CLIP:
                     raise OSError(_too_long())
-                frames.setdefault(clip, {})[name] = pixels
+                partial.frames[name] = pixels
             except Exception as error:  # Decoders raise many exception types for damaged data.
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
-                reasons[clip] = file + one_line(error)
-                frames.pop(clip, None)
-                del num_bytes[clip]
-        if num_bytes.total() > MAX_INCOMPLETE:
+                unfinished[clip] = partial = _PartialClip(problem=file + one_line(error))
+        if sum(x.num_bytes for x in unfinished.values()) > MAX_INCOMPLETE:
+            mixed = [x for x in unfinished.values() if x.frames]
             raise UserError(
-                f"the frames of {len(num_bytes)} clips, such as {clip}, are mixed in the archive; "
+                f"the frames of {len(mixed)} clips, such as {clip}, are mixed in the archive; "
                 "unpack it, or pack it again with the frames of each clip together"
             )
         if not missing[clip]:
-            del num_bytes[clip]
-            yield clip, reasons.pop(clip, "") or _join(clips[clip], frames.pop(clip), channels)
+            del unfinished[clip]
+            yield clip, partial.problem or _join(clips[clip], partial.frames, channels)
     yield from ((clip, "has lost files since it was found") for clip in clips if missing[clip])
 
 
@@ -201,21 +214,21 @@ def _join(
     names: Sequence[str], frames: Mapping[str, np.ndarray], channels: int
 ) -> np.ndarray | str:
     """Join the frames of a clip in order, or return the reason why that fails."""
-    parts = [frames[name] for name in names]
-    if parts[0].ndim == 4:  # The only part is a video file, not a frame.
-        return parts[0]
-    sides = sorted({len(part) for part in parts})
+    in_order = [frames[name] for name in names]
+    if in_order[0].ndim == 4:  # The only file is a video, not a frame.
+        return in_order[0]
+    sides = sorted({len(frame) for frame in in_order})
     if len(sides) > 1:
         return f"its frames have from {sides[0]} to {sides[-1]} pixels a side"
     if channels == 3:
-        return np.stack(parts)
+        return np.stack(in_order)
     planes: dict[str, dict[str, np.ndarray]] = {"x": {}, "y": {}}
-    for name, part in zip(names, parts, strict=True):
+    for name, plane in zip(names, in_order, strict=True):
         if match := _match_flow(name):
-            planes[match[1]][match[2]] = part
+            planes[match[1]][match[2]] = plane
     if alone := sorted(planes["x"].keys() ^ planes["y"].keys()):
         return f"one of flow_x_{alone[0]} and flow_y_{alone[0]} is missing"
-    pairs = [np.concatenate([part, planes["y"][key]], 2) for key, part in planes["x"].items()]
+    pairs = [np.concatenate([x, planes["y"][key]], 2) for key, x in planes["x"].items()]
     return np.stack(pairs)
 
 

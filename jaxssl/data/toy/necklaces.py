@@ -40,7 +40,15 @@ class Builder(toy.ToyBuilder):
 
 
 def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Draw a ring graph with groups of adjacent pendants, at least two nodes apart."""
+    """Draw a ring graph with groups of adjacent pendants.
+
+    Args:
+        rng: draws the graph, and the order of its nodes.
+        groups: sizes of the groups. At least two ring nodes without a pendant follow each group.
+
+    Returns:
+        "tag" int32 [n], all 0, and "edge" int32 [m, 2], see `jaxssl.kinds.graph.Graph`.
+    """
     n = int(rng.integers(RING[0], RING[1] + 1))
     gaps = rng.multinomial(n - sum(groups) - 2 * len(groups), [1 / len(groups)] * len(groups)) + 2
     marked, start = [], 0
