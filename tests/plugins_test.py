@@ -31,6 +31,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSS = f"{EXAMPLES}/own_loss.py:align_uniform"
 DATA = f"{EXAMPLES}/own_data.py:stripes"
 PLUGIN = '''
+from typing import Literal
+
 import jax
 from flax import linen as nn
 from flax import nnx
@@ -74,6 +76,16 @@ def noisy(rng, picture, *, size=8, noise=0.1):
 
 def sizeless(*, noise=0.1):
     return None
+
+
+def keyless(picture, *, size=8):
+    return picture
+
+
+def annotated(
+    *, kind: Literal["small", "large"] = "small", widths: list[int] = [4, 8], bare: tuple = (1,)
+):
+    return Statistics()
 
 
 def method(encoder, objective, *, labels: bool = False):
@@ -478,6 +490,7 @@ def test_loss_that_returns_nothing_is_refused():
         ("net", "number", "expected a Linen module"),
         ("loss", "number", "is a int; expected a function"),
         ("loss", "of_two", r"takes \(z1, z2\); expected one argument, pairs"),
+        ("augment", "keyless", r"takes \(picture\); expected \(key, image\) and settings with def"),
         ("augment", "sizeless", "must have the argument size, the side of a view in pixels"),
         ("net", "needs_width", "net.width: .* has no default for it; give it one"),
     ],
@@ -485,6 +498,23 @@ def test_loss_that_returns_nothing_is_refused():
 def test_object_that_cannot_be_a_component_of_its_group_is_refused(plugin, group, name, message):
     with pytest.raises(UserError, match=message):
         load(**{group: plugin(name)})
+
+
+@pytest.mark.fast
+def test_annotations_of_choices_and_lists_are_checked(plugin):
+    def load_net(**values):
+        overrides = [(f"net.{key}", value) for key, value in values.items()]
+        return config.load("digits", [("net.name", plugin("annotated")), *overrides]).net
+
+    net = load_net(kind="large", widths="2,3", bare="(1, 'x')")
+    assert (net.kind, tuple(net.widths), net.bare) == ("large", (2, 3), (1, "x"))
+    for key, value, expected in (
+        ("kind", "huge", "expects 'small' or 'large', got 'huge'"),
+        ("widths", "(2, 'x')", "expects tuple of int, got"),
+        ("bare", "3", "expects tuple, got 3"),
+    ):
+        with pytest.raises(UserError, match=f"config key 'net.{key}' {expected}"):
+            load_net(**{key: value})
 
 
 @pytest.mark.fast

@@ -23,7 +23,7 @@ from jaxssl.training.config.values import NETWORKS, is_schedule
 from jaxssl.training.output.logs import log
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-GIVEN = ("rngs", "parent", "name")  # arguments of network classes that are not hyper-parameters
+RESERVED = ("rngs", "parent", "name")  # arguments of network classes that Flax passes
 
 
 def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
@@ -47,29 +47,34 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     if not callable(value):
         raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
     signature = _signature(value)
-    # Parameters without a default: the package passes them by position. A factory has none.
-    given = [
+    # The package passes parameters without a default by position. Most factories have none.
+    required = [
         parameter.name
         for parameter in signature.parameters.values()
         if parameter.kind in POSITIONAL and parameter.default is inspect.Parameter.empty
     ]
     if group == "loss":
-        if given == ["pairs"]:
+        if required == ["pairs"]:
             return stateless(_with_signature(_require_array(name, value), signature))
-        if given:
+        if required:
             raise UserError(
-                f"loss.name={name!r} takes ({', '.join(given)}); expected one argument, pairs, and "
-                "settings with defaults; docs/extending.md shows a loss of two batches z1, z2"
+                f"loss.name={name!r} takes ({', '.join(required)}); expected one argument, pairs, "
+                "and settings with defaults; docs/extending.md shows a loss of two batches z1, z2"
             )
     if group == "augment":
-        if len(given) == 2:
-            value = functools.partial(functools.partial, value)  # now (**hyper) -> view function
+        if len(required) not in (0, 2):
+            raise UserError(
+                f"augment.name={name!r} takes ({', '.join(required)}); expected (key, image) and "
+                "settings with defaults, or settings only"
+            )
+        if required:  # (**hyper) -> view function
+            value = functools.partial(functools.partial, value)
         if "size" not in signature.parameters:
             raise UserError(
                 f"augment.name={name!r} must have the argument size, the side of a view in pixels, "
                 "with a default"
             )
-    return _with_signature(value, _hyper_parameters(signature, len(given)))
+    return _with_signature(value, _hyper_parameters(signature, len(required)))
 
 
 def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., object]:
@@ -120,7 +125,7 @@ def names(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def without_folders(config: Settings) -> dict[str, object]:
-    """Return a config with the names, without folders, and digests of the user's components.
+    """Return a config in which users' components have names without folders, and digests by name.
 
     Runs whose files have moved can resume, because the digests tell whether the files are the same.
     """
@@ -213,16 +218,17 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def _hyper_parameters(signature: inspect.Signature, given: int = 0) -> inspect.Signature:
-    """Skip the first ``given`` parameters, and keep those that a config can set, as keywords.
+def _hyper_parameters(signature: inspect.Signature, num_required: int = 0) -> inspect.Signature:
+    """Return the signature of the parameters that a config can set, as keywords.
 
-    A parameter whose default a config cannot hold, such as a function, keeps its default.
+    The first ``num_required`` parameters are left out, because the package passes them. A parameter
+    whose default a config cannot hold, such as a function, is left out and keeps its default.
     """
     keywords = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in list(signature.parameters.values())[given:]
+        for parameter in list(signature.parameters.values())[num_required:]
         if parameter.kind in (*POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
-        and parameter.name not in GIVEN
+        and parameter.name not in RESERVED
         and (parameter.default is inspect.Parameter.empty or _is_plain(parameter.default))
     ]
     return signature.replace(parameters=keywords)

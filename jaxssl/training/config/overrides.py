@@ -1,7 +1,6 @@
 """Override keys of a config by texts of the command line or by Python objects."""
 
 import ast
-import types
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +8,11 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxssl.components import Settings
 from jaxssl.errors import UserError, closest_key, one_line
 from jaxssl.training.config import schedules
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, argument_types, arguments
-from jaxssl.training.config.values import TYPES, fits, flat_keys, is_schedule, require
+from jaxssl.training.config.values import TYPES, UNIONS, fits, flat_keys, is_schedule, require
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> None:
@@ -27,6 +27,7 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
     """
     for key, text in overrides:
         group, _, leaf = key.rpartition(".")
+        # A group for some of the views may set any argument of the augmentation.
         is_new = group in VIEW_GROUPS and leaf not in config[group]
         if is_new and leaf in arguments(config.augment):
             with config.unlocked():
@@ -54,7 +55,11 @@ def full_key(config: ConfigDict, key: str) -> str:
 
 
 def _find_group(config: ConfigDict, key: str) -> ConfigDict:
-    """Return the config group that holds a key, and raise UserError for an unknown key."""
+    """Return the config group that holds a key.
+
+    Raises:
+        UserError: if the key is unknown, or names a group.
+    """
     node, prefix = config, ""
     while True:
         name, dot, _ = key.removeprefix(prefix).partition(".")
@@ -78,15 +83,20 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
 def _convert(key: str, given: object, kind: object) -> object:
     """Convert a command-line text, or a value from Python, to the type of a config key.
 
+    Args:
+        key: the dotted key, for messages.
+        given: the text or value.
+        kind: annotation of the key, see `jaxssl.training.config.values.fits`.
+
     Raises:
         UserError: if the text or the value is of another type.
     """
     value = _parse(given) if isinstance(given, str) else _plain(given)
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    is_union = typing.get_origin(kind) in UNIONS
     alternatives = typing.get_args(kind) if is_union else (kind,)
     if str in alternatives and (kind is str or isinstance(value, str)):
         return given
-    if isinstance(value, str) and any(typing.get_origin(x) is tuple for x in alternatives):
+    if isinstance(value, str) and any(typing.get_origin(x) in (tuple, list) for x in alternatives):
         value = tuple(value.split(","))
     if is_schedule(value) and not fits(value, kind):
         raise UserError(
@@ -94,8 +104,17 @@ def _convert(key: str, given: object, kind: object) -> object:
             "optim.weight_decay, do (the learning rate has the group schedule)"
         )
     require(key, value, kind)
-    if not is_schedule(value):
-        return float(value) if float in alternatives and type(value) is int else value
+    if is_schedule(value):
+        return _schedule(key, value)
+    return float(value) if float in alternatives and type(value) is int else value
+
+
+def _schedule(key: str, value: Settings) -> ConfigDict:
+    """Return a schedule in the form that a config holds.
+
+    Raises:
+        UserError: if a key of the schedule is unknown, or not a string.
+    """
     valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
     unknown = [member for member in value if member not in valid]
     if unknown:

@@ -31,21 +31,23 @@ LATER: dict[str, object] = {
 }
 # Groups of the config in which integers are sizes of networks, not hyper-parameters.
 NETWORKS = ("net", "text", "head", "predictor")
-# Limits of the keys that every run reads. Losses and training schemes compile operations for each
-# pair of views, which takes hours for hundreds of views.
+# Relation and bound of the keys that every run reads. Losses and training schemes compile
+# operations for each pair of views, which takes hours for hundreds of views.
 LIMITS = {
-    ">= -1": "data.workers",
-    ">= 0": "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
+    (">=", -1): "data.workers",
+    (">=", 0): "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
     "batch_norm_group optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
-    ">= 1": "batch_size views log_every accumulate_steps max_skipped data.context data.frame_size",
-    "> 0": "optim.lr optim.backbone_lr optim.layer_decay eval.every checkpoint.every",
-    "< 1": "optim.momentum",
-    "<= 1": "optim.layer_decay",
-    "<= 64": "views crops.number",
+    (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.context "
+    "data.frame_size",
+    (">", 0): "optim.lr optim.backbone_lr optim.layer_decay eval.every checkpoint.every",
+    ("<", 1): "optim.momentum",
+    ("<=", 1): "optim.layer_decay",
+    ("<=", 64): "views crops.number",
 }
 CHOICES = {"data.cache": ("auto", "device", "none"), "precision": tuple(PRECISIONS)}
+UNIONS = (typing.Union, types.UnionType)  # origins of "int | None" and Optional[int]
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # limit on every other integer of a network's config
@@ -94,12 +96,11 @@ def check_common_keys(config: ConfigDict) -> None:
     for key, valid in CHOICES.items():
         if values[key] not in valid:
             raise UserError(f"{key}={values[key]!r} is unknown{suggest(values[key], valid)}")
-    for limit, keys in LIMITS.items():
-        symbol, bound = limit.split()
+    for (relation, bound), keys in LIMITS.items():
         for key in keys.split():
             value = values[key]
-            if not is_schedule(value) and not COMPARE[symbol](value, float(bound)):
-                raise UserError(f"config key {key!r} must be {limit}, got {value}")
+            if not is_schedule(value) and not COMPARE[relation](value, bound):
+                raise UserError(f"config key {key!r} must be {relation} {bound}, got {value}")
     if not config.total_steps and not config.epochs:
         raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
 
@@ -133,22 +134,21 @@ def check_argument(key: str, component: str, value: Any) -> None:
     Raises:
         UserError: if it is out of its range.
     """
-    name = key.rpartition(".")[2]
-    in_list = isinstance(value, tuple | list)
-    numbers = [x for x in (value if in_list else (value,)) if type(x) in (int, float)]
-    if component in NETWORKS:
-        numbers = [x for x in numbers if type(x) is int]
-        most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
-        if any(x > most for x in numbers):
-            raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
-        if in_list and len(value) > MOST_LAYERS:
-            raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
-    elif component != "augment" or in_list:
+    is_list, is_network = isinstance(value, tuple | list), component in NETWORKS
+    if not is_network and (component != "augment" or is_list):
         return
-    lowest = 1 if in_list or name in ("size", "frames", "stride") else 0
-    if any(x < lowest for x in numbers):
+    name, types = key.rpartition(".")[2], (int,) if is_network else (int, float)
+    numbers = [x for x in (value if is_list else (value,)) if type(x) in types]
+    if is_network:
+        most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
+        if max(numbers, default=0) > most:
+            raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
+        if is_list and len(value) > MOST_LAYERS:
+            raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
+    lowest = 1 if is_list or name in ("size", "frames", "stride") else 0
+    if min(numbers, default=lowest) < lowest:
         raise UserError(f"config key {key!r} must be >= {lowest}, got {value}")
-    if name == "size" and any(x > MOST_PIXELS for x in numbers):
+    if name == "size" and max(numbers, default=0) > MOST_PIXELS:
         raise UserError(f"config key {key!r} must be <= {MOST_PIXELS}, got {value}")
 
 
@@ -173,37 +173,43 @@ def require(key: str, value: object, kind: object) -> None:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return True if a config value can be passed to an argument with this annotation."""
+    """Return True if a config value can be passed to an argument with this annotation.
+
+    Annotations that a config cannot check, such as a `TypeVar`, allow every value.
+    """
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
+    if origin in UNIONS:
         return any(fits(value, alternative) for alternative in inner)
+    if origin is typing.Literal:
+        return value in inner
     if origin is Callable:  # A config value is callable only as a schedule.
         return is_schedule(value)
-    if origin is tuple:
+    if origin in (tuple, list):  # JSON has lists only.
         if not isinstance(value, tuple | list):
             return False
-        items = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return len(items) == len(value) and all(map(fits, value, items))
+        if origin is list or Ellipsis in inner:
+            inner = inner[:1] * len(value)
+        return not inner or (len(inner) == len(value) and all(map(fits, value, inner)))
     if kind in (None, types.NoneType):
         return value is None
     if kind is int:
         return type(value) is int and abs(value) < LARGEST
-    if kind in (float, Array):
-        return type(value) in (int, float) and value == value and abs(value) < 10**300
-    return isinstance(value, kind)
+    if kind in (float, Array):  # NaN and infinity do not fit.
+        return type(value) in (int, float) and abs(value) < 10**300
+    return kind is Any or not isinstance(origin, type) or isinstance(value, origin)
 
 
 def describe_type(kind: object) -> str:
     """Return the type of a config key in words, such as "float" or "tuple of float"."""
-    origin = typing.get_origin(kind) or kind
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Callable:
         return "a schedule"
-    inner = [describe_type(x) for x in typing.get_args(kind) if x not in (Ellipsis, Array)]
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(inner))
-    if origin is tuple:
-        return f"tuple of {inner[0]}"
+    if origin is typing.Literal:
+        return " or ".join(map(repr, inner))
+    words = [describe_type(x) for x in inner if x not in (Ellipsis, Array)]
+    if origin in UNIONS:
+        return " or ".join(dict.fromkeys(words))
+    if origin in (tuple, list):
+        return f"tuple of {words[0]}" if words else "tuple"
     names = {types.NoneType: "None", Array: "float"}
     return names.get(kind) or getattr(kind, "__name__", str(kind))
