@@ -55,6 +55,11 @@ def test_argument_annotated_with_str_takes_a_string_or_a_number_instead_of_one()
     assert weight == 1.0 and isinstance(weight, float)
 
 
+def test_component_name_that_is_no_text_is_refused():
+    with refused("config key 'predictor.name' expects str, got None"):
+        config_lib.load(DIGITS, [("predictor.name", None)])
+
+
 @pytest.mark.parametrize(
     ("group", "name", "preset"), [("loss", "decl", "simclr"), ("method", "momentum", "moco_v2")]
 )

@@ -73,9 +73,10 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
         group, leaf = key.split(".")
-        name = {} if leaf == "name" else {"name": config[group].name}
+        if leaf == "name":
+            values.require(key, text, str)
         if config[group].get(leaf) != text:
-            config[group] = ConfigDict({**name, leaf: text})
+            config[group] = ConfigDict({"name": config[group].name} | {leaf: text})
     for group in GROUPS:
         config[group].name = components.absolute(config[group].name)
     config.crops.number = config.crops.get("number", 0)
@@ -130,7 +131,13 @@ def complete_stored(config: ConfigDict) -> ConfigDict:
 def differences(
     ours: Mapping[str, object], theirs: Mapping[str, object], prefix: str = ""
 ) -> list[str]:
-    """List "key: theirs -> ours" for each key that differs between two configs."""
+    """List "key: theirs -> ours" for each key that differs between two nested mappings.
+
+    Args:
+        ours: values of this command or process.
+        theirs: the values that they are compared with. A missing key counts as None.
+        prefix: of the keys.
+    """
     lines = []
     for key in sorted(set(ours) | set(theirs)):
         a, b = ours.get(key), theirs.get(key)
@@ -154,13 +161,14 @@ def conflicts(ours: ConfigDict, theirs: Settings) -> list[str]:
         ours: the config of this command.
         theirs: the config of the run, as read from JSON.
     """
-    now = json.loads(json.dumps(ours.to_dict()))
-    lines = differences(_comparable(now), _comparable(theirs))
-    before, lengths = list(theirs.get("extended", ())), now.get("extended", [])
-    is_extension = len(lengths) > len(before) and lengths[: len(before)] == before
-    free = (*CHANGEABLE_KEYS, *LENGTH_KEYS) if is_extension else CHANGEABLE_KEYS
-    free += () if "mean" in ours.data else MEASURED_KEYS
-    return [line for line in lines if line.partition(":")[0] not in free]
+    lines = differences(_comparable(ours.to_dict()), _comparable(theirs))
+    may_differ = {*CHANGEABLE_KEYS}
+    earlier, lengths = [*theirs.get("extended", ())], [*ours.get("extended", ())]
+    if len(lengths) > len(earlier) and lengths[: len(earlier)] == earlier:
+        may_differ |= {*LENGTH_KEYS}  # This command extends the run.
+    if "mean" not in ours.data:
+        may_differ |= {*MEASURED_KEYS}  # The images of this command are not measured yet.
+    return [line for line in lines if line.partition(":")[0] not in may_differ]
 
 
 def validate(config: ConfigDict) -> None:
@@ -181,7 +189,7 @@ def _add_defaults(config: ConfigDict) -> None:
 
 
 def _comparable(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a config with the keys that later versions introduced, and without local folders."""
+    """Return a config as JSON stores it, with the keys of later versions, without local folders."""
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
     return json.loads(json.dumps(config))
@@ -193,6 +201,9 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
     Args:
         config: not necessarily complete.
         source: origin of the config, for the message.
+
+    Raises:
+        UserError: if a group or the name of its component is missing.
     """
     config = ConfigDict(config.to_dict()).unlock()
     for group in (*GROUPS, *VIEW_GROUPS):

@@ -26,7 +26,11 @@ VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 
 
 def factory(group: str, name: str) -> Callable:
-    """Return the factory function of the component that ``config[group].name`` names.
+    """Return the factory ``(**arguments) -> component`` of a component, or of a user's component.
+
+    Args:
+        group: a group of the config, one of `GROUPS`.
+        name: ``config[group].name``.
 
     Raises:
         UserError: if the group has no component of this name.
@@ -59,12 +63,12 @@ def label(group: str, config: Settings) -> str:
     """
     choice = {k: config[k] for k in ("name", "preset") if k in config}
     defaults = complete_group(group, ConfigDict(choice)).to_dict()
-    details = list(choice.values())[1:]
+    details = [config["preset"]] if "preset" in config else []
     for key, value in arguments(config).items():
         if json.dumps(value, default=dict) != json.dumps(defaults.get(key)):
             text = f"{value['schedule']} schedule" if values.is_schedule(value) else value
             details.append(f"{key}={text}")
-    name = components.short_name(choice["name"])
+    name = components.short_name(config["name"])
     return f"{name} ({', '.join(details)})" if details else name
 
 
@@ -74,44 +78,45 @@ def complete_group(group: str, config: ConfigDict) -> ConfigDict:
     Raises:
         UserError: if the group has an unknown key or preset, or lacks an argument.
     """
-    given = config.to_dict()
-    name, preset = given.pop("name"), given.pop("preset", None)
+    given = arguments(config.to_dict())
+    name, preset = config["name"], config.get("preset")
     parameters = inspect.signature(factory(group, name)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         key = f"{group}.{printable(unknown[0])}"
         raise UserError(f"{key} is unknown{suggest(unknown[0], defaults)}")
-    effective = {"name": name}
+    choice = {"name": name}
     if preset is not None:
         is_none = group in OPTIONAL and name == "none"
         presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
         if not isinstance(preset, str) or preset not in presets:
             raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
-        effective["preset"] = preset
+        choice["preset"] = preset
         defaults |= presets[preset]
-    for argument in sorted(set(defaults) - set(given)):
-        if defaults[argument] is inspect.Parameter.empty:
+    complete = defaults | given
+    for argument in sorted(complete):
+        if complete[argument] is inspect.Parameter.empty:
             raise UserError(f"{group}.{argument}: {name!r} has no default for it; give it one")
-    return ConfigDict(effective | defaults | given)
+    return ConfigDict(choice | complete)
 
 
 def check_arguments(config: ConfigDict) -> None:
     """Raise UserError if an argument of a component has a wrong type or range, or is unknown."""
     for group in (*GROUPS, *VIEW_GROUPS):
         types = argument_types(config, group)
-        unknown = sorted(set(config[group]) - set(config.augment) - VIEW_GROUPS.get(group, set()))
-        if group in VIEW_GROUPS and unknown:
-            valid = ", ".join(sorted(arguments(config.augment)))
-            raise UserError(
-                f"{group}.{printable(unknown[0])} is not an argument of augment "
-                f"{config.augment.name!r}, which has: {valid}"
-            )
+        if group in VIEW_GROUPS:
+            unknown = sorted(set(config[group]) - set(config.augment) - VIEW_GROUPS[group])
+            if unknown:
+                valid = ", ".join(sorted(arguments(config.augment)))
+                raise UserError(
+                    f"{group}.{printable(unknown[0])} is not an argument of augment "
+                    f"{config.augment.name!r}, which has: {valid}"
+                )
         for name, value in arguments(config[group]).items():
-            key = f"{group}.{name}"
             if name in types:
-                values.require(key, value, types[name])
-            values.check_argument(key, _component_of(group), value)
+                values.require(f"{group}.{name}", value, types[name])
+            values.check_argument(f"{group}.{name}", _component_of(group), value)
     if "size" in config.second_view:
         raise UserError("second_view.size: all views have the same size; set augment.size")
 
