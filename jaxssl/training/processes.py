@@ -36,6 +36,7 @@ LIMIT = 20.0  # A process counts as lost after this many seconds without a sign 
 # The first process ends later than the others, because JAX aborts them when its store is gone.
 GRACE = 4.0
 AGAIN = f"{rendezvous.AGAIN}, and they resume at the last checkpoint"
+# Keys of the store: counts of living processes, and errors of processes that have ended.
 KEY, ALIVE, ENDED = "jaxssl/", "jaxssl/alive/", "jaxssl/ended/"
 
 
@@ -121,12 +122,12 @@ def check_devices() -> None:
 
 
 def start(coordinator: str | None, processes: int | None, process: int | None) -> "Peers | None":
-    """Connect the processes of a run, and find its devices, before any other use of JAX.
+    """Connect the processes of a run, and check its devices, before any other use of JAX.
 
     Args:
-        coordinator: as for `initialize`.
-        processes: likewise.
-        process: likewise.
+        coordinator: HOST:PORT of the first process, see `initialize`.
+        processes: number of processes.
+        process: index of this process, from 0.
 
     Returns:
         The other processes, which are watched from now on. None for a run of one process.
@@ -159,7 +160,7 @@ class Peers:
 
     def __init__(self, store: Any, process: int, processes: int) -> None:
         self._store, self._process = store, process
-        self._counts: dict[int, str | None] = {}
+        self._counts: dict[int, str | None] = {}  # last count of each other process
         # Number of looks at each other process since its last sign of life. A clock would also
         # count the time in which this process was suspended itself.
         self._silent = dict.fromkeys(range(1, processes) if process == 0 else [0], 0)
@@ -215,6 +216,7 @@ class Peers:
                     )
 
     def _read(self) -> dict[str, str]:
+        """Return the values that the watched processes have written, as far as they can be read."""
         if self._process == 0:
             with suppress(Exception):  # the exceptions of a store differ between JAX's versions
                 return dict(self._store.key_value_dir_get(KEY))
@@ -225,6 +227,7 @@ class Peers:
         return values
 
     def _put(self, key: str, value: str) -> None:
+        """Write a value, if the store can be reached."""
         with suppress(Exception):
             self._store.key_value_set(key, value, allow_overwrite=True)
 
@@ -313,6 +316,11 @@ def _one_program_at_a_time() -> None:
 
 
 def _number(name: str) -> int | None:
+    """Return the number in an environment variable, or None if it is not set.
+
+    Raises:
+        UserError: if its value is not a number.
+    """
     text = os.environ.get(name)
     if text is None:
         return None

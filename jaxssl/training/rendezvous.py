@@ -5,6 +5,7 @@ Until all are there, the first process listens on the port that JAX uses afterwa
 """
 
 import os
+import re
 import select
 import socket
 import time
@@ -20,7 +21,6 @@ PAUSE = 0.5  # seconds between two attempts to reach the first process
 INTRODUCTION = 5.0  # seconds in which a process that has connected says who it is
 GREETING = b"jaxssl"  # begins each message, because another program may use the port
 AGAIN = "start all processes again"
-ENDED = f"process {{}} of this run has ended before all had joined; {AGAIN}"
 
 
 def is_only_task_of_slurm() -> bool:
@@ -57,60 +57,68 @@ def meet(coordinator: str, listen: str | None, processes: int, process: int) -> 
         _await_others(listen_on(host if listen else "", int(port)), processes)
 
 
+def _ended(process: int) -> LostProcess:
+    return LostProcess(f"process {process} of this run has ended before all had joined; {AGAIN}")
+
+
 def _await_others(server: socket.socket, processes: int) -> None:
     """Wait in the first process until all other processes have connected; close the server."""
-    answer = f"{LostProcess.status} {ENDED.format(0)}"
-    joined: list[tuple[int, socket.socket]] = []
+    joined: dict[socket.socket, int] = {}
+    # The answer to the others if an unexpected exception or a signal ends this process.
+    error: UserError | None = _ended(0)
     with ExitStack() as stack:
         stack.enter_context(server)
         try:
             _collect(server, processes, joined, stack)
-            answer = ""
-        except UserError as error:
-            answer = f"{error.status} {error}"
+            error = None
+        except UserError as caught:
+            error = caught
             raise
         finally:
-            for _, connection in joined:
+            answer = f"{error.status} {error}" if error else ""
+            for connection in joined:
                 with suppress(OSError):  # A process that has ended needs no answer.
                     connection.sendall(GREETING + answer.encode())
 
 
 def _collect(
-    server: socket.socket, processes: int, joined: list[tuple[int, socket.socket]], stack: ExitStack
+    server: socket.socket, processes: int, joined: dict[socket.socket, int], stack: ExitStack
 ) -> None:
-    """Accept the connections of the other processes, and add them to ``joined``, left open."""
+    """Accept the other processes, and add connection and index of each to ``joined``, left open."""
     end = time.monotonic() + JOIN
     lost: set[int] = set()
-    while missing := sorted(set(range(1, processes)) - {process for process, _ in joined}):
+    while missing := {*range(1, processes)} - {*joined.values()}:
         left = max(0.0, end - time.monotonic())
-        ready = select.select([server, *(connection for _, connection in joined)], [], [], left)[0]
+        ready, _, _ = select.select([server, *joined], [], [], left)
         if not ready:
-            if ended := sorted({*missing} & lost):
-                raise LostProcess(ENDED.format(ended[0]))
-            names = ", ".join(map(str, missing))
+            if missing & lost:
+                raise _ended(min(missing & lost))
+            names = ", ".join(map(str, sorted(missing)))
             raise LostProcess(f"missing after {JOIN:g} s: process {names} of this run; {AGAIN}")
-        for process, connection in list(joined):
-            if connection in ready:  # Peers send only a greeting, so this one has disconnected.
-                joined.remove((process, connection))
-                lost.add(process)
-                end = min(end, time.monotonic() + GRACE)
+        for connection in joined.keys() & {*ready}:
+            # A process sends nothing after its introduction, so this one has disconnected.
+            lost.add(joined.pop(connection))
+            end = min(end, time.monotonic() + GRACE)
         if server not in ready:
             continue
         connection = stack.enter_context(server.accept()[0])
-        try:
-            connection.settimeout(INTRODUCTION)
-            process, expected = map(int, connection.recv(64).removeprefix(GREETING).split())
-        except (OSError, ValueError):  # Another program has connected.
+        connection.settimeout(INTRODUCTION)
+        introduction = b""
+        with suppress(OSError):
+            introduction = connection.recv(64)
+        match = re.fullmatch(GREETING + rb" (\d+) (\d+)", introduction)
+        if not match:  # Another program has connected.
             connection.close()
             continue
-        joined.append((process, connection))
-        if process not in missing:
-            raise UserError(f"two processes have the index {process}; pass each its --process_id")
+        process, expected = int(match[1]), int(match[2])
+        joined[connection] = process
         if expected != processes:
             raise UserError(
                 f"process {process} expects {expected} processes, process 0 {processes}; pass "
                 "all of them the same --num_processes"
             )
+        if process not in missing:
+            raise UserError(f"two processes have the index {process}; pass each its --process_id")
 
 
 def _report_to_first(host: str, port: int, processes: int, process: int) -> None:
@@ -131,7 +139,7 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
             status, _, text = answer.removeprefix(GREETING).decode().partition(" ")
             raise LostProcess(text) if int(status) == LostProcess.status else UserError(text)
         if not answer:
-            raise LostProcess(ENDED.format(0))
+            raise _ended(0)
         if time.monotonic() > end:
             raise LostProcess(
                 f"process 0 of this run cannot be reached at {host}:{port} ({reason}); check "

@@ -71,6 +71,7 @@ def test_first_process_listens_on_the_address_jax_is_told_and_others_connect(por
         ([(0, 4), (2, 4)], "missing after 0.5 s: process 1, 3 of this run; start all", LostProcess),
         ([(0, 3), (1, 3), (1, 3)], "two processes have the index 1; pass each its", UserError),
         ([(0, 2), (1, 3)], "process 1 expects 3 processes, process 0 2; pass all", UserError),
+        ([(0, 2), (2, 3)], "process 2 expects 3 processes, process 0 2; pass all", UserError),
     ],
 )
 def test_all_processes_report_inconsistent_or_missing_processes(
@@ -124,5 +125,6 @@ def test_other_programs_on_the_coordinator_port_are_ignored(port):
         assert meet(port, [(0, 2)]) == [None] and other.result() == [None]
     with ThreadPoolExecutor(1) as pool:
         both = pool.submit(meet, port, [(0, 2)])
-        knock(port, b"GET / HTTP/1.1").close()
+        for words in (b"GET / HTTP/1.1", b"1 2"):
+            knock(port, words).close()
         assert meet(port, [(1, 2)]) == [None] and both.result() == [None]
