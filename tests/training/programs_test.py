@@ -165,3 +165,16 @@ def test_unwritable_folder_is_not_used_for_compiled_programs(folder, caplog, mon
     assert compile_cache.describe().startswith("not kept")
     reasons = [message.rpartition(": ")[2] for message in caplog.messages]
     assert reasons == ["File exists", "No space left on device"]
+
+
+@pytest.mark.fast
+def test_compiled_programs_are_not_kept_for_a_user_without_a_home_folder(folder, monkeypatch):
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(compile_cache.Path, "expanduser", no_home)
+    monkeypatch.setattr(compile_cache.Path, "home", classmethod(no_home))
+    jax.config.update(FOLDER, None)
+    compile_cache.enable()
+    assert compile_cache.describe().startswith("not kept (set JAX_COMPILATION_CACHE_DIR")

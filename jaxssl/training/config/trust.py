@@ -16,8 +16,10 @@ from jaxssl.buckets import is_bucket
 from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
 from jaxssl.errors import UserError, escape
+from jaxssl.training.output.file_io import user_folder
 from jaxssl.training.output.logs import log
 
+DATA = "data"  # stands for the digest of a data path, whose content may change
 DATA_KEYS = ("dir", "path", "classes", "labels")  # keys of the group `data` that name files
 
 
@@ -33,7 +35,9 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
         UserError: if this user has not trained with one of the files as it is now. The message
             names the files and their digests.
     """
-    files = [] if trust else [file for file in _files(names) if not _marker(*file).exists()]
+    if trust:
+        return
+    files = [file for file in _files(names).items() if not _marker(*file).exists()]
     if files:
         texts = ", ".join(f"{escape(str(path))} (SHA-256 {digest})" for path, digest in files)
         raise UserError(
@@ -43,7 +47,7 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
 
 
 def require_data(data: Mapping[str, object], source: object, trust: bool) -> None:
-    """Raise UserError for data paths from a run's config with which this user has not trained.
+    """Check that evaluation may read the data that a run's config names.
 
     Args:
         data: values of the group `config.data` that come from the run.
@@ -51,11 +55,13 @@ def require_data(data: Mapping[str, object], source: object, trust: bool) -> Non
         trust: True accepts all.
 
     Raises:
-        UserError: if this user has not trained with one of them.
+        UserError: if this user has not trained with one of the paths.
     """
-    unknown = [] if trust else [k for k, path in _data(data).items() if not _marker(*path).exists()]
-    if unknown:
-        texts = ", ".join(f"data.{key}={escape(str(data[key]))}" for key in unknown)
+    if trust:
+        return
+    keys = [key for key, path in _data_paths(data).items() if not _marker(path, DATA).exists()]
+    if keys:
+        texts = ", ".join(f"data.{key}={escape(str(data[key]))}" for key in keys)
         raise UserError(
             f"{source} names data that you have not trained with: {texts}; name them yourself with "
             "--config.data.KEY, or data=... in Python, or allow them with --trust, or trust=True"
@@ -71,7 +77,8 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
         names: names of components.
         data: the group `config.data`.
     """
-    for path, digest in (*_files(names), *_data(data or {}).values()):
+    data_paths = dict.fromkeys(_data_paths(data or {}).values(), DATA)
+    for path, digest in (_files(names) | data_paths).items():
         try:
             marker = _marker(path, digest)
             # Other users must not be able to add markers, so the folder has mode 0700.
@@ -82,16 +89,17 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
             log.warning(text, path, error.strerror)
 
 
-def _files(names: Iterable[str]) -> list[tuple[Path, str]]:
-    """Return absolute path and SHA-256 of each Python file that component names refer to."""
-    read = [components.read_file(name) for name in names if ".py:" in name]
-    return sorted({(p.resolve(), hashlib.sha256(content).hexdigest()) for p, content in read})
+def _files(names: Iterable[str]) -> dict[Path, str]:
+    """Return the SHA-256 of each Python file that component names refer to, by absolute path."""
+    files = [components.read_file(name) for name in names if ".py:" in name]
+    digests = {path.resolve(): hashlib.sha256(content).hexdigest() for path, content in files}
+    return dict(sorted(digests.items()))
 
 
-def _data(data: Settings) -> dict[str, tuple[Path, str]]:
-    """Return the absolute paths that the data settings name, by key. File contents may change."""
+def _data_paths(data: Settings) -> dict[str, Path]:
+    """Return the absolute paths that the data settings name, by key."""
     keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
-    return {key: (Path(_absolute(data[key])), "data") for key in keys}
+    return {key: Path(_absolute(data[key])) for key in keys}
 
 
 def _absolute(path: str) -> str:
@@ -100,11 +108,7 @@ def _absolute(path: str) -> str:
 
 def _marker(path: Path, digest: str) -> Path:
     """Return the file that exists if the user has trained with a file of this content."""
-    home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not home.is_absolute():
-        try:
-            home = Path("~/.local/state").expanduser()
-        except RuntimeError:  # The user has no home folder.
-            home = Path(os.devnull)  # /dev/null can hold no markers.
+    # /dev/null can hold no markers.
+    home = user_folder("XDG_STATE_HOME", "~/.local/state") or Path(os.devnull)
     key = hashlib.sha256(digest.encode() + os.fsencode(path)).hexdigest()
     return home / "jaxssl" / "trained_with" / key

@@ -9,13 +9,13 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxssl.errors import printable
+from jaxssl.training.output.file_io import user_folder
 from jaxssl.training.output.logs import log
 
 OPTIMISATION = "xla_backend_optimization_level"
@@ -35,42 +35,50 @@ def enable() -> None:
     """
     if MIN_COMPILE_SECONDS.upper() not in os.environ:
         jax.config.update(MIN_COMPILE_SECONDS, 0.0)
-    if _setting("jax_compilation_cache_dir") is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"
+    home = user_folder("XDG_CACHE_HOME", "~/.cache")
+    if _setting("jax_compilation_cache_dir") is None and home:
+        folder = home / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"
         jax.config.update("jax_compilation_cache_dir", str(folder))
     folder = _setting("jax_compilation_cache_dir")
-    if folder and "://" not in folder:
-        try:
-            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(ROOM))
-        except OSError as error:
-            log.warning("compiled programs are not kept in %s: %s", folder, error.strerror)
-            jax.config.update("jax_enable_compilation_cache", False)
-            return
-        if getattr(warnings.showwarning, "func", None) is not _show_warning:
-            warnings.showwarning = partial(_show_warning, warnings.showwarning, Path(folder), [])
+    if not folder or "://" in folder:
+        return
+    try:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        log.warning("compiled programs are not kept in %s: %s", folder, error.strerror)
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    if not isinstance(warnings.showwarning, _ShowWarning):
+        warnings.showwarning = _ShowWarning(warnings.showwarning, Path(folder))
 
 
-def _show_warning(
-    show: Callable, folder: Path, reasons: list[str], message: object, *args: Any, **kwargs: Any
-) -> None:
-    """Show a warning, but only one of those about programs that JAX cannot read or write.
+class _ShowWarning:
+    """Show warnings, but only the first about programs that JAX cannot read or write.
 
     JAX does not replace a program that it cannot read. It is deleted here, so that JAX writes it
     again.
+
+    Args:
+        show: shows any other warning.
+        folder: holds the compiled programs.
     """
-    match = UNUSABLE.match(str(message))
-    if not match:
-        return show(message, *args, **kwargs)
-    for path in folder.glob(f"{match[1]}-*"):
-        with suppress(OSError):
-            path.unlink()
-    if not reasons:
-        text = "some compiled programs in %s cannot be read or written, and are made again (%s)"
-        log.warning(text, folder, printable(match[2][:200]))
-    reasons.append(match[2])
+
+    def __init__(self, show: Callable, folder: Path) -> None:
+        self._show, self._folder, self._is_first = show, folder, True
+
+    def __call__(self, message: object, *args: Any, **kwargs: Any) -> None:
+        match = UNUSABLE.match(str(message))
+        if not match:
+            return self._show(message, *args, **kwargs)
+        for path in self._folder.glob(f"{match[1]}-*"):
+            with suppress(OSError):
+                path.unlink()
+        if self._is_first:
+            text = "some compiled programs in %s cannot be read or written, and are made again (%s)"
+            log.warning(text, self._folder, printable(match[2][:200]))
+        self._is_first = False
 
 
 def fast_compile_options(level: int = 1) -> dict[str, int]:

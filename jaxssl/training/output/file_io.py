@@ -27,6 +27,21 @@ NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file syst
 PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
 
+def user_folder(variable: str, default: str) -> Path | None:
+    """Return a folder of the user, or None if the user has no home folder.
+
+    Args:
+        variable: environment variable that names the folder, such as "XDG_CACHE_HOME". A relative
+            path in it is ignored.
+        default: the folder if the variable is not set, such as "~/.cache".
+    """
+    folder = Path(os.environ.get(variable, ""))
+    try:
+        return folder if folder.is_absolute() else Path(default).expanduser()
+    except RuntimeError:
+        return None
+
+
 def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
     """Open a regular file for reading. Devices, pipes and files that are too large are refused.
 
