@@ -191,6 +191,13 @@ def test_reading_falls_back_to_a_newer_checkpoint_if_the_run_removes_the_old_one
     assert (restored.step, restored.damaged) == (30, ())
 
 
+def test_run_whose_checkpoints_are_all_removed_while_read_is_an_error(workdir, monkeypatch):
+    listed = iter([[7, 12]])
+    monkeypatch.setattr(checkpoint, "steps", lambda _: next(listed, []))
+    with pytest.raises(UserError, match=r"checkpoint 12 of .* was removed meanwhile; no other is"):
+        checkpoint.restore_arrays(workdir)
+
+
 def test_error_about_a_checkpoint_removed_while_read_names_the_remaining_ones(workdir, monkeypatch):
     def remove(folder, step):
         shutil.rmtree(workdir / "checkpoints" / "7", ignore_errors=True)

@@ -40,9 +40,9 @@ class Facts(NamedTuple):
     """Metadata of a checkpoint. Checkpoints of version 0.1 lack the values that may be None.
 
     Attributes:
-        data: position of the data iterator.
+        data: position of the data iterator, from `jaxssl.data.batches.Batches.get_state`.
         config: the effective config, as a dict.
-        checksums: digest of each array, see `digests`.
+        checksums: digest of each array by name, see `digests.compute`.
         score: k-NN accuracy, if it was measured at this step.
         step: number of steps done.
         run: id of the run.
@@ -101,10 +101,20 @@ class Manager:
     def save(
         self, step: int, state: object, data: object, config: object, knn_top1: float | None
     ) -> None:
-        """Start to write a checkpoint in the background. The state may be donated afterwards."""
-        sums = digests.compute(state)
+        """Start to write a checkpoint in the background. The state may be donated afterwards.
+
+        Args:
+            step: number of steps done.
+            state: the training state.
+            data: position of the data iterator, serialisable as JSON.
+            config: the effective config, serialisable as JSON.
+            knn_top1: k-NN accuracy in percent, or None if it was not measured at this step.
+
+        Raises:
+            WriteError: if this checkpoint or the one before cannot be written.
+        """
         values = {"step": step, "data": data, "config": config, "score": knn_top1}
-        facts = json.dumps(values | {"checksums": sums, **self._record})
+        facts = json.dumps({**values, "checksums": digests.compute(state), **self._record})
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
@@ -243,7 +253,7 @@ def read_all_facts(workdir: Path) -> dict[int, Facts]:
 def _read(
     workdir: Path, step: int | None, read: Callable[[ocp.CheckpointManager, int], object]
 ) -> Restored:
-    """Read one checkpoint, or the latest that can be read.
+    """Read the checkpoint of a step, or the latest that can be read.
 
     Several processes try the steps together. Each of them first reads the whole checkpoint on its
     own, because Orbax makes them wait for each other: a file that one process cannot read counts as
@@ -256,46 +266,53 @@ def _read(
         )
     if step is not None and step not in existing:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {existing}")
+    errors: dict[int, UserError] = {}  # by step
 
-    def latest() -> int | None:
+    def next_candidate() -> int | None:
         # A run may write new checkpoints and remove old ones meanwhile. Several processes must try
         # the same steps, so they try those that existed at the start.
         candidates = existing if distributed.process_count() > 1 else steps(workdir)
         candidates = candidates if step is None else [step]
-        return max((x for x in candidates if x not in errors), default=None)
+        return max(set(candidates) - errors.keys(), default=None)
 
-    errors: dict[int, UserError] = {}  # by step
     folder = (workdir / "checkpoints").absolute()
     options = ocp.CheckpointManagerOptions(create=False)  # because the run may still write
     with _stragglers_ignored(), ocp.CheckpointManager(folder, options=options) as checkpoints:
-        while (tried := latest()) is not None:
+        while (candidate := next_candidate()) is not None:
             try:
-                if distributed.process_count() > 1:
-                    distributed.raise_together(partial(_check, workdir, tried))
-                with _explain_damage(workdir, tried):
-                    facts = _read_facts(workdir, tried)
-                    file_io.count_bytes(_folder(workdir, tried))
-                    state = buckets.call_while_up(workdir, partial(read, checkpoints, tried))
-                    state = jax.block_until_ready(state)
-                    digests.verify(state, facts.checksums)
-                    if facts.step not in (None, tried):
-                        raise ValueError(f"the checkpoint was written at step {facts.step}")
+                state, facts = _read_verified(workdir, candidate, partial(read, checkpoints))
             except buckets.BucketError:
                 raise
             except UserError as error:
-                errors[tried] = error
+                errors[candidate] = error
                 time.sleep(STRAGGLER_SECONDS)
                 continue
-            damaged = [step for step in errors if _folder(workdir, step).exists()]
-            for step in damaged:
-                log.warning("%s; going back to step %d", errors[step], tried)
-            return Restored(tried, state, facts, tuple(damaged))
-    if step is not None and not _folder(workdir, step).exists():
-        errors[step] = UserError(f"checkpoint {step} of {workdir} was removed meanwhile")
+            damaged = tuple(later for later in errors if _folder(workdir, later).exists())
+            for later in damaged:
+                log.warning("%s; going back to step %d", errors[later], candidate)
+            return Restored(candidate, state, facts, damaged)
+    newest = existing[-1] if step is None else step
+    error = next(iter(errors.values()), None)
+    if error is None or (step is not None and not _folder(workdir, step).exists()):
+        error = f"checkpoint {newest} of {workdir} was removed meanwhile"
     others = [other for other in steps(workdir) if other not in errors]
     advice = f"there are also {others}" if others else "no other is left: take another --workdir"
-    newest_error = next(iter(errors.values()))
-    raise UserError(f"{newest_error}; {advice}")
+    raise UserError(f"{error}; {advice}")
+
+
+def _read_verified(workdir: Path, step: int, read: Callable[[int], object]) -> tuple[object, Facts]:
+    """Read state and metadata of a checkpoint, or raise UserError if a process finds damage."""
+    if distributed.process_count() > 1:
+        distributed.raise_together(partial(_check, workdir, step))
+    with _explain_damage(workdir, step):
+        facts = _read_facts(workdir, step)
+        file_io.count_bytes(_folder(workdir, step))  # raises an error for links, pipes and devices
+        state = buckets.call_while_up(workdir, partial(read, step))
+        state = jax.block_until_ready(state)
+        digests.verify(state, facts.checksums)
+        if facts.step not in (None, step):
+            raise ValueError(f"the checkpoint was written at step {facts.step}")
+    return state, facts
 
 
 def _check(workdir: Path, step: int) -> None:

@@ -13,23 +13,29 @@ import numpy as np
 
 from jaxssl import distributed
 
-BLOCK = 2**16  # bytes per chunk in the search, from the end, for the last non-zero byte
+BLOCK = 2**16  # bytes that the search for the last non-zero byte tests at once, from the end
 
 
 def _sha256(x: np.ndarray) -> str:
+    """Return the SHA-256 of the bytes of an array without the zeros at the end."""
     data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
     end = len(data)
     while end and not data[max(0, end - BLOCK) : end].any():
         end = max(0, end - BLOCK)
-    last = np.flatnonzero(data[max(0, end - BLOCK) : end])
-    end = max(0, end - BLOCK) + int(last[-1]) + 1 if end else 0
+    start = max(0, end - BLOCK)
+    last = np.flatnonzero(data[start:end])
+    end = start + int(last[-1]) + 1 if end else 0
     return hashlib.sha256(data[:end].data).hexdigest()
 
 
 def compute(tree: object, digest: Callable[[np.ndarray], object] = _sha256) -> dict[str, object]:
-    """Return the SHA-256, or another digest, of the bytes of every array, by the array's name.
+    """Return the digest of every array of a tree, by the name of `by_name`.
 
     Several processes must call this together.
+
+    Args:
+        tree: arrays on the host or on the devices.
+        digest: ``array -> digest``. Default: the SHA-256 of its bytes without zeros at the end.
     """
     leaves = distributed.copy_to_host(jax.tree.leaves(tree))
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL

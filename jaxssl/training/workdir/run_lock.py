@@ -164,6 +164,7 @@ def _is_zombie(owner: OwnerRecord) -> bool:
 
 
 def _modified(path: Path) -> int:
+    """Return the time of a file's last change in nanoseconds, or 0 if there is no file."""
     try:
         return path.lstat().st_mtime_ns
     except FileNotFoundError:
@@ -171,6 +172,7 @@ def _modified(path: Path) -> int:
 
 
 def _in_use(workdir: Path, owner: Owner | None) -> UserError:
+    """Return the error for a workdir that another run, perhaps of an unknown owner, has locked."""
     who = f" ({_name(owner)})" if owner else ""
     return UserError(
         f"{workdir} is in use by another run{who}; wait for it, stop it or choose another --workdir"
@@ -178,5 +180,5 @@ def _in_use(workdir: Path, owner: Owner | None) -> UserError:
 
 
 def _name(owner: Owner) -> str:
-    # Drop the process namespace that is appended to the host's name in a container.
+    """Return process and host of an owner. The host's name may be followed by a namespace."""
     return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"

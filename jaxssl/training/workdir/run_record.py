@@ -26,10 +26,8 @@ NAME = "run.json"
 INIT = "init.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 # Settings of JAX that change the numbers of a run.
-OPTIONS = (
-    *("jax_enable_x64", "jax_default_matmul_precision"),
-    *("jax_default_prng_impl", "jax_threefry_partitionable"),
-)
+OPTIONS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
+OPTIONS += ("jax_threefry_partitionable",)
 # Keys of a config that the processes of a run may set differently.
 LOCAL_KEYS = ("data.dir", "data.workers")
 
@@ -81,7 +79,11 @@ def read_init(workdir: Path) -> Settings | None:
 
 
 def _read(path: Path, key: str) -> Settings | None:
-    """Return the JSON object of a file, with a text under ``key``, or None if there is no file."""
+    """Return the JSON object of a file, or None if there is no file.
+
+    Raises:
+        UserError: if the file is damaged, or its object has no text under ``key``.
+    """
     if not path.exists():
         return None
     try:
@@ -94,7 +96,7 @@ def _read(path: Path, key: str) -> Settings | None:
 
 
 def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> str | None:
-    """Check that all checkpoints of a workdir belong to this run; return the id of the run.
+    """Check that all checkpoints of a workdir belong to this run.
 
     Checkpoints of version 0.1 lack the identity. Only their config is compared.
 
@@ -102,6 +104,9 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
         config: the config of this command.
         workdir: the workdir.
         record: the identity that this command has computed.
+
+    Returns:
+        The id of the run in the workdir, or None if neither the workdir nor a checkpoint has one.
 
     Raises:
         UserError: if a checkpoint was written by another run, under another config, at another step
@@ -161,11 +166,10 @@ def warn_of_changes(
         now: the environment of this process.
     """
     if before and (changed := differences(now, before)):
-        text = (
-            "since checkpoint %d was written, these have changed: %s; the results may differ from "
-            "the results of an uninterrupted run"
+        log.warning(
+            f"since checkpoint {step} was written, these have changed: {'; '.join(changed)}; the "
+            "results may differ from the results of an uninterrupted run"
         )
-        log.warning(text, step, "; ".join(changed))
 
 
 def require_equal(values: Mapping[str, object]) -> None:
@@ -191,7 +195,7 @@ def require_equal(values: Mapping[str, object]) -> None:
 
 
 def process_values(config: ConfigDict, workdir: Path) -> dict[str, object]:
-    """Return the values that all processes of a run must have, apart from the data."""
+    """Return the values that all processes of a run must have, apart from the data, for JSON."""
     values: dict[str, Any] = {"config": json.loads(json.dumps(config.to_dict()))}
     for key in LOCAL_KEYS:
         group, leaf = key.split(".")
