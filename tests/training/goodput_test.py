@@ -1,5 +1,6 @@
 """The parts of a run's wall time, over restarts and processes."""
 
+import json
 import time
 
 import numpy as np
@@ -53,7 +54,10 @@ def test_goodput_names_the_process_with_the_longest_input_wait(clock, tmp_path, 
     assert times.write().endswith("; longest input wait 25.0 %, in process 1")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"seconds": {}}', '{"seconds": 3}'])
+FORGED = json.dumps({"seconds": dict.fromkeys(goodput.PARTS, 1), "time": "now", "ended": False})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seconds": {}}', '{"seconds": 3}', FORGED])
 def test_damaged_goodput_file_counts_as_missing(clock, tmp_path, text):
     (tmp_path / goodput.NAME).write_text(text)
     assert goodput.read(tmp_path) is None

@@ -12,19 +12,20 @@ from jaxssl.errors import JSON_ERRORS
 from jaxssl.training.output import file_io
 
 NAME = "goodput.json"
+# What the wall time of a run is spent on.
 PARTS = ("steps", "input wait", "compilation", "checkpoints", "evaluation", "start", "restarts")
 T = TypeVar("T")
 
 
 class Goodput:
-    """The seconds that a run has spent on each of `PARTS`; goodput.json keeps them over restarts.
+    """The seconds that a run has spent on each of `PARTS`. They are kept in goodput.json.
 
     The time between the last checkpoint and the moment at which a run resumes counts as restarts:
     the steps that are repeated, the time without processes, and the set-up.
 
     Args:
         workdir: folder of goodput.json.
-        began: `time.perf_counter` at the start of the command.
+        began: value of `time.perf_counter` at the start of the command.
         resumes: whether the run goes on from a checkpoint.
     """
 
@@ -33,8 +34,9 @@ class Goodput:
         self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         earlier = read(workdir) if resumes else None
         if earlier:
-            self._seconds |= earlier["seconds"]
+            self._seconds |= {part: float(earlier["seconds"][part]) for part in PARTS}
             if not earlier["ended"]:
+                # The system's clock may have been set back.
                 self._seconds["restarts"] += max(0.0, time.time() - earlier["time"])
                 self._last = time.perf_counter()
         self.lap("restarts" if resumes else "start")
@@ -56,8 +58,8 @@ class Goodput:
         """Write goodput.json in process 0 and return its description. All processes must call this.
 
         Args:
-            ended: whether the steps end now on purpose, so that the time until the next start
-                is no part of the run.
+            ended: whether the steps end now on purpose. The time until the next start is then not
+                counted.
         """
         from jaxssl import distributed  # imported here, so that reports need not import JAX
 
@@ -75,8 +77,9 @@ def read(workdir: Path) -> Settings | None:
     """Return the content of goodput.json, or None if it is missing or damaged."""
     try:
         document = file_io.read_json(workdir / NAME)
-        describe(document)
-        return document if {"time", "ended"} <= document.keys() else None
+        describe(document)  # raises an error unless the seconds of all parts are numbers
+        is_complete = isinstance(document["time"], float) and isinstance(document["ended"], bool)
+        return document if is_complete else None
     except JSON_ERRORS:
         return None
 
