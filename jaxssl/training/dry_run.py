@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 from jax.stages import Compiled
 from ml_collections import ConfigDict
 
@@ -73,6 +75,25 @@ class _RandomImages(Sequence):
         return {"image": image, "label": self.labels[index]}
 
 
+class CompiledStep(NamedTuple):
+    """A compiled training step, and the memory that it takes on each device.
+
+    Attributes:
+        program: the step.
+        arguments: bytes of state and batch, or 0 if unknown.
+        temporary: bytes of all other arrays, or 0 if unknown.
+    """
+
+    program: Compiled
+    arguments: int
+    temporary: int
+
+    def fits(self, mesh: Mesh, available: int) -> bool:
+        """Return False if the step needs nearly all of the ``available`` bytes, 0 if unknown."""
+        needed = mesh.size * (self.arguments + self.temporary)
+        return not available or needed <= HEADROOM * available
+
+
 def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     """Print the settings, communication and memory of a run, and take a step on a few examples.
 
@@ -94,6 +115,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
         UserError: on a value that a component rejects, a data set of unknown sizes, or a pod that
             is unknown or too small.
     """
+    # ---- The step of the whole batch: settings, memory and communication.
     mesh = topology.describe(pod) if pod else distributed.make_mesh()
     kind.of(config).check()
     train = open_training_split(config)
@@ -102,7 +124,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     crops = make_crops(config)
     plan = make_plan(train, crops, cache=config.data.cache, workers=config.data.workers)
     crops = crops if plan.host else None
-    reader, order = _make_reader(config, train, config.batch_size, crops, mesh)
+    reader, _ = _make_reader(config, train, config.batch_size, crops, mesh)
     few = reader.example
     number = max(2, min(config.batch_size, 2 * config.accumulate_steps * mesh.size))
     if not pod:
@@ -115,31 +137,32 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     for line in summary.lines(config, setup, state, reader.shapes, mesh):
         show(line)
 
-    state = _place(state, shardings(setup.method, state, mesh, setup.sharding))
-    split = distributed.data_sharding(mesh)
-    whole = _place(reader.shapes, jax.tree.map(lambda _: split, reader.shapes))
+    state = jax.tree.map(_place, state, shardings(setup.method, state, mesh, setup.sharding))
+    place_batch = partial(jax.tree.map, partial(_place, sharding=distributed.data_sharding(mesh)))
     components = setup.method, setup.optimiser, setup.augment
     step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
-    lowered = step.lower(state, whole)
+    lowered = step.lower(state, place_batch(reader.shapes))
     available = mesh.size * topology.memory(pod) if pod else _available_memory()
     try:
-        compiled, arguments, temporary = _compile(lowered, mesh, pod)
+        compiled = _compile(lowered, mesh, pod)
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return show(f"too large  {one_line(error)}; reduce batch_size or raise accumulate_steps")
     show(
-        f"memory     {_mebibytes(arguments + temporary)} on each device: "
-        f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing "
-        f"(of the compiled step of {config.batch_size} examples)"
+        f"memory     {_mebibytes(compiled.arguments + compiled.temporary)} on each device: "
+        f"{_mebibytes(compiled.arguments)} of state and batch, {_mebibytes(compiled.temporary)} "
+        f"while computing (of the compiled step of {config.batch_size} examples)"
     )
     room = f"{_mebibytes(available)} are available"
-    if available and (arguments + temporary) * mesh.size > HEADROOM * available:
+    if not compiled.fits(mesh, available):
         show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
     if mesh.size > 1:
-        show(f"sends      {_describe_collectives(compiled, mesh.size)}")
+        show(f"sends      {_describe_collectives(compiled.program, mesh.size)}")
     if pod:
         return
+
+    # ---- The step of a few examples, which is taken.
     operations = lowered.as_text().count(" = ")
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     if operations > MOST_OPERATIONS or size > MOST_BYTES:
@@ -147,11 +170,10 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
             f"one step   left out: {operations:,} operations and {_mebibytes(size)} of state are "
             "too large for a dry run"
         )
-    shapes = _place(few, jax.tree.map(lambda _: split, few))
-    compiled, arguments, temporary = _compile(step.lower(state, shapes), mesh)
-    if available and (arguments + temporary) * mesh.size > HEADROOM * available:
+    compiled = _compile(step.lower(state, place_batch(few)), mesh)
+    if not compiled.fits(mesh, available):
         return show(f"one step   skipped: {room}; take a smaller network")
-    _, metrics, _ = compiled(init(config.seed), distributed.shard(few, mesh))
+    _, metrics, _ = compiled.program(init(config.seed), distributed.shard(few, mesh))
     figures = ", ".join(f"{name} {float(x):.4g}" for name, x in jax.device_get(metrics).items())
     show(f"one step   of {number} examples: {figures}")
 
@@ -162,11 +184,11 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
         sent = collectives(compiled, devices)
     except (ValueError, JaxRuntimeError) as error:  # loop of unknown length, or another libtpu
         return f"not counted: {one_line(error, 80)}"
-    counts, sizes = Counter[str](), Counter[str]()
-    for (operation, arrays), times in sent.items():
+    counts, num_bytes = Counter[str](), Counter[str]()
+    for (operation, sizes), times in sent.items():
         counts[operation] += times
-        sizes[operation] += times * sum(arrays)
-    return ", ".join(f"{counts[x]} {x} ({sizes[x] / 1e6:,.3g} MB)" for x in sorted(counts))
+        num_bytes[operation] += times * sum(sizes)
+    return ", ".join(f"{counts[x]} {x} ({num_bytes[x] / 1e6:,.3g} MB)" for x in sorted(counts))
 
 
 def open_training_split(config: ConfigDict) -> Source:
@@ -194,22 +216,22 @@ def _make_reader(
     return kind.of(config).make_reader(train, order, rows, crops), order
 
 
-def _place(tree: object, layout: object) -> Any:
-    """Return the shapes of arrays, with their shardings."""
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, layout
-    )
+def _place(x: Any, sharding: Sharding) -> jax.ShapeDtypeStruct:
+    """Return the shape of an array that has a sharding, to compile a program for it."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> tuple[Any, int, int]:
-    """Compile a training step, and return it with the bytes of arguments and temporary arrays."""
+def _compile(lowered: Any, mesh: Mesh, pod: str | None = None) -> CompiledStep:
+    """Compile a training step for this machine, or for the pod of a name."""
     platform = mesh.devices.flat[0].platform
     options = compile_cache.fast_compile_options(0) if platform == "cpu" else {}
-    compiled = lowered.compile(topology.UNTIMED if pod and platform == "gpu" else options)
+    if pod and platform == "gpu":
+        options = topology.UNTIMED
+    compiled = lowered.compile(options)
     sizes = compiled.memory_analysis()
     if sizes is None:  # The platform does not report memory sizes.
-        return compiled, 0, 0
-    return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+        return CompiledStep(compiled, 0, 0)
+    return CompiledStep(compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes)
 
 
 def _mebibytes(num_bytes: float) -> str:
@@ -221,9 +243,8 @@ def _available_memory() -> int:
     stats = [device.memory_stats() for device in jax.devices()]
     if all(stats):
         return sum((s or {}).get("bytes_limit", 0) for s in stats)
-    try:
-        with open("/proc/meminfo") as lines:
-            sizes = dict(line.split(":") for line in lines)
-    except OSError:
-        return 0
-    return int(sizes["MemAvailable"].split()[0]) * 1024
+    with suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return 0

@@ -8,10 +8,11 @@ from jax.stages import Compiled
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 CALLERS = ("while", "conditional", "call", "fusion", "async-start")
-HEAD = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{$")
+HEAD = re.compile(r"^(ENTRY )?%([\w.-]+) \(.*\{$")  # first line of a computation
 # `%name = shape operation(`, where the shape may be a tuple's.
 LINE = re.compile(r"^\s*(?:ROOT )?%[\w.-]+ = (.+?) ([a-z][a-z-]*)\(")
-ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")  # type and sides
+BITS = re.compile(r"^[a-z]+(\d+)")  # bits in the name of a type: f32, bf16, f8e4m3fn
 CALLED = re.compile(r"\w=\{?%([\w.-]+(?:, %[\w.-]+)*)")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
@@ -33,46 +34,49 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
     Raises:
         ValueError: on a collective in a loop of unknown length, or in a branch.
     """
-    parts: dict[str, list[str]] = {}
+    computations: dict[str, list[str]] = {}  # lines by the name of a computation
     name = entry = ""
     for line in (compiled.as_text() or "").splitlines():
         if head := HEAD.match(line):
             name = head[2]
             entry = name if head[1] else entry
-            parts[name] = []
+            computations[name] = []
         elif name:
-            parts[name].append(line)
+            computations[name].append(line)
 
-    def sent(name: str) -> Counter[Collective]:
-        actual: Counter[Collective] = Counter()
-        for match in filter(None, map(LINE.match, parts[name])):
+    def count(name: str) -> Counter[Collective]:
+        counts: Counter[Collective] = Counter()
+        for match in filter(None, map(LINE.match, computations[name])):
             # An asynchronous operation counts at its end ("-done"), where its result has a shape.
             shape, operation = match[1], match[2].removesuffix("-done")
             if operation in COLLECTIVES:
-                whole = devices if operation == "reduce-scatter" else 1
-                actual[operation, tuple(size * whole for size in sizes(shape))] += 1
+                # The result of a reduce-scatter is the share of one device.
+                shares = devices if operation == "reduce-scatter" else 1
+                counts[operation, tuple(size * shares for size in sizes(shape))] += 1
             if operation not in CALLERS:
                 continue
-            called = [part for group in CALLED.findall(match.string) for part in group.split(", %")]
-            inner = [sent(part) for part in called if part in parts]
+            inner: Counter[Collective] = Counter()
+            for group in CALLED.findall(match.string):
+                for called in group.split(", %"):
+                    if called in computations:
+                        inner += count(called)
             trips = TRIPS.search(match.string)
-            for key, count in sum(inner, Counter[Collective]()).items():
-                if operation in ("while", "conditional") and not trips:
-                    raise ValueError(
-                        "a collective operation is in a loop of unknown length, or in a branch"
-                    )
-                actual[key] += count * int(trips[1] if trips else 1)
-        return actual
+            if inner and operation in ("while", "conditional") and not trips:
+                raise ValueError(
+                    "a collective operation is in a loop of unknown length, or in a branch"
+                )
+            for collective, number in inner.items():
+                counts[collective] += number * int(trips[1] if trips else 1)
+        return counts
 
-    return sent(entry)
+    return count(entry)
 
 
 def sizes(shape: str) -> list[int]:
     """Return the bytes of each array of a shape or a tuple, such as "(f32[8,4], u8[])"."""
-    bits = re.compile(r"^\D+|\D.*")  # matches all but the bits of f32, bf16, f8e4m3fn, u8
-    return [
-        int(bits.sub("", dtype.replace("pred", "u8")))
-        * math.prod(int(side) for side in dims.split(",") if side)
-        // 8
-        for dtype, dims in ARRAY.findall(shape)
-    ]
+    num_bytes = []
+    for dtype, sides in ARRAY.findall(shape):
+        bits = BITS.match(dtype)
+        size = math.prod(int(side) for side in sides.split(",") if side)
+        num_bytes.append(size * int(bits[1] if bits else 8) // 8)  # "pred" has 8 bits
+    return num_bytes

@@ -18,46 +18,31 @@ from jaxssl.training.state import TrainState
 def lines(
     config: ConfigDict, setup: Setup, state: TrainState, batch: Mapping[str, object], mesh: Mesh
 ) -> list[str]:
-    """Return the lines about config, data, networks and devices that a run logs at the start.
+    """Return the lines about settings, networks and devices that a run logs at the start.
 
     Args:
         config: complete.
         setup: built from the config.
         state: untrained state.
-        batch: a batch, or its shapes.
+        batch: a batch with "input" and "index", or its shapes.
         mesh: the devices that share a batch.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(setup.augment, key, batch["input"], batch["index"])
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), views["views"])
     features = jax.eval_shape(setup.method.features, state.params, state.carried, first)
-    leaves = {name: jax.tree.leaves(tree) for name, tree in state.params.items()}
-    counts = {name: sum(leaf.size for leaf in arrays) for name, arrays in leaves.items()}
+    counts = {k: sum(x.size for x in jax.tree.leaves(tree)) for k, tree in state.params.items()}
     by_network = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device, size = mesh.devices.flat[0].device_kind, config.batch_size
     chunks, unit = config.accumulate_steps, kind.of(config).units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
-    # Augmentations of colour are left out if the images do not have RGB channels.
-    channels = jax.tree.leaves(views["views"])[0].shape[-1]
-    groups = [{**config.augment.to_dict(), **config[name].to_dict()} for name in VIEW_GROUPS]
-    left_out = [name for group in groups for name in kind.of(config).left_out(group, channels)]
-    described = [f"views      {_settings(config.augment)}; {shapes}"]
-    if left_out:
-        names = ", ".join(dict.fromkeys(left_out))
-        described.append(f"left out   {names} of the views: the images are not RGB")
-    if "mean" in config.data:
-        described.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
-    if config.second_view:
-        described.append(f"second view {_values(config.second_view)}")
-    if config.crops.number:
-        described.append(f"small crops {_values(config.crops)}")
     net = f"{_settings(config.net)}; features {features.shape[1]}, {config.precision}"
-    described.append(f"network    {net}")
+    networks = [f"network    {net}"]
     if config.text.name != "none":
-        described.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
+        networks.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
     return [
-        *described,
+        *_view_lines(config, views),
+        *networks,
         f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
         f"parameters {sum(counts.values()):,} ({by_network})",
         f"method     {_settings(config.method)}",
@@ -73,6 +58,28 @@ def lines(
         f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
         f"{', '.join(config.eval.protocols) or 'none'}",
     ]
+
+
+def _view_lines(config: ConfigDict, views: Mapping[str, Any]) -> list[str]:
+    """Return the lines about the views, for the shapes that the augmentation returns."""
+    shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
+    lines = [f"views      {_settings(config.augment)}; {shapes}"]
+    # Augmentations of colour are left out if the images do not have RGB channels.
+    channels = jax.tree.leaves(views["views"])[0].shape[-1]
+    left_out: list[str] = []
+    for name in VIEW_GROUPS:
+        group = {**config.augment.to_dict(), **config[name].to_dict()}
+        left_out += kind.of(config).left_out(group, channels)
+    if left_out:
+        names = ", ".join(dict.fromkeys(left_out))
+        lines.append(f"left out   {names} of the views: the images are not RGB")
+    if "mean" in config.data:
+        lines.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
+    if config.second_view:
+        lines.append(f"second view {_values(config.second_view)}")
+    if config.crops.number:
+        lines.append(f"small crops {_values(config.crops)}")
+    return lines
 
 
 def describe_init(report: Settings) -> str:

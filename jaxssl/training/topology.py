@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
 
-# By type of TPU: dimensions of a pod's torus, and how many cores a pod's name counts per chip.
-TPUS = {"v5e": (2, 1), "v5litepod": (2, 1), "v6e": (2, 1), "v5p": (3, 2)}
+TPUS = {"v5e": 2, "v5litepod": 2, "v6e": 2, "v5p": 3}  # dimensions of the torus of a pod
+CORES = {"v5p": 2}  # cores of a chip, if the size in a pod's name counts cores
 GPUS = {"h100": 80, "h200": 141}  # memory in 10^9 bytes
 HOPPER = """gpu_device_info {{ cuda_compute_capability {{ major: 9 }} core_count: 132
   fpus_per_core: 128 clock_rate_ghz: 1.98 threads_per_warp: 32 threads_per_block_limit: 1024
@@ -41,18 +41,10 @@ def describe(name: str) -> Mesh:
     Raises:
         UserError: if there is no such pod, or the package with its compiler is not installed.
     """
-    match = re.fullmatch(r"(\w+)([-:])(\d+(?:x\d+)*)", name)
-    kind, joint, size = match.groups() if match else ("", "", "0")
-    sides = [int(side) for side in size.split("x")]
-    cores = TPUS[kind][1] if kind in TPUS and joint == "-" else 1
-    is_shape = joint == ":" or (len(sides) == 1 and sides[0] % cores == 0)
-    if 0 in sides or not is_shape or kind not in (*TPUS, *GPUS, "cpu"):
-        raise UserError(
-            f"--topology={name}: expected a pod such as v5e-256, v6e:8x8, v5p-512, h100-64, "
-            "h200:2x4 (hosts x GPUs) or cpu:8"
-        )
-    jax.config.update("jax_platforms", "cpu")
+    kind = _kind(name)
     try:
+        sides = _sides(name)
+        jax.config.update("jax_platforms", "cpu")
         if kind == "cpu":
             number = math.prod(sides)
             with suppress(RuntimeError):  # JAX raises an error if it has already started.
@@ -62,14 +54,11 @@ def describe(name: str) -> Mesh:
                 reason = f"JAX has started with {len(devices)} CPU devices; start Python again"
                 raise ValueError(reason)
         elif kind in TPUS:
-            sides = torus(sides[0] // cores, TPUS[kind][0]) if joint == "-" else sides
             for variable, value in DESCRIBED.items():
                 os.environ.setdefault(variable, value)
             shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
             devices = topologies.get_topology_desc(shape, "tpu").devices
         else:
-            if joint == "-":  # The name gives only the number of GPUs, up to eight to a host.
-                sides = [sides[0] // math.gcd(8, sides[0]), math.gcd(8, sides[0])]
             devices = topologies.get_topology_desc(
                 platform="cuda",
                 target_config=HOPPER.format(memory=GPUS[kind] * 10**9, name=kind.upper()),
@@ -85,9 +74,38 @@ def describe(name: str) -> Mesh:
     return distributed.make_mesh(devices)
 
 
+def _kind(name: str) -> str:
+    """Return the kind of device in the name of a pod, such as "v5e"."""
+    return re.split("[-:]", name)[0]
+
+
+def _sides(name: str) -> list[int]:
+    """Return the sides of the torus of a pod of TPUs, or the numbers of hosts and of GPUs of each.
+
+    Raises:
+        ValueError: if the name does not describe a pod.
+    """
+    match = re.fullmatch(r"(\w+)([-:])(\d+(?:x\d+)*)", name)
+    kind, joint, size = match.groups() if match else ("", "", "0")
+    sides = [int(side) for side in size.split("x")]
+    cores = CORES.get(kind, 1) if joint == "-" else 1
+    is_shape = joint == ":" or (len(sides) == 1 and sides[0] % cores == 0)
+    if 0 in sides or not is_shape or kind not in (*TPUS, *GPUS, "cpu"):
+        raise ValueError(
+            "expected a pod such as v5e-256, v6e:8x8, v5p-512, h100-64, h200:2x4 (hosts x GPUs) or "
+            "cpu:8"
+        )
+    if joint == "-" and kind in TPUS:
+        sides = torus(sides[0] // cores, TPUS[kind])
+    if joint == "-" and kind in GPUS:  # The name gives only the number of GPUs.
+        per_host = math.gcd(8, sides[0])  # at most eight
+        sides = [sides[0] // per_host, per_host]
+    return sides
+
+
 def memory(name: str) -> int:
     """Return the memory in bytes of a pod's GPU, or 0 for TPUs, whose memory XLA knows."""
-    return 10**9 * GPUS.get(re.split("[-:]", name)[0], 0)
+    return 10**9 * GPUS.get(_kind(name), 0)
 
 
 def torus(chips: int, dimensions: int) -> list[int]:

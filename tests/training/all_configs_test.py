@@ -1,6 +1,7 @@
 """Every config builds and has the stated shapes; those of images take two steps at tiny size."""
 
 import ast
+import io
 import json
 from collections import Counter
 from functools import cache
@@ -346,6 +347,16 @@ def test_dry_run_says_that_a_step_is_too_large_for_the_memory(capsys, monkeypatc
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["too"] == "large  0 MiB are available; reduce batch_size or raise accumulate_steps"
     assert lines["one"] == "step   skipped: 0 MiB are available; take a smaller network"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("MemTotal: 9 kB\nMemAvailable:  5 kB\n", 5120), ("MemTotal: 9 kB\n", 0)]
+)
+def test_memory_of_a_machine_is_unknown_if_the_system_does_not_state_it(
+    text, expected, monkeypatch
+):
+    monkeypatch.setattr(dry_run, "open", lambda _: io.StringIO(text), raising=False)
+    assert dry_run._available_memory() == expected
 
 
 @pytest.mark.parametrize("name", ["imagenet_dino:vit_s", "imagenet_moco_v3:vit_s"])
