@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from jaxssl.components import Settings
+from jaxssl.training.state import Measure
 
 FILE_NAME = "fault.json"  # name of the diagnosis file in the workdir
-# These are the quantities of a training step, in the order of their computation.
+# The quantities of a training step, in the order of their computation.
 ORDER = ("parameters", "statistics", "views", "embeddings", "loss", "gradient")
-# The return value of the function that `jaxssl.training.state.make_diagnosis` makes.
-Measures = Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]
+# The result of the function that `jaxssl.training.state.make_diagnosis` returns, on the host.
+Measures = Mapping[str, Mapping[str, Measure]]
 
 
 def describe(
@@ -23,34 +24,31 @@ def describe(
     Args:
         first: number of the first step that was skipped, counted from 1.
         skipped: number of steps skipped in a row.
-        indices: maps the number of a batch, counted from 0, to the indices of its examples.
-        measures: norms and counts of values that are not finite, of the first skipped step.
+        indices: maps the number of a batch, counted from 0, to the indices [b] of its examples.
+        measures: measures of the first skipped step, by quantity of `ORDER` and by module.
         path: of fault.json.
     """
-    counts = {
-        f"{quantity}: {name}": int(count)
-        for quantity in ORDER
-        for name, (_, count) in measures[quantity].items()
-        if count
-    }
-    causes = list(counts) or ["the parameters after the step"]
-    norms = {
-        quantity: {
-            name: float(norm) if math.isfinite(norm) else None
-            for name, (norm, _) in measures[quantity].items()
-        }
-        for quantity in ORDER
-    }
+    counts: dict[str, int | None] = {}
+    norms: dict[str, dict[str, float | None]] = {}
+    for quantity in ORDER:
+        norms[quantity] = {}
+        for name, (norm, num_not_finite) in measures[quantity].items():
+            norms[quantity][name] = float(norm) if math.isfinite(norm) else None
+            if num_not_finite:
+                counts[f"{quantity}: {name}"] = int(num_not_finite)
+    if not counts:
+        counts["the parameters after the step"] = None
+    cause, *others = counts
     document = {
         "step": first,
         "skipped_in_a_row": skipped,
-        "not_finite": counts or dict.fromkeys(causes),
+        "not_finite": counts,
         "norms": norms,
         "batch": {str(n): indices(n - 1).tolist() for n in range(first, first + skipped)},
     }
-    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+    more = f" and {len(others)} more" if others else ""
     return document, (
         f"stopped: steps {first} to {first + skipped - 1} were not finite; first in step {first} "
-        f"were {causes[0]!r}{more}; norms and examples are in {path}; try a lower optim.lr, "
+        f"were {cause!r}{more}; norms and examples are in {path}; try a lower optim.lr, "
         "optim.clip_norm, or precision=float32, in another --workdir"
     )

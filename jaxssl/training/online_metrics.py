@@ -57,39 +57,43 @@ def make_held_out_loss(
         A line for the log, and the function. It is None if the loss cannot be computed on the
         split, for the reason that the line names. All processes must call the function.
     """
-    name = ""
-    if config.method.name == "two_tower" and config.loss.get("learn_scale"):
+    is_clip = config.method.name == "two_tower" and config.loss.get("learn_scale")
+    if is_clip:
         config = ConfigDict({**config, "loss": {"name": "clip"}})
-        method, name = make_method(config, Length(1, 1)), " (CLIP's)"
-    obstacle = ""
-    if any(jax.tree.leaves(method.per_example)):
-        obstacle = f"loss {config.loss.name!r} keeps a memory of each training example"
-    elif config.method.get("labels") and not test.labelled:
-        obstacle = f"the split {test.split!r} has examples without a label"
-    elif len(test) < config.batch_size:
-        number = f"{len(test)} examples, fewer than batch_size={config.batch_size}"
-        obstacle = f"the split {test.split!r} has {number}"
-    if obstacle:
+        method = make_method(config, Length(1, 1))
+    if obstacle := _find_obstacle(config, method, test):
         return f"no held-out loss: {obstacle}", None
-    stream = make_batches(config, test, mesh)
-    augment = make_augment(config, stream.crops)
-    stream.close()
+    batches = make_batches(config, test, mesh)
+    augment = make_augment(config, batches.crops)
+    batches.close()
     batch_loss = make_batch_loss(method, augment, mesh)
-    num_batches = len(test) // config.batch_size
+    num_batches, left_out = divmod(len(test), config.batch_size)
 
     def held_out_loss(state: TrainState) -> float:
-        if name:  # The loss is CLIP's, which has no memory.
+        if is_clip:  # CLIP's loss has no memory.
             state = state.replace(carried=state.carried._replace(memory=()))
         try:
-            stream.set_state({**stream.get_state(), POSITION: 0})
-            losses = [float(batch_loss(state, stream.next())) for _ in range(num_batches)]
+            batches.set_state({**batches.get_state(), POSITION: 0})
+            losses = [float(batch_loss(state, batches.next())) for _ in range(num_batches)]
         finally:
-            stream.close()
+            batches.close()
         return sum(losses) / num_batches
 
-    left_out = len(test) % config.batch_size
+    name = "held-out loss (CLIP's)" if is_clip else "held-out loss"
     rest = f", without the last {left_out} of {len(test)}" if left_out else ""
-    return f"held-out loss{name} of {num_batches} batches of {test.split}{rest}", held_out_loss
+    return f"{name} of {num_batches} batches of {test.split}{rest}", held_out_loss
+
+
+def _find_obstacle(config: ConfigDict, method: Method, test: Source) -> str | None:
+    """Return why the held-out loss cannot be computed on the test split, or None if it can."""
+    if any(jax.tree.leaves(method.per_example)):
+        return f"loss {config.loss.name!r} keeps a memory of each training example"
+    if config.method.get("labels") and not test.labelled:
+        return f"the split {test.split!r} has examples without a label"
+    if len(test) < config.batch_size:
+        number = f"{len(test)} examples, fewer than batch_size={config.batch_size}"
+        return f"the split {test.split!r} has {number}"
+    return None
 
 
 def make_batch_loss(
@@ -98,7 +102,7 @@ def make_batch_loss(
     """Return the jitted function ``(state, batch) -> training loss`` with fixed random draws."""
     axis = distributed.DATA_AXIS
 
-    def share(key: Array, step: Array, params: Collection, carried: object, batch: Batch) -> Array:
+    def loss(key: Array, step: Array, params: Collection, carried: object, batch: Batch) -> Array:
         augment_key, objective_key = jax.random.split(key)
         views = augment(augment_key, batch["input"], batch["index"])
         value, _ = method.loss(
@@ -106,7 +110,7 @@ def make_batch_loss(
         )
         return collectives.mean(value, axis)
 
-    mapped = distributed.spmd(share, mesh, (P(), P(), P(), P(), P(axis)), P())
+    mapped = distributed.spmd(loss, mesh, (P(), P(), P(), P(), P(axis)), P())
 
     @jax.jit
     def batch_loss(state: TrainState, batch: Batch) -> Array:
@@ -228,8 +232,8 @@ def make_online_probe(
         taken = finite & (state.skipped[1] == 0)
         return jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, probe)
 
-    replicated = distributed.replicated_sharding(mesh)
-    return OnlineProbe(init, jax.jit(update, donate_argnums=0, out_shardings=replicated))
+    sharding = distributed.replicated_sharding(mesh)
+    return OnlineProbe(init, jax.jit(update, donate_argnums=0, out_shardings=sharding))
 
 
 def without_probe(state: TrainState) -> TrainState:

@@ -42,9 +42,23 @@ class Programs(NamedTuple):
     most_steps: int
 
 
-# The compiled functions init, steps and encode of the latest run, and whether one call of steps may
-# take several steps. Runs that differ only in seed and numbers share them.
-_cache: dict[object, tuple[Callable[[int], TrainState], Steps, Callable, bool]] = {}
+class SharedPrograms(NamedTuple):
+    """The compiled functions that runs share if they differ only in seed and numbers.
+
+    Attributes:
+        init: as `Programs.init`.
+        steps: as `Programs.steps`, with the further argument ``numbers``, see `shared_numbers`.
+        encode: as `Programs.encode`.
+        loops: whether one call of ``steps`` may take several steps.
+    """
+
+    init: Callable[[int], TrainState]
+    steps: Steps
+    encode: Callable[[Variables, Images], Array]
+    loops: bool
+
+
+_cache: dict[object, SharedPrograms] = {}  # holds only the functions of the latest run
 
 
 def make_programs(
@@ -77,15 +91,15 @@ def make_programs(
     values = shared_numbers(config.loss, config.optim.lr)
     resident = batches.take is not None
     leaves, tree = jax.tree.flatten(batches.example)
-    example = tree, tuple((x.shape, x.dtype) for x in leaves)
-    key = (_structure(config, values), *values, batches.num_examples, example, inputs)
-    key = (*key, batches.crops, mesh, resident)
+    shapes = tuple((x.shape, x.dtype) for x in leaves)
+    data = batches.num_examples, tree, shapes, batches.crops, resident
+    key = _structure(config, values), tuple(values), data, inputs, mesh
     if key not in _cache:
         _cache.clear()
         _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
-    init, shared_steps, encode, loops = _cache[key]
+    shared = _cache[key]
 
-    capacity = min(config.log_every, MOST_STEPS) if loops else 1
+    capacity = min(config.log_every, MOST_STEPS) if shared.loops else 1
     rows = distributed.local_rows(setup.batch_size, mesh) % (setup.batch_size // mesh.size)
     every_row = np.tile(rows.astype(np.int32), (capacity, 1))
     every_row = distributed.shard_rows(every_row, mesh, axis=1)
@@ -94,14 +108,26 @@ def make_programs(
         return batches.take(n, capacity) if batches.take else (batches.next(), every_row)
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
-    steps = partial(shared_steps, numbers=numbers)
-    programs = Programs(init, next_batches, steps, encode, capacity if resident else 1)
+    steps = partial(shared.steps, numbers=numbers)
+    most_steps = capacity if resident else 1
+    programs = Programs(shared.init, next_batches, steps, shared.encode, most_steps)
     if not probed_classes:
         return programs
     components = setup.method, setup.augment, batches.example, probed_classes
     probe = online_metrics.make_online_probe(*components, setup.batch_size, mesh, resident=resident)
+    return _add_probe(programs, probe)
 
-    def probed_steps(state: online_metrics.ProbedState, data: Batch, indices: Array, n: int) -> Any:
+
+def _add_probe(programs: Programs, probe: online_metrics.OnlineProbe) -> Programs:
+    """Return programs whose steps also train an online probe.
+
+    The probe takes one step after each call, so a call takes only one training step.
+    """
+
+    def init(seed: int) -> TrainState:
+        return probe.init(programs.init(seed))
+
+    def steps(state: online_metrics.ProbedState, data: Batch, indices: Array, n: int) -> Any:
         plain = online_metrics.without_probe(state)
         new, metrics, embeddings, losses = programs.steps(plain, data, indices, n)
         trained = probe.update(state.probe, new, data, indices)
@@ -111,15 +137,14 @@ def make_programs(
             jax.block_until_ready(trained)
         return online_metrics.with_probe(new, trained), metrics, embeddings, losses
 
-    def probed_init(seed: int) -> TrainState:
-        return probe.init(programs.init(seed))
-
-    # The probe takes one step after each call, so a call takes only one training step.
-    return programs._replace(init=probed_init, steps=probed_steps, most_steps=1)
+    return programs._replace(init=init, steps=steps, most_steps=1)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
-    """Return what compiled programs depend on: a config without seed, numbers and evaluation."""
+    """Return the settings that compiled programs depend on.
+
+    Seed and numbers have fixed values, and the groups for evaluation and checkpoints are left out.
+    """
     config = ConfigDict(config.to_dict())
     config.seed = 0
     for key in numbers:
@@ -131,8 +156,12 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 
 def _make_shared(
     config: ConfigDict, setup: Setup, batches: Batches, inputs: object, mesh: Mesh
-) -> tuple[Callable[[int], TrainState], Steps, Callable, bool]:
-    """Return initialiser, steps and encoder of a run, and whether a call may take several steps."""
+) -> SharedPrograms:
+    """Make the functions that the next runs of this process may share.
+
+    The numbers of `shared_numbers` are an argument of the training steps. The initialiser and the
+    encoder do not depend on them.
+    """
     # The programs must not keep ``batches`` alive, because that object holds the data set.
     num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
 
@@ -143,14 +172,13 @@ def _make_shared(
             *components, mesh, max_skipped=setup.max_skipped, sharding=setup.sharding
         )
 
-    # Runs share init and encode too, because neither depends on the numbers of `shared_numbers`.
     init = make_init(setup, batches.example, num_examples, mesh)
     # On a CPU, XLA compiles a convolution inside a loop to code that takes 50 times as long.
     loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)
     # A streamed run uses the same program as a run with cached data, so that both give the same
     # bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
-    return init, steps, make_encoder(setup.method, inputs), loops
+    return SharedPrograms(init, steps, make_encoder(setup.method, inputs), loops)
 
 
 def _has_convolution(setup: Setup, example: Batch) -> bool:

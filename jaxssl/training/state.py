@@ -25,7 +25,6 @@ Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Arr
 # losses [k]).
 Steps = Callable[..., tuple["TrainState", dict[str, Array], Array, Array]]
 
-
 SHARDINGS = ("none", "optimizer", "all")  # values of `config.optim.sharding`
 
 
@@ -49,8 +48,28 @@ class TrainState(struct.PyTreeNode):
     opt_state: optax.OptState
 
 
+class Measure(NamedTuple):
+    """Size of the arrays of a module.
+
+    Attributes:
+        norm: Euclidean norm of all values, float32.
+        num_not_finite: number of values that are NaN or infinite, int32.
+    """
+
+    norm: Array
+    num_not_finite: Array
+
+
 class Gradient(NamedTuple):
-    """Gradients, metrics (with the loss), embeddings and new carried state of one global batch."""
+    """Gradient of the loss of one global batch, and what its computation yields besides.
+
+    Attributes:
+        views: the entries of the batch that the augmentation makes.
+        grads: gradient of the parameters.
+        metrics: scalars, with the loss.
+        carried: non-trainable state after the batch.
+        embeddings: [V, B, d], the input of the loss.
+    """
 
     views: dict[str, Array]
     grads: Collection
@@ -106,8 +125,8 @@ def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carri
     """Set the padding rows of per-example buffers to 0, so that padding may be cut or extended."""
 
     def clear(x: Array) -> Array:
-        real = jnp.arange(len(x), dtype=jnp.int32) < num_examples
-        return jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+        is_example = jnp.arange(len(x), dtype=jnp.int32) < num_examples
+        return jnp.where(is_example.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
 
     def clear_branch(per_example: bool, tree: object) -> object:
         return jax.tree.map(clear, tree) if per_example else tree
@@ -159,20 +178,16 @@ def make_gradient(
         # The backward pass of `gather` has summed a split gradient over devices (reduce-scatter).
         return grad / mesh.size if axis in spec else collectives.mean(grad, axis)
 
-    def local(specs: Any, state: TrainState, batch: Batch) -> Gradient:
+    def local_gradient(specs: Any, state: TrainState, batch: Batch) -> Gradient:
         def loss(params: Any, *args: Any, **kwargs: Any) -> Any:
             return method.loss(jax.tree.map(gather, params, specs), *args, **kwargs)
 
         augment_key, objective_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         views = augment(augment_key, batch["input"], batch["index"])
+        batch = {**batch, **views}
         value_and_grad = jax.value_and_grad(loss, has_aux=True)
         (value, (carried, metrics, embeddings)), grads = value_and_grad(
-            state.params,
-            state.carried,
-            {**batch, **views},
-            step=state.step,
-            key=objective_key,
-            axis_name=axis,
+            state.params, state.carried, batch, step=state.step, key=objective_key, axis_name=axis
         )
         # The mean of the devices' local gradients is the global gradient, as jaxssl/collectives.py
         # explains.
@@ -182,16 +197,17 @@ def make_gradient(
 
     def gradient(state: TrainState, batch: Batch) -> Gradient:
         layout = shardings(method, state, mesh, sharding)
-        specs = jax.tree.map(lambda x: x.spec, layout.params)
+        specs: Any = jax.tree.map(lambda x: x.spec, layout.params)
         # XLA gathers a split momentum network before this function, and splits it again after it.
         carried: Any = jax.tree.map(
             lambda per_example: P(axis) if per_example else P(), method.per_example
         )
-        by_field: list[Any] = [P(), P(), P(), specs, carried, P()]
+        whole: Any = P()
         by_example: Any = P(None, axis)
-        out = Gradient(by_example, specs, P(), carried, by_example)  # pyright: ignore[reportArgumentType] a tree of specs
-        in_specs = TrainState(*by_field), P(axis)
-        return distributed.spmd(partial(local, specs), mesh, in_specs, out)(state, batch)
+        state_specs = TrainState(whole, whole, whole, specs, carried, opt_state=whole)
+        out_specs = Gradient(by_example, specs, whole, carried, by_example)
+        local = partial(local_gradient, specs)
+        return distributed.spmd(local, mesh, (state_specs, P(axis)), out_specs)(state, batch)
 
     return gradient
 
@@ -240,11 +256,12 @@ def make_train_step(
 
         total, in_a_row = state.skipped
         stopped = in_a_row >= max_skipped
+        taken = finite & ~stopped
         new, old = (params, carried, opt_state), (state.params, state.carried, state.opt_state)
-        chosen = jax.tree.map(lambda a, b: jnp.where(finite & ~stopped, a, b), new, old)
+        chosen = jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, old)
         one = jnp.where(stopped, 0, 1)
         total = total + jnp.where(finite, 0, one)
-        in_a_row = jnp.where(finite & ~stopped, 0, in_a_row + one)
+        in_a_row = jnp.where(taken, 0, in_a_row + one)
         skipped = jnp.stack([total, in_a_row])
         state = TrainState(state.step + one, skipped, state.key, *chosen)
         state = lax.with_sharding_constraint(state, shardings(method, state, mesh, sharding))
@@ -304,32 +321,32 @@ def make_train_steps(
 
 def make_diagnosis(
     method: Method, augment: Augment, mesh: Mesh
-) -> Callable[[TrainState, Batch], dict[str, dict[str, tuple[Array, Array]]]]:
-    """Return the jitted function that measures the norms of all quantities of a step.
+) -> Callable[[TrainState, Batch], dict[str, dict[str, Measure]]]:
+    """Return the jitted function ``(state, batch) -> measures`` of all quantities of a step.
 
-    The quantities come in the order of their computation: parameters, statistics, views,
-    embeddings, terms of the loss, gradient. Each module has its Euclidean norm and its number of
-    values that are not finite.
+    The measures are by quantity and by module. The quantities come in the order of their
+    computation: parameters, statistics, views, embeddings, terms of the loss, gradient.
     """
     gradient = make_gradient(method, augment, mesh)
 
     @jax.jit
-    def diagnose(state: TrainState, batch: Batch) -> dict[str, dict[str, tuple[Array, Array]]]:
+    def diagnose(state: TrainState, batch: Batch) -> dict[str, dict[str, Measure]]:
         views, grads, metrics, _, embeddings = gradient(state, batch)
-        return {
-            "parameters": _measure(state.params),
-            "statistics": _measure(state.carried.batch_stats),
-            "views": _measure(views),
-            "embeddings": _measure({"of all views": embeddings}),
-            "loss": _measure(metrics),
-            "gradient": _measure(grads),
+        quantities = {
+            "parameters": state.params,
+            "statistics": state.carried.batch_stats,
+            "views": views,
+            "embeddings": {"of all views": embeddings},
+            "loss": metrics,
+            "gradient": grads,
         }
+        return {name: _measure(tree) for name, tree in quantities.items()}
 
     return diagnose
 
 
-def _measure(tree: object) -> dict[str, tuple[Array, Array]]:
-    """Return each module's Euclidean norm and number of values that are not finite."""
+def _measure(tree: object) -> dict[str, Measure]:
+    """Measure each module of a tree. The first two words of a leaf's path name its module."""
     sums: dict[str, tuple[Array, Array]] = {}
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         name = "/".join(jax.tree_util.keystr(path, simple=True, separator="/").split("/")[:2])
@@ -337,7 +354,7 @@ def _measure(tree: object) -> dict[str, tuple[Array, Array]]:
         x = x.astype(jnp.float32)
         count += jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
         sums[name] = squares + jnp.sum(x**2), count
-    return {name: (jnp.sqrt(squares), count) for name, (squares, count) in sums.items()}
+    return {name: Measure(jnp.sqrt(squares), count) for name, (squares, count) in sums.items()}
 
 
 def _in_layout_of_params(grads: Collection) -> Collection:
