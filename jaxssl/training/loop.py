@@ -45,7 +45,7 @@ from jaxssl.training.workdir.goodput import Goodput
 # of a call.
 CALL_SECONDS = 0.5
 
-Values = dict[str, float]  # metrics by name
+Values = dict[str, float]  # metrics of a step by name
 Probe = Callable[[TrainState], Values]
 
 
@@ -61,7 +61,7 @@ class Evaluation(NamedTuple):
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
         start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
-            weights by those of `config.init`.
+            weights by those of `config.init`, see `jaxssl.pretrained.start`.
     """
 
     check: Callable[[ConfigDict], None]
@@ -140,10 +140,10 @@ def train(
 
     # A resumed run does not need the weights that it started from.
     if config.init and not checkpoint.steps(workdir):
-        params, carried, report = evaluation.start(config, state.params, state.carried, inputs)
+        params, carried, init = evaluation.start(config, state.params, state.carried, inputs)
         state = state.replace(params=params, carried=carried)
-        run_record.require_equal({"init": report["sha256"]})
-        record = record._replace(init=report)
+        run_record.require_equal({"init": init["sha256"]})
+        record = record._replace(init=init)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
     with opening.open_workdir(config, workdir) as check_lock, ExitStack() as stack:
@@ -152,17 +152,18 @@ def train(
         components = custom.names(config.to_dict()).values()
         trust.remember([*components, *config.eval.protocols], config.data)
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
-        record, step, damaged = record._replace(**ids), 0, ()
+        record = record._replace(**ids)
+        step, damaged = 0, ()
         if checkpoint.steps(workdir):
             step, state, facts, damaged = checkpoint.restore(workdir, state)
             batches.set_state(facts.data)
             run_record.warn_of_changes(step, facts.environment, record.environment)
         distributed.on_first_process(lambda: checkpoint.set_aside(workdir, damaged))
-        skipped, writer = int(state.skipped[0]), None
+        writer = None
         if distributed.is_first_process():
             writer = MetricsWriter(workdir, step, config.log, config.to_dict())
             stack.callback(writer.close)
-        reporter = MetricsReporter(setup, writer, step, skipped)
+        reporter = MetricsReporter(setup, writer, step, skipped=int(state.skipped[0]))
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(profiling.Profiler(profile, workdir))
@@ -178,12 +179,11 @@ def train(
         times = Goodput(workdir, began, resumes=step > 0)
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
-        check_finite = partial(_check_finite, setup, batches, mesh, workdir)
+        stop_if_not_finite = partial(_stop_if_not_finite, setup, batches, mesh, workdir)
         periods = config.log_every, setup.eval_every, setup.save_every
         call_steps, calls = 1, 0
-        # pairs (array, n) with n losses of a call since the last report
-        losses: list[tuple[Array, int]] = []
-        unreported = None
+        losses: list[tuple[Array, int]] = []  # for each call since the last logged step
+        report: Callable[..., Values] | None = None  # for a logged step that is not yet reported
         with reporter.progress_bar(step, total, examples.units):
             while step < total:
                 profiler.begin(step, state)
@@ -195,13 +195,13 @@ def train(
                 # While the device computes, waiting for the input costs nothing.
                 last: Any = losses[-1][0] if losses else None
                 times.lap("input wait" if last is None or last.is_ready() else "steps")
-                state, metrics, embeddings, new = programs.steps(state, *data, n)
+                state, metrics, embeddings, call_losses = programs.steps(state, *data, n)
                 step, calls = step + n, calls + 1
-                losses.append((new, n))
-                if unreported:
+                losses.append((call_losses, n))
+                if report:
                     check_lock()
-                    check_finite(reporter.report(*unreported), state)
-                    unreported = None
+                    stop_if_not_finite(report(), state)
+                    report = None
                 evaluating = step % setup.eval_every == 0 or step == total
                 saving = evaluating or step % setup.save_every == 0
                 logging = saving or step % config.log_every == 0
@@ -210,7 +210,7 @@ def train(
                     stopping = logging and distributed.any_process(stopping)
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
-                    unreported, losses = (step, metrics, losses), []
+                    report, losses = partial(reporter.report, step, metrics, losses), []
                 elif calls == 1:
                     jax.block_until_ready(metrics)
                     # The time of compilation does not count for the speed.
@@ -219,18 +219,17 @@ def train(
                 if calls <= 2:
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 profiler.end(step, state)
-                if unreported and (saving or stopping):
+                if report and (saving or stopping):
                     evaluate = None
                     if evaluating and probe:
                         evaluate = partial(times.call, "evaluation", probe, state)
-                    values = reporter.report(*unreported, evaluate)
-                    unreported = None
-                    check_finite(values, state)
+                    values = report(evaluate)
+                    report = None
+                    stop_if_not_finite(values, state)
                     if writer:
                         writer.sync()
                     check_lock()
-                    position, score = batches.get_state(), values.get("knn_top1")
-                    facts = position, config.to_dict(), score
+                    facts = batches.get_state(), config.to_dict(), values.get("knn_top1")
                     times.call("checkpoints", checkpoints.save, step, state, *facts)
                     times.write()
                     reporter.restart_clock(step)
@@ -260,6 +259,12 @@ def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
 
     Several processes must choose the same number, so it does not depend on their clocks. They read
     stop requests only when they log.
+
+    Args:
+        metrics: result of the call, which has ended when they are available.
+        n: number of steps of the call.
+        start: value of `time.perf_counter` before the call.
+        most: the largest number of steps in one call.
     """
     if distributed.process_count() > 1:
         return most
@@ -267,12 +272,23 @@ def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:
     return max(1, min(most, int(n * CALL_SECONDS / (time.perf_counter() - start))))
 
 
-def _check_finite(
+def _stop_if_not_finite(
     setup: Setup, batches: Batches, mesh: Mesh, workdir: Path, values: Values, state: TrainState
 ) -> None:
-    """Raise UserError after too many skipped steps in a row, and write the diagnosis.
+    """Write a diagnosis and raise UserError after too many skipped steps in a row.
 
     The first skipped step is repeated to measure its parameters, embeddings and gradient.
+
+    Args:
+        setup: built from the config.
+        batches: batches of the training set.
+        mesh: the devices.
+        workdir: workdir of the run.
+        values: metrics of the last reported step.
+        state: state after that step, or after later steps, which change nothing any more.
+
+    Raises:
+        UserError: after `Setup.max_skipped` skipped steps in a row.
     """
     if values["skipped_in_a_row"] < setup.max_skipped:
         return

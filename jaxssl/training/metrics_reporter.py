@@ -17,9 +17,9 @@ from jaxssl.training.output import console
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 
-WINDOW = 256  # number of earlier losses that a loss is compared with
-MIN_LOSSES = 32  # number of earlier losses below which no loss is compared
-SPIKE = 10.0  # number of median absolute deviations above the median that make a spike
+WINDOW = 256  # largest number of earlier losses that a loss is compared with
+MIN_LOSSES = 32  # smallest number of earlier losses that a loss is compared with
+SPIKE = 10.0  # A spike is more than this many median absolute deviations above the median.
 
 
 class LossMonitor:
@@ -36,6 +36,9 @@ class LossMonitor:
     def check(self, step: int, losses: Sequence[float], skipped: int) -> None:
         """Log spikes among the losses, and newly skipped steps.
 
+        The deviation counts as at least a thousandth of the median, because small changes of a
+        constant loss are no spikes.
+
         Args:
             step: number of the step of the last loss.
             losses: losses of all steps since the last check.
@@ -48,10 +51,8 @@ class LossMonitor:
                 median = float(np.median(self._losses))
                 deviation = float(np.median(np.abs(np.asarray(self._losses) - median)))
                 if loss > median + SPIKE * max(deviation, 1e-3 * abs(median)):
-                    log.warning(
-                        "step %d: loss spike: %.4g, the median of the %d steps before is %.4g",
-                        *(number, loss, len(self._losses), median),
-                    )
+                    text = "step %d: loss spike: %.4g, the median of the %d steps before is %.4g"
+                    log.warning(text, number, loss, len(self._losses), median)
             self._losses.append(loss)
         if skipped > self._skipped:
             log.warning("step %d: %d steps skipped so far that were not finite", step, skipped)
@@ -72,8 +73,8 @@ class MetricsReporter:
         self._setup, self._writer = setup, writer
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
-        self._figures: dict[str, float] = {}  # latest value of each metric
-        self._collapsed = False
+        self._latest: dict[str, float] = {}  # by metric, for the progress bar
+        self._collapsed = False  # at the last report
         self.restart_clock(step)
 
     def restart_clock(self, step: int) -> None:
@@ -92,13 +93,14 @@ class MetricsReporter:
         Args:
             step: number of the step.
             metrics: metrics of the step, on the device.
-            losses: losses of all steps since the last report: one array for each call, and the
-                number of its entries that count.
+            losses: pairs (array [k], n) for each call since the last report. The first n entries
+                are the losses of the steps of the call.
             evaluate: returns further metrics, such as the k-NN accuracy. Its time does not count
                 for the speed.
 
         Returns:
-            The metrics, with "skipped_in_a_row".
+            The metrics, with "skipped_in_a_row". If the run stops because of skipped steps, they
+            are neither written nor completed.
         """
         metrics, losses = jax.device_get((metrics, losses))
         values = {name: float(value) for name, value in metrics.items()}
@@ -109,27 +111,34 @@ class MetricsReporter:
         self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
         if in_a_row >= self._setup.max_skipped:
             return values  # The run stops after this report.
-        # Skipped steps do not advance the learning-rate schedule.
-        scheduled = step - 1 - skipped + (in_a_row > 0)
+        # The learning rate is a function of the number of updates. The last step was an update
+        # itself, unless it was skipped.
+        updates = step - skipped
+        updates_before = updates if in_a_row else updates - 1
         values |= {
             "images_per_second": self._setup.batch_size * speed,
-            "learning_rate": float(self._setup.learning_rate(scheduled)),
+            "learning_rate": float(self._setup.learning_rate(updates_before)),
             "epoch": step / self._setup.steps_per_epoch,
         }
-        values |= evaluate() if evaluate else {}
+        if evaluate:
+            values |= evaluate()
         if self._writer:
-            shown = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
-            self._writer.write(step, shown)
-            self._figures |= shown
-            if self._bar:
-                [task] = self._bar.tasks
-                figures = f"loss {self._figures['loss']:.4g}"
-                figures += f"  {self._figures['images_per_second']:.0f} {task.fields['unit']}/s"
-                if "knn_top1" in self._figures:
-                    figures += f"  k-NN {self._figures['knn_top1']:.2f} %"
-                self._bar.update(task.id, completed=step, figures=figures)
-            self._log(step, shown)
+            written = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
+            self._writer.write(step, written)
+            self._update_bar(step, written)
+            self._log(step, written)
         return values
+
+    def _update_bar(self, step: int, values: Mapping[str, float]) -> None:
+        """Show a step and the latest value of each metric in the progress bar."""
+        self._latest |= values
+        if self._bar:
+            [task] = self._bar.tasks
+            figures = f"loss {self._latest['loss']:.4g}"
+            figures += f"  {self._latest['images_per_second']:.0f} {task.fields['unit']}/s"
+            if "knn_top1" in self._latest:
+                figures += f"  k-NN {self._latest['knn_top1']:.2f} %"
+            self._bar.update(task.id, completed=step, figures=figures)
 
     @contextmanager
     def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
@@ -154,14 +163,14 @@ class MetricsReporter:
         """Log the k-NN accuracy if measured, and a warning when the embeddings collapse."""
         if "knn_top1" in values:
             log.info(
-                "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank "
-                "%.1f",
-                *(step, values["epoch"], values["loss"], values["knn_top1"]),
-                *(values["feature_std"], values["effective_rank"]),
+                f"step {step} (epoch {values['epoch']:.1f}): loss {values['loss']:.4g}, "
+                f"k-NN {values['knn_top1']:.2f} %, feature std {values['feature_std']:.3f}, "
+                f"effective rank {values['effective_rank']:.1f}"
             )
-        before, self._collapsed = self._collapsed, values["feature_std"] < collapse.COLLAPSED_STD
-        if self._collapsed and not before:
+        was_collapsed = self._collapsed
+        self._collapsed = values["feature_std"] < collapse.COLLAPSED_STD
+        if self._collapsed and not was_collapsed:
             log.warning(
-                "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
-                *(step, values["feature_std"], collapse.COLLAPSED_STD),
+                f"step {step}: collapsed: the embeddings are nearly equal (feature_std "
+                f"{values['feature_std']:.4f} < {collapse.COLLAPSED_STD:.1f})"
             )
