@@ -60,8 +60,6 @@ class Profiler:
         self._steps = steps if distributed.is_first_process() else None
         self._borders = (steps.start, steps.stop) if steps else (0, 0)
         self._folder = workdir / FOLDER
-        # JAX writes to a folder on disk, which is copied to a bucket.
-        self._temporary = tempfile.mkdtemp() if steps and is_bucket(workdir) else None
         self._tracing = False
 
     def __enter__(self) -> "Profiler":
@@ -87,8 +85,9 @@ class Profiler:
         """
         if self._steps and step == self._steps.start:
             jax.block_until_ready(state)
-            folder = self._temporary or self._folder
-            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+            # JAX writes to a folder on disk, which is then copied to a bucket.
+            self._on_disk = Path(tempfile.mkdtemp()) if is_bucket(self._folder) else self._folder
+            jax.profiler.start_trace(self._on_disk, create_perfetto_trace=True)
             self._tracing = True
 
     def end(self, step: int, state: object) -> None:
@@ -104,8 +103,9 @@ class Profiler:
             jax.profiler.stop_trace()
         except (OSError, RuntimeError) as error:
             raise write_error(self._folder, error) from error
-        if self._temporary:
-            for file in Path(self._temporary).rglob("*.*"):
-                to = self._folder / file.relative_to(self._temporary)
-                to.write_bytes(file.read_bytes())
-            shutil.rmtree(self._temporary)
+        if is_bucket(self._folder):
+            for file in self._on_disk.rglob("*"):
+                if file.is_file():
+                    to = self._folder / file.relative_to(self._on_disk)
+                    to.write_bytes(file.read_bytes())
+            shutil.rmtree(self._on_disk)
