@@ -33,8 +33,8 @@ from jaxssl.training.config.method import (
 )
 from jaxssl.training.state import TrainState
 
-# Keys of the group `optim` that are not arguments of the optimiser.
-OTHER_KEYS = ("lr", "lr_scaling", "sharding")
+# Keys of the group `optim` that are not arguments of `optim.optimiser`.
+OTHER_KEYS = {"lr", "lr_scaling", "sharding", *Transfer._fields}
 NORMALISE = ("auto", "half", "measured")  # values of `config.data.normalise`
 
 
@@ -91,18 +91,10 @@ def build(
             `shared_numbers`. They are not checked.
 
     Raises:
-        UserError: on a value that a component rejects, with the message of the component.
+        UserError: on a value that a component rejects, with the message of the component, or that
+            does not fit the number of devices.
     """
-    per_device = config.batch_size // num_devices
-    if per_device % config.accumulate_steps:
-        raise UserError(
-            f"accumulate_steps={config.accumulate_steps} must divide the {per_device} images of a "
-            f"batch on each of {num_devices} devices"
-        )
-    if config.batch_norm_group and num_devices % min(config.batch_norm_group, num_devices):
-        raise UserError(
-            f"batch_norm_group={config.batch_norm_group} must divide the {num_devices} devices"
-        )
+    _check_devices(config, num_devices)
     length = run_length(config, num_examples)
     steps_per_epoch, total_steps = length
     numbers = dict(numbers or {})
@@ -125,8 +117,8 @@ def build(
             milestones=tuple(round(e * steps_per_epoch) for e in config.schedule.milestones),
             gamma=config.schedule.gamma,
         )
-        values, others = scheduled_arguments(config.optim, length), (*OTHER_KEYS, *Transfer._fields)
-        values = {key: value for key, value in values.items() if key not in others}
+        values = scheduled_arguments(config.optim, length)
+        values = {key: value for key, value in values.items() if key not in OTHER_KEYS}
         transfer = make_transfer(config.optim)
         optimiser = optim.optimiser(config.optim.name, rate, **values, transfer=transfer)
         method = make_method(config, length, loss_numbers)
@@ -150,6 +142,20 @@ def build(
     )
 
 
+def _check_devices(config: ConfigDict, num_devices: int) -> None:
+    """Raise UserError unless the devices can share a batch and the groups of BatchNorm evenly."""
+    per_device = config.batch_size // num_devices
+    if per_device % config.accumulate_steps:
+        raise UserError(
+            f"accumulate_steps={config.accumulate_steps} must divide the {per_device} images of a "
+            f"batch on each of {num_devices} devices"
+        )
+    if config.batch_norm_group and num_devices % min(config.batch_norm_group, num_devices):
+        raise UserError(
+            f"batch_norm_group={config.batch_norm_group} must divide the {num_devices} devices"
+        )
+
+
 def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
     """Return the numbers of a config that a compiled program takes as arguments, by dotted key.
 
@@ -161,17 +167,17 @@ def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
         loss: the group `loss` of the config.
         lr: the base learning rate.
     """
-    make_objective, numbers = factory("loss", loss.name), {"optim.lr": lr}
-    values = {
-        # A schedule is a mapping in the config. The losses take a function of the step.
-        name: _constant(1.0) if isinstance(value, Mapping) else value
-        for name, value in arguments(loss.to_dict()).items()
-    }
+    make_objective = factory("loss", loss.name)
+    values = arguments(loss.to_dict())
+    for name, value in values.items():
+        if isinstance(value, Mapping):  # The losses take a schedule as a function of the step.
+            values[name] = _constant(1.0)
+    numbers = {"optim.lr": lr}
     for name, parameter in inspect.signature(make_objective).parameters.items():
         value = values.get(name)
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
             with suppress(ValueError):  # A learned hyper-parameter must start from a number.
-                make_objective(**{**values, name: _constant(value)})
+                make_objective(**values | {name: _constant(value)})
                 numbers[f"loss.{name}"] = value
     return numbers
 
@@ -206,15 +212,16 @@ def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
     """Return a config that contains the training split's channel means and stds, if views use them.
 
     Raises:
-        UserError: if the setting is unknown or the examples have no such statistics.
+        UserError: if ``config.data.normalise`` is unknown, or is "measured" for examples that have
+            no such statistics.
     """
-    config, size = ConfigDict(config.to_dict()), config.augment.get("size", 0)
+    config = ConfigDict(config.to_dict())
     normalise = config.data.get("normalise", "auto")  # Runs of earlier versions lack it.
     if normalise not in NORMALISE:
         raise UserError(f"data.normalise={normalise!r} is unknown{suggest(normalise, NORMALISE)}")
     measure = kind.of(config).statistics
     if measure is not None:
-        config.data.update(measure(normalise, train, size))
+        config.data.update(measure(normalise, train, config.augment.get("size", 0)))
     elif normalise == "measured":
         raise UserError("data.normalise='measured' is only for images; leave it at 'auto'")
     return config.lock()

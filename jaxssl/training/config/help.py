@@ -65,23 +65,24 @@ def config_settings(config: ConfigDict) -> list[Setting]:
         for setting in component_settings(group, config[group].name):
             types[setting.key], lines[setting.key] = setting.type, setting.line
 
-    def describe(key: str, value: object) -> Setting:
+    settings = []
+    for key, value in flat_keys(config).items():
         group, _, leaf = key.partition(".")
         # Groups for only some views have the recipe's arguments, described under "augment".
         described = f"augment.{leaf}" if group in VIEW_GROUPS and key not in lines else key
-        return Setting(key, types.get(described, "str"), value, lines.get(described, ""))
-
-    return [describe(key, value) for key, value in flat_keys(config).items()]
+        settings.append(Setting(key, types.get(described, "str"), value, lines.get(described, "")))
+    return settings
 
 
 def table(settings: Sequence[Setting]) -> list[str]:
     """Return the lines of a table of settings, with aligned columns."""
-    cells = [(key, kind, _text(value), line) for key, kind, value, line in settings]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
-    return [
-        "  ".join([*(f"{c:{w}}" for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in cells
-    ]
+    rows = [(key, kind, _text(value), line) for key, kind, value, line in settings]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    texts = []
+    for *cells, line in rows:
+        aligned = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        texts.append("  ".join([*aligned, line]).rstrip())
+    return texts
 
 
 def _text(value: object) -> str:

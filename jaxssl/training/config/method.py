@@ -19,9 +19,7 @@ from jaxssl.training.config.groups import arguments, factory
 from jaxssl.training.config.schedules import from_spec
 from jaxssl.training.config.values import LARGEST
 
-# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a scheme's
-# batch needs.
-OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=momentum"
+NEEDS_MOMENTUM = "it needs keys of another network or a predictor; set method.name=momentum"
 
 
 class Length(NamedTuple):
@@ -88,19 +86,22 @@ def make_transfer(settings: ConfigDict) -> Transfer:
 
 
 def make_networks(config: ConfigDict) -> Encoder:
-    """Build backbone, projector, predictor and text network of a config."""
+    """Build backbone, projector, predictor and text network of a config.
+
+    Raises:
+        UserError: if a network of NNX has to average BatchNorm over groups of devices.
+    """
 
     def make(group: str) -> Any:
         return factory(group, config[group].name)(**arguments(config[group]))
 
-    settings = {"precision": config.precision, "num_chunks": config.accumulate_steps}
-    settings["norm_group"] = config.batch_norm_group
+    precision, chunks, group = config.precision, config.accumulate_steps, config.batch_norm_group
+    settings = {"precision": precision, "num_chunks": chunks, "norm_group": group}
     text = None
     if config.text.name != "none":
         text = Encoder(make("text"), make("head"), **settings)
     encoder = Encoder(make("net"), make("head"), make("predictor"), **settings, text=text)
-    is_nnx = [isinstance(module, NnxNetwork) for module in encoder.modules().values()]
-    if config.batch_norm_group and any(is_nnx):
+    if group and any(isinstance(module, NnxNetwork) for module in encoder.modules().values()):
         raise UserError("batch_norm_group: networks of NNX average over all devices; leave it at 0")
     return encoder
 
@@ -179,9 +180,9 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
     if components.is_custom(method):
         return None  # The pairs of a user's training scheme are unknown here.
     if method != "momentum" and objective.needs_other_keys:
-        return OTHER_KEYS
+        return NEEDS_MOMENTUM
     if method == "siamese" and objective.needs_two_towers:
-        return OTHER_KEYS
+        return NEEDS_MOMENTUM
     if method != "siamese" and objective.one_tower_only:
         return "its classifier sees one tower; set method.name=siamese"
     if labels and not objective.takes_labels:
@@ -193,8 +194,9 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
     if config.views == 1 and objective.needs_two_views:
         return "it needs a second view of every example; set views=2"
     if method == "momentum" and config.predictor.name == "none":
-        is_own_target = objective.needs_other_keys and config.method.momentum == 0
-        if objective.needs_predictor or is_own_target:
+        # With a momentum of 0, the target network equals the trained one.
+        has_equal_networks = objective.needs_other_keys and config.method.momentum == 0
+        if objective.needs_predictor or has_equal_networks:
             return "without a predictor it collapses to constant embeddings; set predictor.name=mlp"
     if config.method.get("queue_size", 0) and not objective.takes_queue:
         return "it does not use a queue; set method.queue_size=0"

@@ -19,8 +19,8 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 Schedule = Callable[[ArrayLike], Array]
-OPTIONAL = {"until", "warmup", "warmup_from"}
-KEYS = {
+OPTIONAL = {"until", "warmup", "warmup_from"}  # keys that a schedule may lack
+KEYS = {  # of each schedule, besides "schedule" and "unit"
     "steps": {"values"},
     "linear": {"start", "end"} | OPTIONAL,
     "cosine": {"start", "end"} | OPTIONAL,
@@ -133,7 +133,7 @@ def learning_rate(
         )
     if name == "step":
         times = [warmup_steps, *milestones]
-        if not milestones or any(b <= a for a, b in zip(times, milestones, strict=False)):
+        if not milestones or times != sorted(set(times)):
             raise ValueError(
                 f"milestones must increase and be after the warm-up of {warmup_steps} steps, "
                 f"got {list(milestones)}"
@@ -147,13 +147,26 @@ def learning_rate(
 
 
 def _number(key: str, value: object) -> float:
+    """Return the value of a schedule's key as a float.
+
+    Raises:
+        ValueError: if it is not a finite number.
+    """
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
     return float(value)
 
 
 def _values(values: object, scale: int) -> dict[float, float]:
-    """Return {step: value} of a schedule, whose times may be strings as in JSON."""
+    """Return {step: value} of a schedule, whose times may be strings as in JSON.
+
+    Args:
+        values: {time: value} in the unit of the schedule.
+        scale: number of steps in the unit.
+
+    Raises:
+        ValueError: unless the times are different numbers from 0 on, and the values are numbers.
+    """
     if not isinstance(values, Mapping):
         raise ValueError(
             "values of a steps schedule must be a dict {time: value}, with times in the unit of "

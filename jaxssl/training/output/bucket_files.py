@@ -29,7 +29,8 @@ class Parts:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._text, self._changed = path, b"", False
+        self._path = path
+        self._text, self._changed = b"", False  # of the last part
         self._number = max((int(part.stem) for part in path.iterdir()), default=-1) + 1
         self._sent_at = -FLUSH_SECONDS  # The first flush sends the text at once.
 
@@ -55,7 +56,14 @@ class Parts:
 
 
 class Owner(NamedTuple):
-    """The owner of a lease: random token, process, host, and whether the lease was released."""
+    """The owner of a lease.
+
+    Attributes:
+        token: random, so that two owners always differ.
+        pid: id of the process.
+        hostname: host of the process, and on Linux the namespace of the process ids.
+        released: whether the owner has released the lease.
+    """
 
     token: str
     pid: int

@@ -63,6 +63,7 @@ class _LogFile(logging.StreamHandler):
         with explain_write_errors(self._path):
             super().emit(record)
             while stream_errors:
+                # The log's other handler shows its records on the stream that is lost.
                 loss = "the output cannot be shown any more (%s); the run goes on"
                 fields = log.name, logging.WARNING, __file__, 0, loss, (stream_errors.pop(),), None
                 super().emit(log.makeRecord(*fields))

@@ -27,6 +27,10 @@ class MetricsWriter:
             resumed run writes them again.
         names: of the loggers, such as "tensorboard".
         config: settings of the run, for the loggers.
+
+    Raises:
+        WriteError: if the file cannot be written.
+        UserError: if a logger cannot be opened.
     """
 
     def __init__(
@@ -58,11 +62,13 @@ class MetricsWriter:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step. Values that are not finite are logged and become null."""
-        for name in (n for n, v in metrics.items() if not math.isfinite(v)):
-            log.warning("step %d: %s is not finite (%s)", step, name, metrics[name])
-        finite = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
+        row: Row = {"step": step, **metrics}
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                log.warning("step %d: %s is not finite (%s)", step, name, value)
+                row[name] = None
         with explain_write_errors(self._path):
-            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.write(json.dumps(row) + "\n")
             self._file.flush()
         for logger in self._loggers:
             logger.write(step, metrics)
@@ -83,6 +89,7 @@ class MetricsWriter:
 
 
 def _drop_later_rows(path: Path, step: int) -> None:
+    """Drop the rows of a metrics.jsonl file, or of one of its parts, that are of later steps."""
     earlier = (row for row in parse_rows(read_lines(path), path) if row["step"] <= step)
     write_chunks(path, (f"{json.dumps(row)}\n".encode() for row in earlier))
 

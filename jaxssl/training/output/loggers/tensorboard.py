@@ -56,8 +56,9 @@ class TensorBoard:
             self._folder.cleanup()
 
     def _open(self) -> None:
+        """Open a new event file, whose name sorts after those of earlier ones."""
         # TensorBoard reads event files in the order of their names, which contain the time. The
-        # name of a new file therefore sorts after earlier ones.
+        # system's clock may have been set back since the latest file.
         name = f"{self._path.name}.out.tfevents."
         earlier = [file.name for file in self._path.parent.glob(f"{name}*")]
         latest = max((file.removeprefix(name)[:10] for file in earlier), default="")
@@ -67,11 +68,13 @@ class TensorBoard:
         self._events = EventsWriter(str(Path(folder, prefix)), f".{time.time_ns()}")
 
     def _close(self) -> None:
+        """Close the event file, and move it to the bucket if the workdir is in one."""
         with explain_write_errors(self._path):
             self._events.close()
-            for file in Path(self._folder.name).iterdir() if self._folder else ():
-                self._path.with_name(file.name).write_bytes(file.read_bytes())
-                file.unlink()
+            if self._folder:
+                for file in Path(self._folder.name).iterdir():
+                    self._path.with_name(file.name).write_bytes(file.read_bytes())
+                    file.unlink()
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, object]) -> TensorBoard:
