@@ -458,6 +458,14 @@ def test_error_about_a_protocol_that_returns_nothing_states_the_expected_type(pl
 
 
 @pytest.mark.fast
+def test_error_about_a_protocol_that_returns_a_list_of_numbers_states_the_wrong_type(plugin):
+    (one,) = select_protocols([plugin("nothing")])
+    one = one._replace(protocol=one.protocol._replace(run=lambda context, *, seed: [1.0]))
+    with pytest.raises(UserError, match="must return a list of Result, got a list with float"):
+        evaluation_run._run_protocol(one, None, "pretrained", 0, strict=True)
+
+
+@pytest.mark.fast
 def test_user_logger_with_wrong_arguments_or_missing_methods_is_refused(plugin, tmp_path):
     with pytest.raises(UserError, match=r"must be a function \(workdir, step, config\)"):
         loggers.check((plugin("of_two"),))

@@ -76,7 +76,10 @@ def main(overrides: list[tuple[str, str]]) -> None:
             )
         suite.run(SUITE.value, paths, defaults, data_overrides, **options)
         return
+    chosen = DATASET.value, data_overrides
+    data = {path: data_config(path, defaults, *chosen, trust=FLAGS.trust) for path in paths}
+    if len(paths) > 1:  # Wrong input for a later encoder is refused before the first is evaluated.
+        for path in paths:
+            run.evaluate(path, PROTOCOLS.value, data=data[path], dry_run=True, **options)
     for path in paths:
-        chosen = DATASET.value, data_overrides
-        data = data_config(path, defaults, *chosen, trust=FLAGS.trust)
-        run.evaluate(path, PROTOCOLS.value, data=data, **options)
+        run.evaluate(path, PROTOCOLS.value, data=data[path], **options)

@@ -34,7 +34,9 @@ def make_contexts(
     features: bool = True,
     seed: int,
 ) -> Iterator[tuple[str, EvalContext]]:
-    """Yield each kind of features ("raw", "pretrained", ...) with the context for the protocols.
+    """Return an iterator over kinds of features ("raw", ...), each with the protocols' context.
+
+    The call checks the input. Examples are read and features are extracted by the iterator.
 
     Args:
         pretrained: the encoder.
@@ -59,27 +61,33 @@ def make_contexts(
     text_programs = ()
     if pretrained.encoder.text is not None:
         text_programs = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
-    data = load_arrays(splits, pretrained.inputs)
-    views = _make_views(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
-    for name in kinds:
-        fields: dict[str, Any] = {}
-        if name == "raw":
-            encode = encode_views = partial(_raw_features, ours, mesh)
-        else:
-            variables = pretrained.untrained(seed) if name == "untrained" else pretrained.variables
-            run = partial(extract, variables=distributed.replicate(variables, mesh), mesh=mesh)
-            encode, encode_views = (partial(run, apply=x) for x in (encode_program, view_program))
-            if views is not None and layer == "backbone":
-                fields["encoder"] = pretrained._replace(variables=variables)
-            if text_programs:
-                embed_images, embed_texts = text_programs
-                fields["embed_images"] = partial(run, data.test, embed_images)
-                fields["embed_texts"] = partial(run, apply=embed_texts)
-                fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
-        if views is not None:
-            fields |= {"views": partial(views, encode_views), "size": inputs.size}
-        columns = extract_features(encode if features else None, data)
-        yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
+
+    def contexts() -> Iterator[tuple[str, EvalContext]]:
+        data = load_arrays(splits, pretrained.inputs)
+        views = _make_views(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
+        for name in kinds:
+            fields: dict[str, Any] = {}
+            if name == "raw":
+                encode = encode_views = partial(_raw_features, ours, mesh)
+            else:
+                untrained = name == "untrained"
+                variables = pretrained.untrained(seed) if untrained else pretrained.variables
+                run = partial(extract, variables=distributed.replicate(variables, mesh), mesh=mesh)
+                encode = partial(run, apply=encode_program)
+                encode_views = partial(run, apply=view_program)
+                if views is not None and layer == "backbone":
+                    fields["encoder"] = pretrained._replace(variables=variables)
+                if text_programs:
+                    embed_images, embed_texts = text_programs
+                    fields["embed_images"] = partial(run, data.test, embed_images)
+                    fields["embed_texts"] = partial(run, apply=embed_texts)
+                    fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
+            if views is not None:
+                fields |= {"views": partial(views, encode_views), "size": inputs.size}
+            columns = extract_features(encode if features else None, data)
+            yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
+
+    return contexts()
 
 
 class Arrays(NamedTuple):
@@ -132,7 +140,14 @@ def extract_features(encode: Callable[..., np.ndarray] | None, data: Arrays) -> 
 def _make_views(
     config: ConfigDict | None, inputs: Inputs, views: Callable, batch_of: Callable
 ) -> Callable[..., np.ndarray]:
-    """Return ``(encode, images, number, seed) -> [number, n, f]``, features of random views."""
+    """Return ``(encode, images, number, seed) -> [number, n, f]``, features of random views.
+
+    Args:
+        config: the run's config, which defines the views, or None for SimCLR's views.
+        inputs: the network's inputs.
+        views: `Kind.views`.
+        batch_of: `Kind.batch_of`.
+    """
     if config is None:
         augment = views([recipes.simclr(size=inputs.size)])
     else:
@@ -145,13 +160,14 @@ def _make_views(
 
     def encode_views(encode: Callable, images: np.ndarray, number: int, seed: int) -> np.ndarray:
         keys = [jax.random.fold_in(jax.random.key(seed), view) for view in range(number)]
-        size, blocks = min(BLOCK, len(images)), []
+        size = min(BLOCK, len(images))
+        features = []
         for first in range(0, len(images), size):
             block = images[first : first + size]
             padded = distributed.pad_rows(block, size)
             index = np.arange(first, first + size, dtype=np.int32)
             drawn = (np.asarray(draw(key, padded, index))[: len(block)] for key in keys)
-            blocks.append(np.stack([encode(view) for view in drawn]))
-        return np.concatenate(blocks, axis=1)
+            features.append(np.stack([encode(view) for view in drawn]))
+        return np.concatenate(features, axis=1)
 
     return encode_views

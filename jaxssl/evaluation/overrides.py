@@ -14,6 +14,7 @@ from jaxssl.training.config.trust import require_data
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
+    """Parse numbers with commas between them, such as "0.5,0.5,0.5" or "(0.5,)"."""
     return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
 
 
@@ -40,21 +41,23 @@ def split_overrides(
     Raises:
         UserError: if a key is neither, or a value cannot be parsed.
     """
-    options = {}
+    data, options = [], {}
     for key, text in overrides:
-        if key in WEIGHTS_OPTIONS:
+        if key.startswith("data."):
+            data.append((key, text))
+        elif key in WEIGHTS_OPTIONS:
+            name = WEIGHTS_OPTIONS[key]
             try:
-                name = WEIGHTS_OPTIONS[key]
                 options[name] = PARSERS.get(name, str)(text)
             except ValueError as error:
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
-        elif not key.startswith("data."):
+        else:
             raise UserError(
                 f"--config.{key}: jaxssl eval takes the config from the run; only "
                 f"--config.data.KEY, to evaluate on other images, and for a weights "
                 f"file {', '.join(WEIGHTS_OPTIONS)} may be given"
             )
-    return [item for item in overrides if item[0] not in WEIGHTS_OPTIONS], options
+    return data, options
 
 
 def data_config(
@@ -75,22 +78,24 @@ def data_config(
         trust: whether to use data that only the config of the run names.
 
     Raises:
-        UserError: if a key is unknown, ``path`` is not a run, or the run names data that this user
-            has not trained with.
+        UserError: if a key is unknown, the config of the run cannot be read, the run names data
+            that this user has not trained with, or no data set is named for a weights file.
     """
     if dataset is None and not overrides:
         return None
     data = defaults.copy_and_resolve_references()
+    named = {key.removeprefix("data.") for key, _ in overrides}
     if is_run(path):
         config = read_config(path)
         values.add_later_keys(config)
         run = config.data
         inherited = run if dataset is None else ConfigDict({"dir": run.dir})
-        named = {key.removeprefix("data.") for key, _ in overrides}
         require_data({k: v for k, v in inherited.items() if k not in named}, path, trust)
         data = run if dataset is None else data
         data.dir = run.dir
         data.context = run.get("context", data.context)  # number of tokens of the text network
+    elif dataset is None and "name" not in named:
+        raise UserError(f"the data set to evaluate {path} on must be named: --dataset NAME")
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

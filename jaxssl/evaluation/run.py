@@ -43,6 +43,7 @@ def evaluate(
     splits: Splits | None = None,
     online: bool = False,
     trust: bool = False,
+    dry_run: bool = False,
 ) -> list[results.Row]:
     """Evaluate an encoder without training it, and write results.json and report.html.
 
@@ -67,6 +68,8 @@ def evaluate(
             the rows that are returned. See `rows.online_rows`.
         trust: whether to execute the Python files and to use the data that the config of a run
             names, even if this user has not trained with them.
+        dry_run: whether to only check the input: encoder, protocols and data set are opened, but
+            nothing is evaluated or written, and no rows are returned.
 
     Returns:
         The new rows of results.json. Other rows in the file are kept.
@@ -76,6 +79,7 @@ def evaluate(
             protocol does not fit the data set.
     """
     logs.log_to_screen(distributed.process_index())
+    kinds = _check_kinds(kinds)
     # ---- The encoder, and the folder of its results.
     path = None
     if isinstance(encoder_or_path, PretrainedEncoder):
@@ -112,23 +116,31 @@ def evaluate(
     seed = run_seed if seed is None else seed
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(selected, splits, strict=strict)
-    kinds = _check_kinds(kinds) if selected else ["pretrained"]
+    if not selected:
+        kinds = ["pretrained"]  # for the gallery alone
+    use_features = any(one.protocol.needs_features for one in selected)
+    mesh = distributed.make_mesh()
+    contexts = make_contexts(
+        encoder, config, splits, kinds, mesh, layer=layer, features=use_features, seed=run_seed
+    )
+    if dry_run:
+        return []
 
     # ---- Every protocol on every kind of features.
-    file = None if workdir else path
-    data_fields = rows_of.data_fields(splits, settings, encoder, file, seed)
+    weights_file = None if workdir else path
+    data_fields = rows_of.data_fields(splits, settings, encoder, weights_file, seed)
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
-    use_features = any(one.protocol.needs_features for one in selected)
-    options = {"layer": layer, "features": use_features, "seed": run_seed}
-    mesh, rows, features = distributed.make_mesh(), [], None
-    for kind, context in make_contexts(encoder, config, splits, kinds, mesh, **options):
+    rows, features = [], None
+    for kind, context in contexts:
         context = context._replace(data=settings)
         if kind == "pretrained" and use_features:
             features = context.features
-        for one in (one for one in selected if kind in (one.protocol.kinds or results.KINDS)):
+        for one in selected:
+            if kind not in (one.protocol.kinds or results.KINDS):
+                continue
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             fields = {**fields, **data_fields}
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
@@ -145,17 +157,17 @@ def evaluate(
         console.show(f"results: {out / 'results.json'}")
     if page and config and data is None and workdir:
         if layer == "backbone" and features is not None:
-            # The gallery needs the features of all examples, and is written only if out of date.
             stale = gallery.read_step(workdir) != encoder.metadata["step"]
             if distributed.any_process(stale):
-                inputs = load_arrays(splits, encoder.inputs)
-                gallery.write(workdir, config, splits, features, inputs, encoder)
+                examples = load_arrays(splits, encoder.inputs)
+                gallery.write(workdir, config, splits, features, examples, encoder)
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
     return rows
 
 
 def _check_kinds(names: Sequence[str] | None) -> list[str]:
+    """Return the requested kinds of features, by default all, in the order of `results.KINDS`."""
     unknown = sorted(set(names or ()) - set(results.KINDS))
     if unknown:
         raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], results.KINDS)}")
@@ -175,10 +187,12 @@ def _run_protocol(
             raise UserError(f"protocol {one.text!r}: {error}") from error
         logs.log.warning("protocol %r is left out: %s", one.text, error)
         return []
-    if not isinstance(new, list) or not all(isinstance(result, Result) for result in new):
-        raise UserError(
-            f"protocol {one.text!r} must return a list of Result, got {type(new).__name__}"
-        )
+    expected = f"protocol {one.text!r} must return a list of Result"
+    if not isinstance(new, list):
+        raise UserError(f"{expected}, got {type(new).__name__}")
+    for result in new:
+        if not isinstance(result, Result):
+            raise UserError(f"{expected}, got a list with {type(result).__name__}")
     logs.log.info("%s of %s features: %.1f s", one.text, kind, time.perf_counter() - start)
     return new
 
@@ -192,8 +206,9 @@ def _require_results(
     selected: Sequence[Selected], rows: Sequence[results.Row], kinds: Sequence[str]
 ) -> None:
     """Raise UserError if a protocol ran on none of the kinds of features."""
+    with_results = {row["protocol"] for row in rows}
     for one in selected:
-        if one.name not in {row["protocol"] for row in rows}:
+        if one.name not in with_results:
             raise UserError(
                 f"protocol {one.text!r} trains the network: take --layer backbone, and pretrained "
                 f"or untrained features in --kinds (got {','.join(kinds)})"

@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 from rich.table import Column, Table
 
 from jaxssl import components
-from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation.overrides import data_config
 from jaxssl.evaluation.run import evaluate
@@ -18,6 +17,7 @@ from jaxssl.training.config import find
 from jaxssl.training.output import console
 
 PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
+NOT_DATA = ("name", *PER_DATASET)  # keys of a data set that are not overrides of `config.data`
 
 
 class Row(results.Row):
@@ -63,29 +63,24 @@ def run(
         The rows that `evaluate` returns, with the additional keys "encoder" and "column".
 
     Raises:
-        UserError: if the suite file is invalid, or as `evaluate`. Every data set is opened before
-            the first evaluation starts.
+        UserError: if the suite file is invalid, or as `evaluate`. Every encoder and data set is
+            opened before the first evaluation starts.
     """
     suite = read(path)
+    select_protocols([_protocol_and_metric(suite, column)[0] for column in suite.datasets])
     options["kinds"] = options.get("kinds") or ["pretrained"]
     data = {}
-    for name, values in suite.datasets.items():
-        select_protocols([values.get("protocol", suite.protocol)])
-        if "name" not in values:
-            raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
-        changes = [
-            (f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *PER_DATASET)
-        ]
+    for column, values in suite.datasets.items():
+        protocol, _ = _protocol_and_metric(suite, column)
+        changes = [(f"data.{k}", str(v)) for k, v in values.items() if k not in NOT_DATA]
         for encoder in encoders:
             changed, trust = [*changes, *overrides], options.get("trust", False)
             settings = data_config(encoder, defaults, values["name"], changed, trust=trust)
-            assert settings is not None  # None would mean that no data set is named
-            source.load_splits(settings)
-            data[name, encoder] = settings
+            evaluate(encoder, [protocol], data=settings, dry_run=True, **options)
+            data[column, encoder] = settings
     all_rows = []
-    for (name, encoder), settings in data.items():
-        values = suite.datasets[name]
-        protocol, metric = (values.get(key, getattr(suite, key)) for key in PER_DATASET)
+    for (column, encoder), settings in data.items():
+        protocol, metric = _protocol_and_metric(suite, column)
         rows = evaluate(encoder, [protocol], data=settings, **options)
         metrics = sorted({row["metric"] for row in rows})
         if metric not in metrics:
@@ -93,9 +88,15 @@ def run(
                 f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
                 f"{metric!r}{suggest(metric, metrics)}"
             )
-        all_rows += [Row(**row, encoder=str(encoder), column=name) for row in rows]
+        all_rows += [Row(**row, encoder=str(encoder), column=column) for row in rows]
     console.show_table(table(suite, all_rows))
     return all_rows
+
+
+def _protocol_and_metric(suite: Suite, column: str) -> tuple[str, str]:
+    """Return the protocol and the metric of a data set, by default the suite's."""
+    values = suite.datasets[column]
+    return values.get("protocol", suite.protocol), values.get("metric", suite.metric)
 
 
 def read(path: str | Path) -> Suite:
@@ -114,6 +115,9 @@ def read(path: str | Path) -> Suite:
         ) from error
     if not suite.datasets or not all(isinstance(v, Mapping) for v in suite.datasets.values()):
         raise UserError(f"suite file {str(path)!r}: datasets must be a dict of dicts, not empty")
+    for column, values in suite.datasets.items():
+        if not values.get("name"):
+            raise UserError(f"suite file {str(path)!r}: data set {column!r} has no 'name'")
     return suite
 
 
@@ -123,20 +127,21 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
     count for every encoder.
     """
+    split = {row["column"]: row["split"] for row in rows}
     headings = []
     for name, values in suite.datasets.items():
-        split = next(row["split"] for row in rows if row["column"] == name)
         changed = [values[key] for key in PER_DATASET if key in values]
-        headings.append("\n".join([name, f"({split})", *changed]))
+        headings.append("\n".join([name, f"({split[name]})", *changed]))
     columns = [Column(heading, justify="right") for heading in (*headings, "mean", "wins")]
     subtitle = f"{rows[-1]['layer']} features, seed {rows[-1]['seed']}"
     title = f"{suite.protocol}, {suite.metric}; {subtitle}; percent"
     out = Table("encoder", "checkpoint", "features", *columns, title=title)
-    lines: dict[tuple, dict[str, Row]] = {}
+    # Maps encoder, checkpoint and kind of features to the result on each data set.
+    lines: dict[tuple[str, str, str], dict[str, Row]] = {}
     best = dict.fromkeys(suite.datasets, float("-inf"))
     for row in rows:
         name = row["column"]
-        if row["metric"] == suite.datasets[name].get("metric", suite.metric):
+        if row["metric"] == _protocol_and_metric(suite, name)[1]:
             step = "" if row["step"] is None else f" (step {row['step']})"
             checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
             key = (row["encoder"], checkpoint, row["features"])

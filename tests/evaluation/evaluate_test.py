@@ -278,6 +278,36 @@ def test_step_flag_of_eval_accepts_a_number_last_or_best():
         cli.parse_step("-1")
 
 
+def test_eval_refuses_a_wrong_later_encoder_before_it_evaluates_the_first(
+    run, out, tmp_path, run_command
+):
+    (tmp_path / "damaged.safetensors").write_bytes(b"none")
+    arguments = (f"--workdir={run}", f"--out={out}", "--protocols=knn:uniform", "--kinds=raw")
+    for weights, message in (
+        ("none.safetensors", "none.safetensors"),
+        ("damaged.safetensors", "damaged.safetensors"),
+    ):
+        weights = f"--weights={tmp_path / weights}"
+        status, output, errors = run_command("eval", *arguments, weights, "--dataset=digits")
+        assert status == 2 and message in errors and "knn" not in output
+        assert not out.exists()
+
+
+def test_dry_run_opens_encoder_and_data_and_writes_nothing(run, out, capsys):
+    assert knn(run, out, dry_run=True) == []
+    assert not out.exists() and "knn" not in capsys.readouterr().out
+    with refused("layer must be one of backbone, projector, got 'head'"):
+        knn(run, out, layer="head", dry_run=True)
+
+
+def test_eval_of_weights_with_data_overrides_needs_the_name_of_the_data_set(tmp_path):
+    weights, defaults = tmp_path / "vit.safetensors", ConfigDict(data_config())
+    with refused(f"the data set to evaluate {weights} on must be named: --dataset NAME"):
+        overrides.data_config(weights, defaults, None, [("data.dir", "x")])
+    named = overrides.data_config(weights, defaults, None, [("data.name", "cifar10")])
+    assert named is not None and named.name == "cifar10"
+
+
 def test_eval_overrides_accept_only_data_keys(run):
     data, net = overrides.split_overrides([("data.dir", "x"), ("net.num_heads", "6")])
     assert data == [("data.dir", "x")] and net == {"num_heads": 6}
@@ -338,6 +368,14 @@ def test_suite_prints_a_table_of_encoders_by_data_sets(run, tmp_path, capsys):
         assert f"{figure:.2f}" in text
 
 
+def test_suite_refuses_a_wrong_later_encoder_before_it_evaluates_the_first(run, tmp_path):
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    path.write_text(SUITE)
+    with pytest.raises(UserError, match="nowhere"):
+        suite.run(path, [run, tmp_path / "nowhere"], ConfigDict(data_config()), out=out)
+    assert not out.exists()
+
+
 def test_suite_reports_wins_and_means_of_each_encoder():
     made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {}, "C": {}})
     scores = {"x": (50.0, 60.001, 70.0), "y": (40.0, 60.002, 80.0), "z": (45.0, None, 10.0)}
@@ -367,6 +405,7 @@ def test_suite_reports_wins_and_means_of_each_encoder():
         ("get_suite = lambda: {'protocol': 'knn'}", "expected get_suite.* protocol, metric"),
         ("x = 1", "failed: AttributeError"),
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
+        (SUITE.replace('{"A": {"name": "digits"}', '{"A": {}'), "data set 'A' has no 'name'"),
     ],
 )
 def test_invalid_suite_file_is_rejected(tmp_path, text, message):
