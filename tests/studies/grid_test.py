@@ -172,7 +172,7 @@ def test_grid_cell_that_cannot_be_trained_raises_an_error(setting, results, cell
 
 
 @pytest.mark.long
-def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
+def test_grid_reports_support_vectors_of_an_mmcl_run(setting, results):
     module = importlib.import_module("jaxssl.studies.support_vectors")
     findings = module.run(setting)
     [first, second] = findings.tables[0].rows
@@ -181,7 +181,7 @@ def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
     assert 0 < findings.data["binding"]["support"][0] <= 1
     assert findings.data["at_run_C"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
     assert set(findings.verdicts) <= set(module.CLAIMS)
-    other = setting._replace(workdir=setting.out / "runs" / run_name(setting, {"seed": 0}))
+    other = setting._replace(workdir=results["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="must be a run with mmcl, got .* with nt_xent"):
         module.run(other)
 
