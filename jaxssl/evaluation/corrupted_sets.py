@@ -8,7 +8,7 @@ A set is a folder of `data.dir`, either as its authors publish it or as TFDS pre
     imagenet2012_corrupted/fog_3/               TFDS' own run of the authors' code, not their files
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,11 +31,12 @@ TFDS = {
 }
 
 Labelled = tuple[np.ndarray | LazyArray, np.ndarray]  # images [n, h, w, c] uint8, labels [n]
-Readers = dict[tuple[str, int], Callable[[], Labelled]]  # by corruption and severity
+Key = tuple[str, int]  # corruption and severity
+Readers = dict[Key, Callable[[], Labelled]]
 
 
 def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
-    """Find a published set of corrupted images. Return functions that read images and labels.
+    """Open a published set of corrupted images. Pictures are read later.
 
     Args:
         name: folder of the set, see above.
@@ -47,8 +48,8 @@ def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int)
         Functions that read images and labels, by corruption and severity.
 
     Raises:
-        ValueError: if the set is not there or lacks a corruption at a severity, or the classes are
-            not those of the set.
+        ValueError: if the set is not there or lacks a corruption at a severity, the classes are not
+            those of the set, or the numbers of labels and of images do not fit.
     """
     root = fetch(f"{data.get('dir') or constants.DATA_DIR}/{name}").expanduser()
     if name.startswith(("CIFAR", "cifar")) and tuple(class_names) != CIFAR10:
@@ -57,24 +58,26 @@ def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int)
             "evaluate on --dataset cifar10"
         )
     if name == "CIFAR-10-C":
-        found = _find_arrays(root)
+        readers = _find_arrays(root)
     elif name == "ImageNet-C":
-        found = _find_pictures(root, class_names, size)
+        readers = _find_pictures(root, class_names, size)
     else:
-        found = _find_prepared(root, data, class_names, size)
-    wanted = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
-    if lacking := [key for key in wanted if key not in found]:
+        readers = _find_prepared(root, data, class_names, size)
+    expected = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
+    if lacking := [key for key in expected if key not in readers]:
         raise ValueError(
-            f"{root} lacks {_describe(lacking)}; it holds {_describe(list(found)) or 'nothing'}; "
+            f"{root} lacks {_describe(lacking)}; it holds {_describe(readers) or 'nothing'}; "
             "put the whole set there, or name its folder with --config.data.dir"
         )
-    return found
+    return readers
 
 
-def _describe(keys: Sequence[tuple[str, int]]) -> str:
+def _describe(keys: Iterable[Key]) -> str:
     """Describe corruptions with their severities, such as "fog 1 2 3 4, snow 5"."""
-    names = dict.fromkeys(name for name, _ in keys)
-    return ", ".join(f"{n} {' '.join(str(s) for name, s in keys if name == n)}" for n in names)
+    severities: dict[str, str] = {}
+    for name, severity in keys:
+        severities[name] = f"{severities.get(name, name)} {severity}"
+    return ", ".join(severities.values())
 
 
 def _find_arrays(root: Path) -> Readers:
@@ -82,17 +85,24 @@ def _find_arrays(root: Path) -> Readers:
     if not (root / "labels.npy").is_file():
         raise ValueError(f"{root} lacks labels.npy; put the files of CIFAR-10-C there")
     labels = np.load(root / "labels.npy").astype(np.int64)
-    n, found = len(labels) // len(SEVERITIES), {}
+    number, rest = divmod(len(labels), len(SEVERITIES))  # number of images of each severity
+    if rest or not number:
+        raise ValueError(f"{root}/labels.npy must have labels of 5 severities, got {len(labels)}")
 
     def read(images: np.ndarray, severity: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = slice((severity - 1) * n, severity * n)
+        rows = slice((severity - 1) * number, severity * number)
         return images[rows], labels[rows]
 
-    for path in (root / f"{name}.npy" for name in CORRUPTIONS):
-        images = np.load(path, mmap_mode="r") if path.is_file() else labels[:0]
-        for severity in SEVERITIES[: len(images) // n]:
-            found[path.stem, severity] = partial(read, images, severity)
-    return found
+    readers = {}
+    for path in filter(Path.is_file, [root / f"{name}.npy" for name in CORRUPTIONS]):
+        images = np.load(path, mmap_mode="r")
+        if len(images) > len(labels):
+            raise ValueError(
+                f"{path} must have {len(labels)} images like labels.npy, got {len(images)}"
+            )
+        for severity in SEVERITIES[: len(images) // number]:
+            readers[path.stem, severity] = partial(read, images, severity)
+    return readers
 
 
 def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers:
@@ -133,6 +143,7 @@ def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], siz
 
 
 def _check_classes(theirs: Sequence[str], class_names: Sequence[str], place: Path) -> None:
+    """Raise ValueError unless a set at ``place`` has the classes of the test set."""
     if different := sorted(set(theirs) ^ set(class_names)):
         raise ValueError(
             f"{place} must have the {len(class_names)} classes of the test set, got "

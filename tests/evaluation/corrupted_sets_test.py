@@ -158,6 +158,21 @@ def test_missing_corrupted_sets_and_test_sets_of_other_classes_are_refused(folde
             open_set(folder, name, WNIDS[:2])[KEYS[0]]()
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (4, "labels.npy must have labels of 5 severities, got 4"),
+        (3, "labels.npy must have labels of 5 severities, got 3"),
+        (10, "gaussian_noise.npy must have 10 images like labels.npy, got 20"),
+    ],
+)
+def test_labels_of_fewer_images_than_the_corrupted_set_has_are_refused(number, message, tmp_path):
+    write_arrays(tmp_path / "CIFAR-10-C")
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.tile(LABELS, 5)[:number])
+    with pytest.raises(ValueError, match=message):
+        open_set(tmp_path, "CIFAR-10-C")
+
+
 def test_mean_corruption_error_is_relative_to_alexnet():
     of_alexnet = dict(zip(CORRUPTIONS, corruptions.ALEXNET, strict=True))
     accuracies = {name: np.full(5, 100 * (1 - e)) for name, e in of_alexnet.items()}

@@ -90,8 +90,8 @@ def mean_corruption_error(accuracies: Mapping[str, np.ndarray]) -> float:
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
     """Evaluate the accuracy on clean images, under each corruption, and averaged over corruptions.
 
-    On ImageNet-C, "corruption_mce" is the `mean_corruption_error`. On CIFAR-10-C, whose mean error
-    is not normalised, "corruption_mean_error" is it.
+    On ImageNet-C, "corruption_mce" is the `mean_corruption_error`. CIFAR-10-C has no such
+    normalisation, and "corruption_mean_error" is 100 minus the mean accuracy.
 
     Raises:
         ValueError: if the context has no images, or the published set is not complete.
@@ -99,9 +99,11 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     if context.test is None or context.encode is None:
         raise ValueError("corruptions need a data set of images")
     encode = context.encode
+    features = context.features
     settings = dict(PRESETS[preset])
     severities, limit = settings.pop("severities"), settings.pop("limit")
-    origin, published, features = settings.pop("corruptions"), {}, context.features
+    origin = settings.pop("corruptions")
+    published = {}
     if origin != "ours":
         class_names = context.test.class_names
         published = corrupted_sets.open_set(origin, context.data, class_names, context.size)
@@ -114,13 +116,13 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     def predict(images: np.ndarray | LazyArray) -> np.ndarray:
         return classify(encode(images))
 
-    images, labels = context.test.images(context.size), features.test_labels
-    drawn = subset(len(labels), limit, seed=seed)
-    clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
+    drawn = subset(len(features.test), limit, seed=seed)
+    labels = features.test_labels[drawn]
+    clean = 100 * float(np.mean(classify(features.test[drawn]) == labels))
     if published:
         accuracies = _accuracies(lambda *key: published[key](), severities, predict)
     else:
-        images, labels = images[drawn], labels[drawn]
+        images = context.test.images(context.size)[drawn]
         accuracies = evaluate(images, labels, predict, severities=severities, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
@@ -142,7 +144,13 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
 def _accuracies(
     read: Callable[..., corrupted_sets.Labelled], severities: Sequence[int], predict: Callable
 ) -> dict[str, np.ndarray]:
-    """Compute accuracies in percent by severity, with ``(name, severity) -> images, labels``."""
+    """Compute accuracies in percent for each corruption, [number of severities].
+
+    Args:
+        read: ``(corruption, severity) -> images, labels``.
+        severities: each in 1, ..., 5.
+        predict: ``images -> labels``.
+    """
 
     def accuracy(name: str, severity: int) -> float:
         images, labels = read(name, severity)
