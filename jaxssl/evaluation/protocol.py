@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from numpy.typing import ArrayLike
@@ -50,30 +51,35 @@ def check_features(
     Raises:
         ValueError: if a shape or a dtype is wrong. The message names the argument.
     """
-    arrays = []
-    splits = {"train": (train_features, train_labels), "test": (test_features, test_labels)}
-    for name, (rows, labels) in splits.items():
-        rows, labels = np.asarray(rows), np.asarray(labels)
-        if rows.ndim != 2 or not rows.size or not np.issubdtype(rows.dtype, np.number):
-            raise ValueError(
-                f"{name}_features must be numbers [n, f], got {rows.dtype} {list(rows.shape)}"
-            )
-        if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(
-                f"{name}_labels must be integers [{len(rows)}], one for each row of "
-                f"{name}_features, got {labels.dtype} {list(labels.shape)}"
-            )
-        for label in (labels.min(), labels.max()):
-            if not 0 <= int(label) < 2**31:  # Programs take int32, and a cast would wrap around.
-                raise ValueError(f"{name}_labels must be class indices >= 0 of int32, got {label}")
-        arrays += [np.asarray(rows, np.float32), labels]
-    features = Features(*arrays)
-    if features.train.shape[1] != features.test.shape[1]:
+    train, train_classes = _check_split("train", train_features, train_labels)
+    test, test_classes = _check_split("test", test_features, test_labels)
+    if train.shape[1] != test.shape[1]:
         raise ValueError(
             "train_features and test_features must have the same number of columns, got "
-            f"{features.train.shape[1]} and {features.test.shape[1]}"
+            f"{train.shape[1]} and {test.shape[1]}"
         )
-    return features
+    return Features(train, train_classes, test, test_classes)
+
+
+def _check_split(
+    name: str, features: ArrayLike, labels: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return float32 features [n, f] and integer labels [n] of the split "train" or "test"."""
+    rows, labels = np.asarray(features), np.asarray(labels)
+    # NumPy does not count JAX's bfloat16 among the numbers.
+    if rows.ndim != 2 or not rows.size or not jnp.issubdtype(rows.dtype, np.number):
+        raise ValueError(
+            f"{name}_features must be numbers [n, f], got {rows.dtype} {list(rows.shape)}"
+        )
+    if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"{name}_labels must be integers [{len(rows)}], one for each row of "
+            f"{name}_features, got {labels.dtype} {list(labels.shape)}"
+        )
+    for label in (labels.min(), labels.max()):
+        if not 0 <= int(label) < 2**31:  # Programs take int32, and a cast would wrap around.
+            raise ValueError(f"{name}_labels must be class indices >= 0 of int32, got {label}")
+    return np.asarray(rows, np.float32), labels
 
 
 def choose_settings(presets: Presets, preset: str, default: str, changes: Settings) -> Settings:
@@ -120,7 +126,8 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
     Returns:
         Sorted indices of the drawn examples.
     """
-    rng, drawn = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    drawn = []
     for c in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == c))
         number = max(least, min(round(share * len(members)), len(members) - 1))
@@ -192,7 +199,7 @@ class Images(NamedTuple):
 
 
 def images_of(context: EvalContext) -> Images:
-    """Return encoder, images and devices of a context.
+    """Return the encoder, the images and the devices (by default all) of a context.
 
     Raises:
         ValueError: if there is no encoder of images to fine-tune.

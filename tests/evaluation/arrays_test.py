@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from feature_cases import labelled
@@ -78,6 +79,22 @@ def test_keyword_settings_override_values_of_the_preset():
 def test_error_of_evaluate_names_the_wrong_argument(module, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         module.evaluate(**{**dict(zip(NAMES, FEATURES, strict=True)), **changes})
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting"), [("default", "batch_size"), ("elevater", "max_iter"), ("elevater", "C")]
+)
+def test_setting_of_the_other_few_shot_probe_is_refused(preset, setting):
+    with pytest.raises(ValueError, match=f"the setting '{setting}' is unknown; .*valid: "):
+        fewshot.evaluate(*FEATURES, preset=preset, **{setting: 1})
+
+
+def test_features_of_jax_in_half_precision_are_evaluated_in_single_precision():
+    halved = [jnp.asarray(x, jnp.bfloat16) for x in (FEATURES.train, FEATURES.test)]
+    labels = FEATURES.train_labels, FEATURES.test_labels
+    single = [np.asarray(x, np.float32) for x in halved]
+    expected = knn.evaluate(single[0], labels[0], single[1], labels[1])
+    assert knn.evaluate(halved[0], labels[0], halved[1], labels[1]) == expected
 
 
 def test_presets_that_train_on_images_are_refused():

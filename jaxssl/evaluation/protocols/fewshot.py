@@ -41,6 +41,7 @@ DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER searches
 # ELEVATER first tries every 16th decay, then neighbours of the best.
 COARSE, SPANS = 16, (8, 4, 2, 1)
 EPSILON = 1e-5  # epsilon of BatchNorm
+Labelled = tuple[Array, Array]  # features [n, f] float32 and labels [n] int32 in [0, c)
 
 
 def evaluate(
@@ -71,7 +72,9 @@ def evaluate(
         ValueError: if a class has fewer training examples than shots, or an argument is invalid.
     """
     features = base.check_features(train_features, train_labels, test_features, test_labels)
-    chosen = base.choose_settings(PRESETS, preset, "default", settings)
+    # The two probes take different settings, and each preset lists all those of its probe.
+    presets = {preset: PRESETS[preset]} if preset in PRESETS else PRESETS
+    chosen = base.choose_settings(presets, preset, "default", settings)
     scores = {}
     for result in _by_shots(features, chosen, seed):
         scores |= {result.metric: result.value, f"{result.metric}_std": result.std or 0.0}
@@ -196,31 +199,36 @@ def elevater(
     class_sizes = np.array([np.sum(test_labels == label) for label in classes])
     test_y = np.where(np.isin(test_labels, classes), np.searchsorted(classes, test_labels), -1)
     test_set = _on_device(test, test_y)
-    outcomes = []
-    for draw in range(draws):
+
+    def run_draw(draw: int) -> tuple[float, float, float, float]:
+        """Tune and test the classifier on one draw, and return the fields of `Outcomes`."""
         rng = np.random.default_rng((seed, shots, draw))
         drawn = draw_shots(labels, shots, rng)
-        held, fitted, every = (
-            _on_device(train[index], y[index])
-            for index in map(np.ravel, (drawn[:, :number_held], drawn[:, number_held:], drawn))
-        )
-        search_batches = batches(c * (shots - number_held), batch_size, search_epochs, rng)
-        final_batches = batches(c * shots, batch_size, epochs, rng)
+        held, fitted = drawn[:, :number_held].ravel(), drawn[:, number_held:].ravel()
+        search_batches = batches(len(fitted), batch_size, search_epochs, rng)
+        final_batches = batches(drawn.size, batch_size, epochs, rng)
+        # Initial weights and biases have the distribution of PyTorch's linear layers.
+        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
+        count = partial(num_correct, start=start, momentum=momentum)
+
+        # ---- The search, at a constant rate.
+        constant = np.ones(len(search_batches), np.float32)
+        examples = _on_device(train[fitted], y[fitted]), _on_device(train[held], y[held])
+        score = partial(count, *examples, search_batches, constant)
+        best = search(lambda lr, decay: score(lr, decay).sum(axis=1), lr)
+
+        # ---- The final classifier.
         steps = len(final_batches)
         warmup = warmup_epochs * steps // epochs
         rate = learning_rate("cosine", 1.0, warmup_steps=warmup, total_steps=steps)
         rates = np.asarray(jax.vmap(rate)(np.arange(steps, dtype=np.int32)))
-        # Initial weights and biases have the distribution of PyTorch's linear layers.
-        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
-        count = partial(num_correct, start=start, momentum=momentum)
-        constant = np.ones(len(search_batches), np.float32)
-        score = partial(count, fitted, held, search_batches, constant)
-        best = search(lambda *candidates, score=score: score(*candidates).sum(axis=1), lr)
+        every = _on_device(train[drawn.ravel()], y[drawn.ravel()])
         hyper = np.array(best, np.float32)[:, None]
         [number] = np.asarray(count(every, test_set, final_batches, rates, *hyper))
         per_class = np.sum(number / np.maximum(class_sizes, 1)) / len(np.unique(test_labels))
-        outcomes.append((100 * number.sum() / len(test_y), 100 * per_class, *best))
-    return Outcomes(*np.array(outcomes).T)
+        return 100 * number.sum() / len(test_y), 100 * per_class, *best
+
+    return Outcomes(*np.array([run_draw(draw) for draw in range(draws)]).T)
 
 
 def search(score: Callable[..., np.ndarray], lr: tuple[float, ...]) -> tuple[float, float]:
@@ -237,6 +245,7 @@ def search(score: Callable[..., np.ndarray], lr: tuple[float, ...]) -> tuple[flo
     best_index, best = np.zeros(len(lr), int), np.full(len(lr), -1.0)
 
     def attempt(index: np.ndarray) -> None:
+        """Score each rate with the decay of its index, and keep the better ones."""
         nonlocal best_index, best
         scores = np.asarray(score(rates, DECAYS[index].astype(np.float32)), np.float64)
         best_index = np.where(scores > best, index, best_index)
@@ -254,8 +263,8 @@ def search(score: Callable[..., np.ndarray], lr: tuple[float, ...]) -> tuple[flo
 
 @jax.jit
 def num_correct(
-    train: tuple[Array, Array],
-    test: tuple[Array, Array],
+    train: Labelled,
+    test: Labelled,
     batches: Array,
     rates: Array,
     lr: Array,
@@ -269,8 +278,8 @@ def num_correct(
     .. math:: v \leftarrow m v + g + \lambda W, \quad W \leftarrow W - \eta_t v
 
     Args:
-        train: [n, f] float32 and labels [n] int32 in [0, c).
-        test: [m, f] float32 and labels [m] int32; label -1 is never predicted.
+        train: n examples.
+        test: m examples. Label -1 is never predicted.
         batches: [steps, b] int32 indices into ``train``, -1 for padding.
         rates: [steps] float32, relative to ``lr``.
         lr: [k] float32.
@@ -290,9 +299,9 @@ def num_correct(
             state: tuple[Array, Array], now: tuple[Array, Array]
         ) -> tuple[tuple[Array, Array], None]:
             (w, v), (batch, rate) = state, now
-            real = (batch >= 0)[:, None]
-            z = _normalise(x[batch], x[batch], real)
-            share = real.astype(x.dtype) / jnp.sum(real, dtype=x.dtype)
+            is_real = (batch >= 0)[:, None]
+            z = _normalise(x[batch], x[batch], is_real)
+            share = is_real.astype(x.dtype) / jnp.sum(is_real, dtype=x.dtype)
             error = (jax.nn.softmax(dot(z, w)) - targets[batch]) * share
             v = momentum * v + dot(z.T, error) + decay * w
             return (w - rate * lr * v, v), None
@@ -300,12 +309,13 @@ def num_correct(
         (w, _), _ = lax.scan(step, (start, jnp.zeros_like(start)), (batches, rates))
         return w
 
-    z = _normalise(test[0], x)
+    test_x, test_y = test
+    z = _normalise(test_x, x)
 
     def count(w: Array) -> Array:
         logits = dot(z, w)
-        hit = (jnp.argmax(logits, axis=1) == test[1]) & jnp.all(jnp.isfinite(logits), axis=1)
-        return jnp.zeros(start.shape[1], jnp.int32).at[test[1]].add(hit.astype(jnp.int32))
+        hit = (jnp.argmax(logits, axis=1) == test_y) & jnp.all(jnp.isfinite(logits), axis=1)
+        return jnp.zeros(start.shape[1], jnp.int32).at[test_y].add(hit.astype(jnp.int32))
 
     # The settings are evaluated one after the other. The logits of all of them would be large.
     return lax.map(count, jax.vmap(train_one)(lr, decay))
@@ -368,13 +378,17 @@ def _by_shots(
         yield from base.make_results(scores, **details, **chosen)
 
 
-def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
+def _on_device(x: np.ndarray, y: np.ndarray) -> Labelled:
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
 
 
-def _normalise(x: Array, rows: Array, real: Array | None = None) -> Array:
-    """Apply BatchNorm to x [n, f] with the statistics of real rows, and append a 1 for the bias."""
-    mean, variance = (f(rows, axis=0, keepdims=True, where=real) for f in (jnp.mean, jnp.var))
+def _normalise(x: Array, batch: Array, is_real: Array | None = None) -> Array:
+    """Apply BatchNorm to x [n, f], and append a 1 for the bias.
+
+    The statistics are those of the rows of ``batch`` [m, f] for which ``is_real`` [m, 1] is True.
+    """
+    mean = jnp.mean(batch, axis=0, keepdims=True, where=is_real)
+    variance = jnp.var(batch, axis=0, keepdims=True, where=is_real)
     z = (x - mean) * lax.rsqrt(variance + EPSILON)
     return jnp.concatenate([z, jnp.ones_like(z[:, :1])], axis=1)
 
