@@ -213,6 +213,20 @@ def test_diagnostics_with_labels_report_class_metrics():
     assert rows["most_confused_pair"].details["pairs"][0][:2] == ("ape", "ass")
 
 
+def test_worst_class_is_found_among_classes_of_the_same_name():
+    context = make_context(3, ("ape", "ape", "ape"))
+    labels = context.features.test_labels
+    # All test images of class 1 are confused, and those of the last class are not.
+    test = context.features.test.copy()
+    test[labels == 1] = context.features.test[labels == 0]
+    context = context._replace(features=context.features._replace(test=test))
+    rows = {row.metric: row for row in diagnostics.run(context, seed=0)}
+    counts = np.array(rows["class_mean_top1"].details["confusion"])
+    accuracies = 100 * np.diag(counts) / counts.sum(axis=1)
+    assert accuracies.min() < accuracies[-1]
+    assert rows["worst_class_top1"].value == pytest.approx(accuracies.min())
+
+
 def test_diagnostics_without_labels_omit_class_metrics():
     context = make_context(3)
     unknown = np.full_like(context.features.train_labels, -1)

@@ -105,16 +105,19 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     metrics = evaluate(train, views, delta=settings["delta"])
 
     details = {"preset": preset, **settings, "features": len(train), "images": len(drawn)}
+    rank, spread = metrics["rankme"], metrics["feature_std"]
+    verdict = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
     results = []
     for name, value in metrics.items():
         # As raw pixels, views may have another number of features than images.
         dimensions = (views if name in VIEW_METRICS else train).shape[-1]
+        more = {"verdict": verdict} if name == "rankme" else {}
         unit = "%" if name == "dead_dimensions" else ""
-        results.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))
-    rank, spread = metrics["rankme"], metrics["feature_std"]
-    words = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
-    results[0].details["verdict"] = words
-    if all(len(x) and x.min() >= 0 for x in (features.train_labels, features.test_labels)):
+        results.append(
+            Result(name, value, None, {**details, "dimensions": dimensions, **more}, unit)
+        )
+    labels = np.concatenate([features.train_labels, features.test_labels])
+    if len(labels) and labels.min() >= 0:
         names = getattr(context.train, "class_names", ())
         results += _class_results(features, names, details)
     return results
@@ -129,15 +132,18 @@ def _class_results(
     counts = confusion(features, num_classes)
     size, correct = counts.sum(axis=1), np.diag(counts)
     tested = np.flatnonzero(size)
-    per_class = {names[c]: 100 * float(correct[c] / size[c]) for c in tested}
-    worst = min(per_class, key=lambda name: per_class[name])
+    accuracy = 100 * (correct[tested] / size[tested])
+    worst = int(np.argmin(accuracy))
+    per_class = dict(zip([names[c] for c in tested], accuracy.tolist(), strict=True))
     pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
     details = {**details, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
     mean, most = 100 * float(correct.sum() / size.sum()), pairs[0][2] if pairs else 0.0
     return [
         *make_results({"class_mean_top1": mean}, **details, per_class=per_class, **matrix),
-        *make_results({"worst_class_top1": per_class[worst]}, **details, **{"class": worst}),
+        *make_results(
+            {"worst_class_top1": accuracy[worst]}, **details, **{"class": names[tested[worst]]}
+        ),
         *make_results({"most_confused_pair": most}, **details, pairs=pairs),
     ]
 
