@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from PIL import Image
 from sklearn.cluster import KMeans
 
-from jaxssl.augment.views import match_channels, standardise, to_float
+from jaxssl.augment.views import Inputs, match_channels, standardise, to_float
 from jaxssl.data.decoders import decoding
 from jaxssl.models import encoder as networks
 from jaxssl.models._layers import batch_norm
@@ -61,7 +61,14 @@ class Training(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Training state: variables of the networks "net" and "head", and the optimiser's state."""
+    """Training state: variables of the networks "net" and "head", and the optimiser's state.
+
+    Attributes:
+        trained: parameters by network, those that are trained.
+        frozen: parameters by network, those that are not trained.
+        stats: BatchNorm statistics by network.
+        opt_state: state of the optimiser.
+    """
 
     trained: Collection
     frozen: Collection
@@ -92,17 +99,17 @@ class PyramidPooling(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool) -> Array:
-        """Map feature maps [n, h, w, c] to [n, h, w, outputs]."""
+        """Return scores [n, h, w, outputs] of feature maps [n, h, w, c]."""
         conv = partial(nn.Conv, kernel_init=nn.initializers.kaiming_normal())
         norm = partial(batch_norm, train=train, axis_name=None)
         n, h, w, _ = x.shape
-        parts = [x]
+        maps = [x]
         for cells in (1, 2, 3, 6):
             rows, columns = (jnp.asarray(_cell_weights(side, cells)) for side in (h, w))
             y = jnp.einsum("ih,nhwc,jw->nijc", rows, x, columns)
             y = nn.relu(norm(conv(self.width, (1, 1), use_bias=False)(y)))
-            parts.append(jax.image.resize(y, (n, h, w, self.width), "bilinear"))
-        y = jnp.concatenate(parts, axis=3)
+            maps.append(jax.image.resize(y, (n, h, w, self.width), "bilinear"))
+        y = jnp.concatenate(maps, axis=3)
         y = nn.relu(norm(conv(self.width, (3, 3), use_bias=False)(y)))
         y = nn.Dropout(self.dropout, broadcast_dims=(1, 2), deterministic=not train)(y)
         return conv(self.outputs, (1, 1))(y)
@@ -110,9 +117,9 @@ class PyramidPooling(nn.Module):
 
 def _cell_weights(side: int, cells: int) -> np.ndarray:
     """Return the weights [cells, side] of the means over cells, as PyTorch's adaptive pooling."""
-    first, last = (np.arange(cells)[:, None] + i for i in (0, 1))
-    pixels = np.arange(side)
-    inside = (pixels >= first * side // cells) & (pixels < -(-last * side // cells))
+    cell, pixel = np.arange(cells)[:, None], np.arange(side)
+    start, end = cell * side // cells, -(-(cell + 1) * side // cells)
+    inside = (pixel >= start) & (pixel < end)
     return (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -150,10 +157,66 @@ def fit_dense_head(
         momentum=training.momentum,
         clip_norm=0.0,
     )
+    step = _make_step(encoder, head, optimiser, inputs, training.frozen)
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
 
-    def prepare(images: Array) -> Array:
-        return standardise(match_channels(to_float(images), inputs.channels), inputs)
+    # ---- The directions, and the initial variables.
+    params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
+
+    @cache
+    def map_shape(h: int, w: int) -> tuple[int, ...]:
+        x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
+        return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
+
+    directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
+    variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
+    trained, frozen = {"head": variables["params"]}, {"net": params}
+    if not training.frozen:
+        trained, frozen = {**trained, **frozen}, {}
+    stats = {"net": net_stats, "head": variables["batch_stats"]}
+    state = _State(trained, frozen, stats, optimiser.init(trained))
+
+    # ---- Training. Each epoch has another order, and a batch may span two epochs.
+    order = itertools.chain.from_iterable(rng.permutation(number) for _ in itertools.count())
+    for i in range(training.steps):
+        side = int(rng.choice(training.sides))
+        indices = list(itertools.islice(order, min(training.batch_size, number)))
+        examples = list(read(np.array(indices)))
+        images = np.stack([resize(picture, side) for picture, _ in examples])
+        grid = map_shape(*images.shape[1:3])[1:3]
+        labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
+        state = step(state, images, labels, jax.random.fold_in(key, i))
+
+    # ---- Prediction.
+    @partial(jax.jit, static_argnums=2)
+    def probabilities(state: _State, image: Array, shape: tuple[int, int]) -> Array:
+        x = _prepare(image[None], inputs)
+        h = networks.features(encoder, state.params["net"], state.stats["net"], x)
+        variables = {"params": state.params["head"], "batch_stats": state.stats["head"]}
+        scores = cast(Array, head.apply(variables, h, train=False))
+        scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
+        return jax.nn.softmax(scores)
+
+    def predict(picture: decoding.Picture, shape: tuple[int, int]) -> np.ndarray:
+        images = [resize(picture, side) for side in training.sides]
+        total = np.sum([np.asarray(probabilities(state, x, shape)) for x in images], axis=0)
+        vectors = total @ directions
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+    return predict, {"params": state.params["net"], "batch_stats": state.stats["net"]}
+
+
+def _make_step(
+    encoder: networks.Encoder,
+    head: PyramidPooling,
+    optimiser: optax.GradientTransformation,
+    inputs: Inputs,
+    frozen: bool,
+) -> Callable[..., _State]:
+    """Build the jitted step ``(state, uint8 images, labels, key) -> state``. Label -1 is ignored.
+
+    With ``frozen``, the backbone is in evaluation mode.
+    """
 
     @jax.jit
     def step(state: _State, images: Array, labels: Array, key: Array) -> _State:
@@ -161,8 +224,8 @@ def fit_dense_head(
 
         def loss(trained: Collection) -> tuple[Array, Collection]:
             params = {**state.frozen, **trained}
-            backbone = encoder, params["net"], state.stats["net"], prepare(images)
-            if training.frozen:
+            backbone = encoder, params["net"], state.stats["net"], _prepare(images, inputs)
+            if frozen:
                 h, net_stats = networks.features(*backbone), state.stats["net"]
             else:
                 h, net_stats = networks.features_in_training(*backbone, axis_name=None, keys=None)
@@ -180,62 +243,33 @@ def fit_dense_head(
         trained = cast(Collection, optax.apply_updates(state.trained, updates))
         return _State(trained, state.frozen, stats, opt_state)
 
-    # ---- The initial variables.
-    params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
+    return step
 
-    @cache
-    def map_shape(h: int, w: int) -> tuple[int, ...]:
-        x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
-        return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
 
-    directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
-    variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
-    trained, frozen = {"head": variables["params"]}, {}
-    (frozen if training.frozen else trained)["net"] = params
-    stats = {"net": net_stats, "head": variables["batch_stats"]}
-    state = _State(trained, frozen, stats, optimiser.init(trained))
-
-    # ---- Training.
-    order = itertools.chain.from_iterable(rng.permutation(number) for _ in itertools.count())
-    for i in range(training.steps):
-        side = int(rng.choice(training.sides))
-        indices = list(itertools.islice(order, min(training.batch_size, number)))
-        examples = list(read(np.array(indices)))
-        images = np.stack([resize(picture, side) for picture, _ in examples])
-        grid = map_shape(*images.shape[1:3])[1:3]
-        labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
-        state = step(state, images, labels, jax.random.fold_in(key, i))
-
-    @partial(jax.jit, static_argnums=2)
-    def probabilities(state: _State, image: Array, shape: tuple[int, int]) -> Array:
-        net, image = state.params["net"], prepare(image[None])
-        h = networks.features(encoder, net, state.stats["net"], image)
-        variables = {"params": state.params["head"], "batch_stats": state.stats["head"]}
-        scores = cast(Array, head.apply(variables, h, train=False))
-        scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
-        return jax.nn.softmax(scores)
-
-    def predict(picture: decoding.Picture, shape: tuple[int, int]) -> np.ndarray:
-        images = [resize(picture, side) for side in training.sides]
-        parts = [np.asarray(probabilities(state, image, shape)) for image in images]
-        vectors = np.sum(parts, axis=0) @ directions
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-    return predict, {"params": state.params["net"], "batch_stats": state.stats["net"]}
+def _prepare(images: Array, inputs: Inputs) -> Array:
+    """Scale and standardise uint8 images. Their size is kept."""
+    return standardise(match_channels(to_float(images), inputs.channels), inputs)
 
 
 def _find_directions(
     examples: Sequence[tuple[decoding.Picture, np.ndarray]], training: Training, seed: int
 ) -> np.ndarray:
-    """Return the k-means centres of normals as unit vectors [k, 3]."""
+    """Return the k-means centres of normals as unit vectors [k, 3].
+
+    Raises:
+        ValueError: if fewer than k pixels have a normal.
+    """
     rng = np.random.default_rng(seed)
-    finite = (normals[np.isfinite(normals[..., 0])] for _, normals in examples)
-    rows = np.concatenate([rng.permutation(vectors)[:PER_IMAGE] for vectors in finite])
-    if len(rows) < training.directions:
+    sample = []
+    for _, normals in examples:
+        known = normals[np.isfinite(normals[..., 0])]
+        sample.append(rng.permutation(known)[:PER_IMAGE])
+    vectors = np.concatenate(sample)
+    if len(vectors) < training.directions:
         raise ValueError(
-            f"{training.directions} directions of normals need more than {len(rows)} pixels"
+            f"{training.directions} directions of normals need more than {len(vectors)} pixels"
         )
-    means = KMeans(training.directions, random_state=seed).fit(rows).cluster_centers_
+    means = KMeans(training.directions, random_state=seed).fit(vectors).cluster_centers_
     return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -247,10 +281,16 @@ def resize(picture: decoding.Picture, side: int) -> np.ndarray:
 
 
 def quantise(normals: np.ndarray, directions: np.ndarray, h: int, w: int) -> np.ndarray:
-    """Return the index of the nearest of ``directions`` [k, 3] for each cell of a grid, or -1.
+    """Return the index of the nearest direction to the normal at the centre of each cell of a grid.
+
+    Args:
+        normals: [H, W, 3], NaN where they are not known.
+        directions: [k, 3] unit vectors.
+        h: number of cells along the vertical axis.
+        w: number of cells along the horizontal axis.
 
     Returns:
-        int32 [h, w], for the normals at the centres of h x w equal cells.
+        [h, w] int32 in [0, k), or -1 where the normal is not known.
     """
     rows, columns = (
         ((np.arange(n) + 0.5) * side / n).astype(int)

@@ -39,26 +39,29 @@ def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.n
         camera: that took the image.
         radius: of the window, in pixels. Normals whose window has unknown depths, or crosses the
             border of the image, are not known.
+
+    Returns:
+        [h, w, 3] float32 unit vectors, NaN where they are not known.
     """
-    known = np.nan_to_num(depth) > 0
-    inverse = np.where(known, 1 / np.where(known, depth, 1).astype(np.float64), 0)
+    has_depth = np.nan_to_num(depth) > 0
+    inverse = np.where(has_depth, 1 / np.where(has_depth, depth, 1).astype(np.float64), 0)
     offsets = np.arange(-radius, radius + 1.0)
     mean, slope = np.full(len(offsets), 1 / len(offsets)), offsets / np.sum(offsets**2)
 
     def fit(vertical: np.ndarray, horizontal: np.ndarray) -> np.ndarray:
-        rows = ndimage.correlate1d(inverse, vertical, axis=0)
-        return ndimage.correlate1d(rows, horizontal, axis=1)
+        filtered = ndimage.correlate1d(inverse, vertical, axis=0)
+        return ndimage.correlate1d(filtered, horizontal, axis=1)
 
     du, dv = fit(mean, slope), fit(slope, mean)
     v, u = np.mgrid[: depth.shape[0], : depth.shape[1]]
     third = fit(mean, mean) - du * (u - camera.cx) - dv * (v - camera.cy)
-    whole = ndimage.minimum_filter(known, 2 * radius + 1, mode="constant")
+    is_known = ndimage.minimum_filter(has_depth, 2 * radius + 1, mode="constant")
     vectors = -np.stack([du * camera.fx, dv * camera.fy, third], axis=-1)
-    return _unit(np.where(whole[..., None], vectors, 0))
+    return _unit(np.where(is_known[..., None], vectors, 0))
 
 
 def check(source: Source, data: Settings) -> None:
-    """Raise ValueError for a split whose images lack surface normals.
+    """Check that every image of a split has surface normals.
 
     Args:
         source: the images.
@@ -94,7 +97,13 @@ def check(source: Source, data: Settings) -> None:
 def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Picture, np.ndarray]]:
     """Read pictures with their normals, from .npy files or from depth images of the camera `NYU`.
 
-    The arguments are those of `check`, which must have passed, and indices [k].
+    Args:
+        source: the images, which `check` has accepted.
+        indices: [k] of images.
+        data: as for `check`.
+
+    Returns:
+        k pairs of a picture and its normals [h, w, 3] float32.
     """
 
     def normals_of(record: Record) -> np.ndarray:
@@ -107,10 +116,12 @@ def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Pict
 
 
 def _path(record: Record, data: Settings) -> Path:
+    """Return the path of the file with the normals of a picture."""
     return (fetch(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors [..., 3] to length 1. A vector of zeros becomes NaN."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit = vectors / np.where(length > 0, length, 1)
     return np.where(length > 0, unit, np.nan).astype(np.float32)
@@ -120,10 +131,10 @@ def angles(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Compute the angles in degrees between vectors [..., 3], where both are known.
 
     Returns:
-        [n] float32, in [0, 180].
+        [n] float32, in [0, 180], where n is the number of pixels with two known vectors.
     """
-    known = np.isfinite(predicted).all(axis=-1) & np.isfinite(target).all(axis=-1)
-    a, b = (np.asarray(x, np.float64)[known] for x in (predicted, target))
+    is_known = np.isfinite(predicted).all(axis=-1) & np.isfinite(target).all(axis=-1)
+    a, b = (np.asarray(x, np.float64)[is_known] for x in (predicted, target))
     # The arc tangent is exact for small angles, where the arc cosine is not.
     sine = np.linalg.norm(np.cross(a, b), axis=-1)
     return np.degrees(np.arctan2(sine, np.sum(a * b, axis=-1))).astype(np.float32)

@@ -204,6 +204,16 @@ def test_normals_protocol_reports_angles_on_a_folder_of_scenes(folder, tmp_path,
     assert rows["normals_mean_angle"]["details"].items() >= {"sides": (32,), "frozen": True}.items()
 
 
+def test_test_images_without_a_known_normal_are_refused(folder, tmp_path, monkeypatch):
+    for path in (folder / "test").glob("*.npy"):
+        np.save(path, np.zeros((32, 48, 3), np.float32))  # a vector of length 0 is not known
+    predict = lambda picture, shape: np.ones((*shape, 3))  # noqa: E731
+    monkeypatch.setattr(normals, "fit_dense_head", lambda *_: (predict, {}))
+    encoder = make_encoder(resnet.net(depth=18, width=4))
+    with refused("protocol 'normals': no pixel of 'test' has a known normal"):
+        evaluate(encoder, settings_of(folder), tmp_path / "out", monkeypatch)
+
+
 class NyuDepth(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Writes TFDS' nyu_depth_v2 with rendered scenes."""
 

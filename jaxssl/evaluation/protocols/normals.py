@@ -31,7 +31,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     """Evaluate the angles at all pixels of the test images whose normals are known.
 
     Raises:
-        ValueError: if images have no normals or several sizes, or the encoder is no ResNet.
+        ValueError: if images have no normals or several sizes, the encoder is no ResNet, or no
+            normal of the test images is known.
 
     References:
         Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
@@ -46,8 +47,11 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     for i in range(len(images.test)):
         [(picture, normals)] = surface_normals.read(images.test, np.array([i]), context.data)
         errors.append(surface_normals.angles(predict(picture, normals.shape[:2]), normals))
+    angles = np.concatenate(errors)
+    if not len(angles):
+        raise ValueError(f"no pixel of {images.test.split!r} has a known normal")
     details = {"preset": preset, **training._asdict(), "training_images": len(images.train)}
-    results = base.make_results(summarise(np.concatenate(errors)), **details)
+    results = base.make_results(summarise(angles), **details)
     return [x._replace(unit="°") if x.metric.endswith("_angle") else x for x in results]
 
 
