@@ -25,7 +25,7 @@ from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features, subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.config.method import make_augment, make_crops
-from jaxssl.training.output import compile_cache, file_io
+from jaxssl.training.output import compile_cache, file_io, logs
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 MATCHED = 10_000  # maximum number of test images that `nearest_classes` classifies
@@ -52,30 +52,30 @@ def write(
     Returns:
         The path of the file.
     """
-    points = min(MAP_POINTS, len(features.test))
+    ours = kind.get(encoder.inputs.kind)
+    is_drawn = ours.is_drawn(encoder.inputs)
     arrays = {
         "step": np.array(encoder.metadata["step"]),
-        "map": _map(features.test[:points], config.seed),
-        "map_label": data.test_labels[:points],
         "class_names": np.array(splits.bank.class_names),
+        "block_size": np.array(0),
     }
-    matches = nearest_classes(*features, config.seed)
-    if len(matches):
-        arrays["nearest_classes"] = matches
-    ours = kind.get(encoder.inputs.kind)
-    if ours.is_drawn(encoder.inputs):
+    if is_drawn:
         originals, views = example_views(config, splits.train, PAIRS)
-        query = loss_inspection.one_of_each(data.test_labels, QUERIES)  # images of distinct classes
-        neighbour = neighbours(features.train, features.test[query], NEIGHBOURS)[1]
-        arrays |= {
-            "pairs": views["views"],
-            "pairs_original": originals,
-            "query": ours.draw(data.test[query]),
-            "neighbour": ours.draw(data.train[neighbour]),
-            "query_label": data.test_labels[query],
-            "neighbour_label": data.train_labels[neighbour],
-        }
-    arrays["block_size"] = np.array(0)
+        arrays |= {"pairs": views["views"], "pairs_original": originals}
+    if np.isfinite(features.train).all() and np.isfinite(features.test).all():
+        arrays["map"] = _map(features.test[:MAP_POINTS], config.seed)
+        arrays["map_label"] = data.test_labels[:MAP_POINTS]
+        counts = nearest_classes(*features, config.seed)
+        if len(counts):
+            arrays["nearest_classes"] = counts
+        if is_drawn:
+            query = loss_inspection.one_of_each(data.test_labels, QUERIES)
+            neighbour = neighbours(features.train, features.test[query], NEIGHBOURS).indices
+            arrays |= {"query": ours.draw(data.test[query]), "query_label": data.test_labels[query]}
+            arrays["neighbour"] = ours.draw(data.train[neighbour])
+            arrays["neighbour_label"] = data.train_labels[neighbour]
+    else:
+        logs.log.warning("the report has no neighbours and no map: the features are not finite")
     if ours.pictures:
         arrays |= loss_inspection.arrays(workdir, config, splits.train, encoder)
     if ours.frames:
@@ -126,9 +126,9 @@ def nearest_classes(
     if not len(bank) or not len(queries):
         return np.zeros((0, 3), np.int32)
     queries = queries[subset(len(queries), MATCHED, seed=seed)]
-    if len(bank) < len(train):
+    if len(bank) < len(train):  # Otherwise the bank need not be copied.
         train, train_labels = train[bank], train_labels[bank]
-    nearest = neighbours(train, test[queries], 1)[1][:, 0]
+    nearest = neighbours(train, test[queries], 1).indices[:, 0]
     classes = np.stack([test_labels[queries], train_labels[nearest]], axis=1)
     unique, count = np.unique(classes, axis=0, return_counts=True)
     return np.column_stack([unique, count]).astype(np.int32)

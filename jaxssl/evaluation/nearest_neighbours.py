@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,12 +13,23 @@ QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in c
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
 THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
 Rows = Array | np.ndarray
-Nearest = tuple[np.ndarray, np.ndarray]  # similarities and bank indices, nearest first
-Merged = tuple[Array, Array]  # the same on a device
+Merged = tuple[Array, Array]  # the arrays of `Nearest` on a device
+
+
+class Nearest(NamedTuple):
+    """The k nearest rows of a bank for each of m queries, the nearest first.
+
+    Attributes:
+        similarity: [m, k] float32 cosine similarities.
+        indices: [m, k] int32, into the bank.
+    """
+
+    similarity: np.ndarray
+    indices: np.ndarray
 
 
 def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
-    """Return the top-k cosine-similarity neighbours of each query, [m, k] indices.
+    """Find the k nearest rows of a bank for each query, by cosine similarity.
 
     Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
     four times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per thread.
@@ -25,11 +37,11 @@ def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
     Args:
         bank: [n, f], any numeric type; rows need not be normalised.
         queries: [m, f], any numeric type.
-        k: number of neighbours; at most n are returned.
+        k: number of neighbours, >= 1; at most n are returned.
 
     Returns:
-        Cosine similarities [m, k] float32 and indices into the bank [m, k] int32, nearest first;
-        ties go to the smaller index. A zero row has similarity 0 to every row.
+        Similarities and indices. Ties go to the smaller index. A zero row has similarity 0 to every
+        row.
 
     Raises:
         ValueError: if there are no rows, their widths differ, or a row is not finite in float32.
@@ -47,8 +59,7 @@ def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
         _search(bank, unit_rows(queries, part, "queries"), min(k, len(bank)))
         for part in slices(len(queries), BANK_BLOCK // (4 * queries.shape[1]))
     ]
-    similarity, index = (np.concatenate(x) for x in zip(*results, strict=True))
-    return similarity, index
+    return Nearest(*(np.concatenate(x) for x in zip(*results, strict=True)))
 
 
 def nearest_others(features: np.ndarray, k: int, part: slice | None = None) -> Nearest:
@@ -56,17 +67,17 @@ def nearest_others(features: np.ndarray, k: int, part: slice | None = None) -> N
 
     Args:
         features: [n, f], as in `neighbours`.
-        k: number of neighbours; at most n - 1 are returned.
+        k: number of neighbours, >= 1; at most n - 1 are returned.
         part: the rows whose neighbours are searched. Default: all.
 
     Returns:
-        Cosine similarities and indices as `neighbours`, without the row itself.
+        Similarities and indices as `neighbours`, without the row itself.
     """
     first, end, _ = (part or slice(None)).indices(len(features))
     similarity, index = neighbours(features, features[first:end], k + 1)
     # The query's own row is moved to the end and dropped. Among many equal rows it may be missing.
     order = np.argsort(index == np.arange(first, end)[:, None], axis=1, kind="stable")[:, :-1]
-    return np.take_along_axis(similarity, order, axis=1), np.take_along_axis(index, order, axis=1)
+    return Nearest(*(np.take_along_axis(x, order, axis=1) for x in (similarity, index)))
 
 
 def _search(bank: Rows, queries: Array, k: int) -> Nearest:
@@ -77,7 +88,7 @@ def _search(bank: Rows, queries: Array, k: int) -> Nearest:
     devices = (jax.local_devices() * threads)[:threads]
     queries = jnp.pad(queries, ((0, -m % (threads * QUERY_BLOCK)), (0, 0)))
     shares = list(map(jax.device_put, queries.reshape(threads, -1, QUERY_BLOCK, f), devices))
-    del queries
+    del queries  # frees the copy on the first device
     shape = (*shares[0].shape[:2], k)
     none = jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)
     best = [jax.device_put(none, device) for device in devices]
@@ -87,12 +98,11 @@ def _search(bank: Rows, queries: Array, k: int) -> Nearest:
             copies = {device: jax.device_put(rows, device) for device in set(devices)}
             rows = [copies[device] for device in devices]
             best = list(pool.map(_update_and_wait, best, shares, rows, [part.start] * threads))
-            del rows, copies
-    similarity, index = (np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True))
-    return similarity, index
+            del rows, copies  # frees this part of the bank before the next one is copied
+    return Nearest(*(np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True)))
 
 
-def _update_and_wait(best: Merged, queries: Array, bank: Array, first: int) -> object:
+def _update_and_wait(best: Merged, queries: Array, bank: Array, first: int) -> Merged:
     """Merge a block of the bank into the nearest neighbours, and wait, which bounds the memory."""
     return jax.block_until_ready(_update(*best, queries, bank, first))
 
@@ -108,6 +118,11 @@ def unit_rows(features: Rows, part: slice, name: str) -> Array:
 
     NumPy divides by the norm, as PyTorch does. XLA would multiply by its reciprocal, and parallel
     rows would no longer be exactly equal.
+
+    Args:
+        features: [n, f].
+        part: the rows to normalise.
+        name: what the features are, for the error about a value that is not finite.
     """
     rows = np.asarray(features[part]).astype(np.float32, copy=False)
     largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))

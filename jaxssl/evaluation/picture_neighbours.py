@@ -1,14 +1,15 @@
 """Find the nearest pictures of each picture and likely duplicates, for a page and a CSV file."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.evaluation.embedding import Embedded, embed_pictures, write_csv
-from jaxssl.evaluation.nearest_neighbours import nearest_others
+from jaxssl.evaluation.nearest_neighbours import Nearest, nearest_others
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.gallery import image_cell, image_table
 from jaxssl.report.page import Cell, Table, render
@@ -19,6 +20,14 @@ SUFFIXES = (".html", ".htm")
 
 # Maps the index of a picture to the indices and cosines of its most similar pictures.
 Neighbours = dict[int, list[tuple[int, float]]]
+
+
+class Pair(NamedTuple):
+    """Two likely duplicates: indices of the pictures, the smaller first, and their cosine."""
+
+    picture: int
+    other: int
+    cosine: float
 
 
 def write(
@@ -60,28 +69,27 @@ def write(
     if number < 2:
         raise UserError(f"a picture has no neighbours in {images}, which holds only this one")
     try:
-        similarity, index = nearest_others(embedded.features, k)
+        nearest = nearest_others(embedded.features, k)
     except ValueError as error:
         raise UserError(f"the pictures have no neighbours: {error}") from error
-    names = embedded.names or [f"image {i}" for i in range(number)]
-    is_duplicate = similarity >= threshold - ROUNDING
-    lines = (
-        (names[i], rank + 1, names[index[i, rank]], f"{similarity[i, rank]:.6f}", int(duplicate))
-        for (i, rank), duplicate in np.ndenumerate(is_duplicate)
-    )
-    pairs, cosines = _pairs(similarity, index, is_duplicate)
+    is_duplicate = nearest.similarity >= threshold - ROUNDING
+    pairs = _find_pairs(nearest, is_duplicate)
     if not distributed.is_first_process():
         return number, len(pairs)
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
+    names = embedded.names or [f"image {i}" for i in range(number)]
     csv_file = out.with_suffix(".csv")
-    write_csv(csv_file, [("file", "rank", "neighbour", "cosine", "duplicate"), *lines])
+    write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))
     duplicates: Neighbours = {}
-    for (one, other), cosine in zip(pairs.tolist(), cosines.tolist(), strict=True):
-        duplicates.setdefault(one, []).append((other, cosine))
+    for pair in pairs:
+        duplicates.setdefault(pair.picture, []).append((pair.other, pair.cosine))
     shown = np.unique(np.linspace(0, number - 1, min(rows, number)).round().astype(int)).tolist()
-    nearest = {i: list(zip(index[i].tolist(), similarity[i].tolist(), strict=True)) for i in shown}
-    most_similar = dict(list(duplicates.items())[:rows])
+    similar = {
+        i: list(zip(nearest.indices[i].tolist(), nearest.similarity[i].tolist(), strict=True))
+        for i in shown
+    }
+    first = dict(list(duplicates.items())[:rows])
     html = render(
         "neighbours.html",
         title=f"{number} pictures: likely duplicates and nearest neighbours",
@@ -90,37 +98,48 @@ def write(
         threshold=f"{threshold:g}",
         num_pairs=len(pairs),
         num_duplicates=len(duplicates),
-        duplicates=_table("likely duplicates", most_similar, embedded, names, k),
-        quantiles=[f"{x:.3f}" for x in np.quantile(similarity[:, 0], (0.5, 0.9, 0.99))],
+        duplicates=_table("likely duplicates", first, embedded, names, k),
+        quantiles=[f"{x:.3f}" for x in np.quantile(nearest.similarity[:, 0], (0.5, 0.9, 0.99))],
         num_pictures=number,
-        nearest=_table("nearest pictures", nearest, embedded, names, k),
+        nearest=_table("nearest pictures", similar, embedded, names, k),
     )
     file_io.write_text(out, html)
     return number, len(pairs)
 
 
-def _pairs(
-    similarity: np.ndarray, index: np.ndarray, is_duplicate: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each pair of likely duplicates once, [p, 2], and the cosines [p], largest first."""
+def _find_pairs(nearest: Nearest, is_duplicate: np.ndarray) -> list[Pair]:
+    """Return each pair of likely duplicates once, the most similar pair first.
+
+    Args:
+        nearest: the k neighbours of each of n pictures.
+        is_duplicate: [n, k] bool, whether each neighbour is a likely duplicate.
+    """
     picture, rank = np.nonzero(is_duplicate)
-    both = np.sort(np.stack([picture, index[picture, rank]], axis=1), axis=1)
+    both = np.sort(np.stack([picture, nearest.indices[picture, rank]], axis=1), axis=1)
     pairs, first = np.unique(both, axis=0, return_index=True)
-    cosines = similarity[picture, rank][first]
+    cosines = nearest.similarity[picture, rank][first]
     order = np.argsort(-cosines, kind="stable")
-    return pairs[order], cosines[order]
+    columns = *pairs[order].T.tolist(), cosines[order].tolist()
+    return [Pair(*values) for values in zip(*columns, strict=True)]
+
+
+def _csv_rows(
+    names: Sequence[str], nearest: Nearest, is_duplicate: np.ndarray
+) -> Iterator[tuple[object, ...]]:
+    """Yield the header of the CSV file, and a row for each neighbour of each picture."""
+    yield "file", "rank", "neighbour", "cosine", "duplicate"
+    for (i, rank), cosine in np.ndenumerate(nearest.similarity):
+        neighbour = names[int(nearest.indices[i, rank])]
+        yield names[i], rank + 1, neighbour, f"{cosine:.6f}", int(is_duplicate[i, rank])
 
 
 def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str], most: int) -> Table:
     """Build a table of pictures, each beside at most ``most`` similar ones with cosines."""
-    cells: list[list[str | Cell]] = [
-        [
-            image_cell(embedded.pixels[i], "picture", [names[i]], "first"),
-            *(
-                image_cell(embedded.pixels[j], "neighbour", [f"{cosine:.3f}", names[j]])
-                for j, cosine in others[:most]
-            ),
-        ]
-        for i, others in rows.items()
-    ]
+    cells: list[list[str | Cell]] = []
+    for i, similar in rows.items():
+        row: list[str | Cell] = [image_cell(embedded.pixels[i], "picture", [names[i]], "first")]
+        for j, cosine in similar[:most]:
+            text = [f"{cosine:.3f}", names[j]]
+            row.append(image_cell(embedded.pixels[j], "neighbour", text))
+        cells.append(row)
     return image_table(title, "picture", cells)

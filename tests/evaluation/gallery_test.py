@@ -136,6 +136,13 @@ def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, m
     assert (arrays["step"], arrays["block_size"]) == (9, 3)
     assert list(arrays["class_names"]) == list("abcde")
 
+    # Features that are not finite have no neighbours and no map.
+    features.test[0, 0] = np.nan
+    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder)
+    with np.load(path) as file:
+        rest = {"step", "class_names", "pairs", "pairs_original", "block_size"}
+        assert set(file) == rest and set(rest) < set(arrays)
+
 
 class Trap:
     """A pickle that writes a file when it is read."""

@@ -71,33 +71,37 @@ def recall(
         Han et al., Self-supervised Co-training for Video Representation Learning, 2020 (centred);
         Musgrave et al., A Metric Learning Reality Check, 2020, eq. 6-7 (MAP@R).
     """
-    queries, labels = features.test, features.test_labels
-    bank, bank_labels = (queries, labels) if within else features[:2]
-    size = len(bank) - within
+    size = len(features.test) - 1 if within else len(features.train)
     if not k or min(k) < 1 or max(k) > size:
         raise ValueError(f"k must be in [1, {size}], the size of the bank, got {k}")
+    bank, bank_labels, queries, labels = features
     if centred:
         queries, bank = _centred(queries), _centred(bank)
-    if not within:
-        _, index = neighbours(bank, queries, max(k))
-        hits = bank_labels[index] == labels[:, None]
-        return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
+    if within:
+        return _recall_within(queries, labels, k)
+    _, index = neighbours(bank, queries, max(k))
+    hits = bank_labels[index] == labels[:, None]
+    return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
 
+
+def _recall_within(
+    features: np.ndarray, labels: np.ndarray, k: tuple[int, ...]
+) -> dict[str, float]:
+    """Compute recall at k and MAP@R, in percent, of each image among all others of one set."""
     classes, number = np.unique(labels, return_counts=True)
     relevant = number[np.searchsorted(classes, labels)] - 1
     most = max(max(k), int(relevant.max()))
-    results = []
+    scores: dict[str, list[np.ndarray]] = {f"retrieval_r{n}": [] for n in k}
+    scores["retrieval_map_at_r"] = []
     # A query needs as many neighbours as the largest class has images, so queries come in blocks.
     size = max(1, BLOCK // (most + 1))
-    for first in range(0, len(queries), size):
-        part = slice(first, first + size)
-        hits = labels[nearest_others(bank, most, part)[1]] == labels[part][:, None]
-        within_k = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
-        results.append(within_k | {"retrieval_map_at_r": _average_precision(hits, relevant[part])})
-    return {
-        name: 100 * float(np.concatenate([result[name] for result in results]).mean())
-        for name in results[0]
-    }
+    for first in range(0, len(features), size):
+        block = slice(first, first + size)
+        hits = labels[nearest_others(features, most, block).indices] == labels[block][:, None]
+        for n in k:
+            scores[f"retrieval_r{n}"].append(hits[:, :n].any(axis=1))
+        scores["retrieval_map_at_r"].append(_average_precision(hits, relevant[block]))
+    return {name: 100 * float(np.concatenate(values).mean()) for name, values in scores.items()}
 
 
 def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
@@ -114,6 +118,7 @@ def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
 
 
 def _centred(features: np.ndarray) -> np.ndarray:
+    """Subtract the mean of features [n, f], as float32."""
     mean = np.mean(features, axis=0, dtype=np.float64)
     return np.asarray(features - mean.astype(np.float32), np.float32)
 
