@@ -26,7 +26,7 @@ COARSE = 10  # factor by which fits that choose C are less exact than the last f
 TRANSPOSED = 2**31  # Larger feature arrays (in bytes) are not also stored transposed.
 SCORES = 2**26  # number of scores (examples times classes) that are computed at once
 ROUNDING = 1e-6  # smaller gradient norms count as zero
-Rows = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
+Labelled = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
 
 
 class Fit(NamedTuple):
@@ -61,6 +61,15 @@ class Examples(NamedTuple):
     labels: Array
     num_classes: int
     covariance: np.ndarray
+
+
+class _Batch(NamedTuple):
+    """Some of the `Examples`, with the weight of each example in the mean loss (0: not used)."""
+
+    x: Array
+    transposed: Array | None
+    labels: Array
+    weight: Array
 
 
 class Probe(NamedTuple):
@@ -110,8 +119,9 @@ def fit_probe(
     Raises:
         ValueError: if every class has too few examples to hold one out.
     """
+    # ---- The standardised examples. The rows beyond them are padding.
     mesh = distributed.make_mesh(jax.local_devices())
-    size = distributed.round_up(len(labels), mesh.size)  # The rows beyond the examples are padding.
+    size = distributed.round_up(len(labels), mesh.size)
     columns = (features, np.float32), (labels, np.int32), (np.ones(len(labels)), np.float32)
     x, y, is_real = distributed.shard(
         tuple(distributed.pad_rows(np.asarray(x, dtype), size) for x, dtype in columns), mesh
@@ -123,13 +133,14 @@ def fit_probe(
     transposed = jnp.array(x.T) if x.nbytes <= TRANSPOSED * mesh.size else None
     examples = Examples(x, transposed, y, num_classes, covariance)
 
+    # ---- The choice of C.
     subset, subset_labels = examples, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
     if len(labels) > limit:
         drawn = stratified(labels, limit / len(labels), seed=seed, least=1)
         subset_labels = labels[drawn]
-        part = distributed.replicate_global(x[drawn], mesh)
-        subset = examples._replace(x=part, transposed=part.T, labels=jnp.asarray(subset_labels))
+        rows = distributed.replicate_global(x[drawn], mesh)
+        subset = examples._replace(x=rows, transposed=rows.T, labels=jnp.asarray(subset_labels))
     held_out = stratified(subset_labels, validation, seed=seed)
     if not len(held_out):
         raise ValueError(
@@ -138,32 +149,47 @@ def fit_probe(
         )
     used = np.zeros(len(subset.x), np.float32)
     used[np.delete(np.arange(len(subset_labels)), held_out)] = 1
-    test = np.asarray(subset.x[held_out])
+    validation_set = np.asarray(subset.x[held_out]), subset_labels[held_out]
     options = {"tolerance": COARSE * tolerance, "max_iter": max_iter}
-    best, start = _choose(subset, used, (test, subset_labels[held_out]), sorted(C), **options)
+    best, start = _choose(subset, used, validation_set, sorted(C), **options)
+
+    # ---- The fit on all examples.
     options["tolerance"] = tolerance
     fit = regression(examples, is_real, C=best, **options, start=start)
     return Probe(fit, np.asarray(mean), np.asarray(scale), best)
 
 
 def _choose(
-    examples: Examples, used: np.ndarray, held_out: Rows, strengths: list[float], **options: Any
+    examples: Examples,
+    used: np.ndarray,
+    validation: Labelled,
+    strengths: list[float],
+    **options: Any,
 ) -> tuple[float, Fit]:
-    """Choose the L2 strength C, smallest first, by the accuracy on held-out examples.
+    """Choose the L2 strength C by the accuracy on validation examples.
 
-    The options are ``tolerance`` and ``max_iter`` of `regression`.
+    Args:
+        examples: features and labels.
+        used: [n], 1 for examples to fit, 0 for others.
+        validation: the validation examples.
+        strengths: candidates for C, the smallest first.
+        **options: ``tolerance`` and ``max_iter`` of `regression`.
+
+    Returns:
+        The chosen C, and the classifier that was fitted with it.
     """
-    x, labels = held_out
+    x, labels = validation
     fits: list[Fit] = []
-    hits: list[np.ndarray] = []
+    hits: list[np.ndarray] = []  # whether each validation example is classified correctly
     for c in strengths:
         start = fits[-1] if fits else None
         fit = regression(examples, used, C=c, **options, start=start)
+        hit = np.argmax(x @ fit.weights + fit.bias, axis=1) == labels
         fits.append(fit)
-        hits.append(np.argmax(x @ fit.weights + fit.bias, axis=1) == labels)
-        if any(_is_worse(hits[-1], earlier) for earlier in hits):
+        hits.append(hit)
+        if any(_is_worse(hit, earlier) for earlier in hits):
             break
-    best = hits[int(np.argmax([hit.sum() for hit in hits]))]
+    best = max(hits, key=np.sum)  # the first of equals
     chosen = next(i for i, hit in enumerate(hits) if not _is_worse(hit, best))
     return strengths[chosen], fits[chosen]
 
@@ -205,21 +231,24 @@ def regression(
         tolerance: gradient norm at which to stop, relative to the norm at zero weights.
         max_iter: maximum number of steps.
         start: warm start; None for zero weights.
+
+    Returns:
+        The classifier of the standardised features.
     """
     f, c, n = examples.x.shape[1], examples.num_classes, float(used.sum())
     strength = 1 / (C * n)
     factor = np.linalg.cholesky(examples.covariance / c + strength * np.eye(f))
     inverse = scipy.linalg.solve_triangular(factor, np.eye(f), lower=True)
     transform = jnp.asarray(inverse.T, jnp.float32)
-    share = jnp.asarray(used) / n
+    weight = jnp.asarray(used) / n
     norm = np.inf
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal norm
         v = jnp.asarray(flat.reshape(f + 1, c), jnp.float32)
         weights = _weights(v, transform)
-        parts = [_part(weights, v[-1], *part) for part in _parts(examples, share)]
-        value, gradient = (sum(x) for x in zip(*parts, strict=True))
+        terms = [_loss_and_gradient(weights, v[-1], x) for x in _batches(examples, weight)]
+        value, gradient = (sum(x) for x in zip(*terms, strict=True))
         value, gradient = jax.device_get(_regularise(value, gradient, weights, transform, strength))
         gradient = gradient.astype(np.float64).ravel()
         norm = np.linalg.norm(gradient)
@@ -246,16 +275,16 @@ def regression(
     return Fit(np.asarray(transform) @ v[:-1], v[-1], relative_norm, result.nit)
 
 
-def _parts(examples: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
-    """Yield the examples in parts with at most `SCORES` class scores, usually in a single part."""
+def _batches(examples: Examples, weight: Array) -> Iterator[_Batch]:
+    """Yield the examples in batches of at most `SCORES` class scores, usually in a single batch."""
     size = max(1, SCORES // examples.num_classes)
     if len(examples.x) <= size:
-        yield examples.x, examples.transposed, examples.labels, share
+        yield _Batch(examples.x, examples.transposed, examples.labels, weight)
         return
     for first in range(0, len(examples.x), size):
-        part = slice(first, first + size)
-        transposed = None if examples.transposed is None else examples.transposed[:, part]
-        yield examples.x[part], transposed, examples.labels[part], share[part]
+        rows = slice(first, first + size)
+        transposed = None if examples.transposed is None else examples.transposed[:, rows]
+        yield _Batch(examples.x[rows], transposed, examples.labels[rows], weight[rows])
 
 
 @jax.jit
@@ -264,15 +293,14 @@ def _weights(v: Array, transform: Array) -> Array:
 
 
 @jax.jit
-def _part(
-    weights: Array, bias: Array, x: Array, transposed: Array | None, labels: Array, share: Array
-) -> tuple[Array, Array]:
-    """Compute loss and gradient [f + 1, c] (row f: the bias) of one part of the examples."""
+def _loss_and_gradient(weights: Array, bias: Array, batch: _Batch) -> tuple[Array, Array]:
+    """Compute loss and gradient [f + 1, c] (row f: the bias) of one batch of the examples."""
+    x, transposed, labels, weight = batch
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     log_p = jax.nn.log_softmax(dot(x, weights) + bias[None, :])
     target = jax.nn.one_hot(labels, len(bias))
-    value = -jnp.sum(share * jnp.sum(target * log_p, axis=1))
-    residual = share[:, None] * (jnp.exp(log_p) - target)
+    value = -jnp.sum(weight * jnp.sum(target * log_p, axis=1))
+    residual = weight[:, None] * (jnp.exp(log_p) - target)
     gradient = dot(residual.T, x).T if transposed is None else dot(transposed, residual)
     return value, jnp.concatenate([gradient, jnp.sum(residual, axis=0)[None, :]])
 

@@ -102,11 +102,11 @@ def accuracy(
 
     Args:
         features: features of a training and a test set.
-        C: argument of `logistic_regression.fit_probe`, as the next four.
-        validation: likewise.
-        tolerance: likewise.
-        max_iter: likewise.
-        seed: likewise.
+        C: inverse L2 strengths to choose from, > 0.
+        validation: share of each class's training examples that C is chosen on, in (0, 1).
+        tolerance: gradient norm at which the last fit stops, relative to that at zero weights, > 0.
+        max_iter: maximum number of L-BFGS steps, >= 1.
+        seed: seed of the split that C is chosen on.
         normalised: whether to L2-normalise the features first.
 
     Returns:
@@ -172,9 +172,9 @@ def evaluate_on_crops(
     """
     encoder, train, test, mesh = images
     tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
-    hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
+    hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed}
     accuracies, loss = [], None
-    for classifier in tuner.epochs(train, **hyper):
+    for classifier in tuner.epochs(train, **hyper, every=best_of_every):
         accuracies.append(finetuning.accuracies(tuner.logits(classifier, test), test.labels))
         loss = classifier.loss
     if not best_of_every:

@@ -72,10 +72,10 @@ def evaluate(
     for draw in range(draws if len(noisy) else 0):
         key = jax.random.fold_in(jax.random.key(seed), draw)
         similarity, index = neighbours(features.train, features.test, k, levels, key)
-        for row, s, i in zip(noisy, similarity, index, strict=True):
+        for level, s, i in zip(noisy, similarity, index, strict=True):
             votes = knn.votes(s, train_labels[i], num_classes=num_classes, temperature=temperature)
             hit = np.argmax(np.asarray(votes), axis=1) == test_labels
-            accuracy[row, draw] = 100 * hit.mean()
+            accuracy[level, draw] = 100 * hit.mean()
     return accuracy
 
 
@@ -97,16 +97,16 @@ def neighbours(
     n, m, k = len(bank), len(queries), min(k, len(bank))
     results = []
     for start in range(0, m, QUERY_BLOCK):
-        part = np.asarray(queries[start : start + QUERY_BLOCK], np.float32)
-        block = jnp.asarray(pad_rows(part, QUERY_BLOCK))
+        block = np.asarray(queries[start : start + QUERY_BLOCK], np.float32)
+        padded = jnp.asarray(pad_rows(block, QUERY_BLOCK))
         query_index = jnp.arange(start, start + QUERY_BLOCK, dtype=jnp.int32)
         shape = (len(stddevs), QUERY_BLOCK, k)
         best = (jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
         for first in range(0, n, BANK_BLOCK):
             rows = jnp.asarray(bank[first : first + BANK_BLOCK], jnp.float32)
             noise = _noise(key, query_index, first, len(rows))
-            best = _update(*best, stddevs, _cosine(block, rows), noise, first)
-        results.append([np.asarray(x)[:, : len(part)] for x in best])
+            best = _update(*best, stddevs, _cosine(padded, rows), noise, first)
+        results.append([np.asarray(x)[:, : len(block)] for x in best])
     similarity, index = (np.concatenate(x, axis=1) for x in zip(*results, strict=True))
     return similarity, index
 
@@ -139,11 +139,13 @@ def _update(
 
 def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
     """Evaluate noisy k-NN on at most ``limit`` test images, as mean and std over the draws."""
-    settings, (train, train_labels, test, labels) = dict(PRESETS[preset]), context.features
-    drawn = subset(len(test), settings.pop("limit"), seed=seed)
-    features = Features(train, train_labels, test[drawn], labels[drawn])
+    settings, features = dict(PRESETS[preset]), context.features
+    drawn = subset(len(features.test), settings.pop("limit"), seed=seed)
+    test, test_labels = features.test[drawn], features.test_labels[drawn]
+    features = features._replace(test=test, test_labels=test_labels)
     accuracy = evaluate(features, **settings, seed=seed)
-    details, results = {"preset": preset, **PRESETS[preset], "images": len(drawn)}, []
+    details = {"preset": preset, **PRESETS[preset], "images": len(drawn)}
+    results = []
     for stddev, draws in zip(settings["stddevs"], accuracy, strict=True):
         results += make_results({f"noise_{stddev:g}_top1": draws}, **details, stddev=stddev)
     return results

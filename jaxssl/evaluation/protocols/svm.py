@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -21,8 +22,21 @@ PRESETS: Presets = {
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
-Rows = tuple[np.ndarray, np.ndarray]  # features [n, f] and labels [n]
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
+
+
+class Labelled(NamedTuple):
+    """Features x [n, f] and labels y [n]."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Score(NamedTuple):
+    """Accuracy of an SVM: in cross-validation on training data, and on test data in percent."""
+
+    validation: float
+    test: float
 
 
 def evaluate(
@@ -71,12 +85,13 @@ def evaluate(
     wide = features.astype(np.float64)
 
     def on_fold(fold: tuple[np.ndarray, np.ndarray]) -> float:
-        (train, test), (y, test_y) = (wide[rows] for rows in fold), (labels[rows] for rows in fold)
+        """Return the test accuracy of the machine with the best cross-validation accuracy."""
+        train, test = (Labelled(wide[indices], labels[indices]) for indices in fold)
         if standardised:
-            scaler = StandardScaler().fit(train)
-            train, test = np.asarray(scaler.transform(train)), np.asarray(scaler.transform(test))
-        scores = [_fit(machine, C, (train, y), (test, test_y)) for machine in machines]
-        return max(scores, key=lambda score: score[0])[1]
+            scaler = StandardScaler().fit(train.x)
+            train, test = (z._replace(x=np.asarray(scaler.transform(z.x))) for z in (train, test))
+        scores = [_fit(machine, C, train, test) for machine in machines]
+        return max(scores, key=lambda score: score.validation).test
 
     # Threads suffice because the solvers release the GIL. Memory limits their number.
     threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * 8 * len(labels) ** 2)))
@@ -85,19 +100,19 @@ def evaluate(
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))
 
 
-def _fit(machine: str, C: tuple[float, ...], train: Rows, test: Rows) -> tuple[float, float]:
-    """Return an SVM's cross-validation accuracy on training data, and test accuracy in percent."""
-    (train_x, y), (test_x, test_y) = train, test
+def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) -> Score:
+    """Choose C by cross-validation on training data, fit on all of them, and score the SVM."""
+    train_x, test_x = train.x, test.x
     # scikit-learn's annotation of ``dual`` lacks bool.
     model = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
         # The kernel is precomputed, because SVC would compute it again for each C.
         gamma = 1 / (train_x.shape[1] * max(train_x.var(), 1e-12))
-        train_x, test_x = (rbf_kernel(rows, train_x, gamma) for rows in (train_x, test_x))
+        train_x, test_x = (rbf_kernel(x, train.x, gamma) for x in (train_x, test_x))
         model = SVC(kernel="precomputed", cache_size=1000)
     search = GridSearchCV(model, {"C": list(C)}, cv=INNER)
-    search.fit(train_x, y)
-    return search.best_score_, 100 * float(np.mean(search.predict(test_x) == test_y))
+    search.fit(train_x, train.y)
+    return Score(search.best_score_, 100 * float(np.mean(search.predict(test_x) == test.y)))
 
 
 def _identify(source: Source) -> list[tuple[object, int]]:
