@@ -125,9 +125,17 @@ class Tuner(NamedTuple):
 
 
 class _State(NamedTuple):
-    params: Any  # parameters of "head", and of "net" unless the backbone is frozen
-    stats: Collection
+    params: Any  # trained parameters of "head", and of "net" unless the backbone is frozen
+    stats: Collection  # BatchNorm statistics of the backbone
     opt_state: optax.OptState
+
+
+class Hyper(NamedTuple):
+    """Numbers that a compiled step takes as arguments, so that a search compiles once."""
+
+    step: Array | np.int32  # number of the step, the first is 1
+    lr: Array | np.float32  # learning rate of this step
+    weight_decay: Array | np.float32
 
 
 def make_tuner(
@@ -137,8 +145,7 @@ def make_tuner(
 
     Batches are split over the mesh. Every random draw is keyed by seed, step and the index of the
     example, so that the same seed gives the same classifier on any number of devices that divide
-    the batch. Learning rate and weight decay are arguments of the compiled step, so that a search
-    compiles once.
+    the batch.
 
     Args:
         pretrained: the backbone to start from. Its variables are not modified.
@@ -181,21 +188,20 @@ def make_tuner(
         batches = make_batches(source, resolved.batch_size, seed=seed, crops=crops, mesh=mesh)
         with closing(batches):  # pyright: ignore[reportArgumentType]  (a field, not a method)
             for number, rate in enumerate(rates, start=1):
-                numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
-                state, loss = step(state, frozen, batches.next(), key, numbers)
+                hyper = Hyper(np.int32(number), np.float32(rate), np.float32(weight_decay))
+                state, loss = step(state, frozen, batches.next(), key, hyper)
                 losses.append(loss)
                 # The host waits for the previous step only, so that the device stays busy.
                 jax.block_until_ready(losses[-2:-1])
-                last = number == resolved.steps
-                if last or (every and number % (every * per_epoch) == 0):
+                is_last = number == resolved.steps
+                if is_last or (every and number % (every * per_epoch) == 0):
                     mean = float(np.mean(jax.device_get(losses[-per_epoch:]), dtype=np.float64))
-                    tree = {"params": state.params.get("net", frozen), "batch_stats": state.stats}
+                    net = {"params": state.params.get("net", frozen), "batch_stats": state.stats}
                     loss = mean if np.isfinite(mean) else None
-                    yield Classifier(tree, state.params["head"], loss)
+                    yield Classifier(net, state.params["head"], loss)
 
     def fit(source: Source, *, lr: float, weight_decay: float, seed: int) -> Classifier:
-        [last] = epochs(source, lr=lr, weight_decay=weight_decay, seed=seed)
-        return last
+        return list(epochs(source, lr=lr, weight_decay=weight_decay, seed=seed))[-1]
 
     def logits(classifier: Classifier, source: Source) -> np.ndarray:
         # Images of different sizes are already centre-cropped when they are read.
@@ -277,12 +283,12 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
     return peak_lr(resolved, lr) * np.asarray(jax.jit(jax.vmap(relative))(steps))
 
 
-def make_optimiser(training: Training, lr: Array, decay: Array) -> optax.GradientTransformation:
+def make_optimiser(training: Training, hyper: Hyper) -> optax.GradientTransformation:
     """Build an optimiser with a constant learning rate and weight decay, which may be traced."""
     optimiser = optim.optimiser(
         training.optimiser,
-        lambda _: lr,
-        weight_decay=lambda _: decay,
+        lambda _: jnp.asarray(hyper.lr),
+        weight_decay=lambda _: jnp.asarray(hyper.weight_decay),
         momentum=training.momentum,
         clip_norm=0.0,
         nesterov=training.nesterov,
@@ -296,23 +302,22 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the settings used to train on ``num_examples`` images, as details of a results row."""
     resolved = resolve(training, num_examples, num_devices)
-    rate = {"lr": lr, "peak_lr": peak_lr(resolved, lr), "weight_decay": weight_decay}
+    rates = {"lr": lr, "peak_lr": peak_lr(resolved, lr), "weight_decay": weight_decay}
     cut = {"batch_size_asked": training.batch_size, "training_images": num_examples}
-    return resolved._asdict() | rate | (cut if resolved.batch_size < training.batch_size else {})
+    return resolved._asdict() | rates | (cut if resolved.batch_size < training.batch_size else {})
 
 
 def _make_step(
     pretrained: PretrainedEncoder, training: Training, num_classes: int, mesh: Mesh
 ) -> Callable[..., tuple[_State, Array]]:
-    """Build the jitted training step of a classifier."""
+    """Build the jitted step. Its argument ``frozen`` has the parameters of a frozen backbone."""
     axis = distributed.DATA_AXIS
     train_mode = training.moving_statistics or not training.frozen
 
     def step(
-        state: _State, frozen: object, batch: Batch, key: Array, numbers: tuple[Array, Array, Array]
+        state: _State, frozen: object, batch: Batch, key: Array, hyper: Hyper
     ) -> tuple[_State, Array]:
-        number, rate, weight_decay = numbers
-        view_key, net_key, mix_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        view_key, net_key, mix_key = jax.random.split(jax.random.fold_in(key, hyper.step), 3)
         images = _views(view_key, batch, training, pretrained.inputs)
         confidence = 1 - training.smoothing
         uniform = training.smoothing / num_classes
@@ -337,7 +342,7 @@ def _make_step(
 
         (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         grads, loss = collectives.mean((grads, loss), axis)
-        optimiser = make_optimiser(training, rate, weight_decay)
+        optimiser = make_optimiser(training, hyper)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         return _State(optax.apply_updates(state.params, updates), stats, opt_state), loss
 
@@ -358,6 +363,7 @@ def _init(
     key: Array,
     net: VariableDict,
 ) -> _State:
+    """Draw the linear layer, and return the state before the first step."""
     inputs, stats = pretrained.inputs, net["batch_stats"]
     image = jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
     features = partial(networks.features, pretrained.encoder)
@@ -365,8 +371,8 @@ def _init(
     kernel = training.head_std * jax.random.normal(key, (h.shape[1], num_classes), jnp.float32)
     head = {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}
     params = {"head": head} | ({} if training.frozen else {"net": net["params"]})
-    zero = jnp.zeros(())  # Learning rates do not affect the optimiser's initial state.
-    return _State(params, stats, make_optimiser(training, zero, zero).init(params))
+    zero = jnp.zeros(())  # The numbers do not affect the optimiser's initial state.
+    return _State(params, stats, make_optimiser(training, Hyper(zero, zero, zero)).init(params))
 
 
 def _linear(head: dict[str, Array], h: Array) -> Array:
@@ -381,14 +387,14 @@ def _host_crops(training: Training, size: int) -> Crops:
 
 def _views(key: Array, batch: Batch, training: Training, inputs: Inputs) -> Array:
     """Draw one augmented view of each image, [b, s, s, c] in [0, 1]."""
-    images, scale, kind = batch["input"], training.crop_scale, training.augment
+    images, scale, augment = batch["input"], training.crop_scale, training.augment
     if isinstance(images, dict):  # The images were cropped on the host.
         images, scale = images["views"][:, 0], (1.0, 1.0)
-    hyper = {"crop_scale": tuple(scale), "flip": training.flip, "erasing": training.erasing}
-    if kind == "simclr":
-        recipe = recipes.simclr(size=inputs.size, **hyper)
+    settings = {"crop_scale": tuple(scale), "flip": training.flip, "erasing": training.erasing}
+    if augment == "simclr":
+        recipe = recipes.simclr(size=inputs.size, **settings)
     else:
-        recipe = recipes.policy(size=inputs.size, **hyper, crop=kind, pad=training.pad)
+        recipe = recipes.policy(size=inputs.size, **settings, crop=augment, pad=training.pad)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["index"])
     views = jax.vmap(lambda key, image: recipe(key, to_float(image)))(keys, images)
     return match_channels(views, inputs.channels)

@@ -45,7 +45,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     """
     encoder, train, test, mesh = base.images_of(context)
     finetuning.check_labels(train)
-    results, tuners = [], {}  # Label shares with equal settings use the same compiled step.
+    results = []
+    tuners = {}  # by settings, so that label shares with equal settings use the same compiled step
     for share, settings in PRESETS[preset].items():
         training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
