@@ -51,13 +51,13 @@ def embed(
     Several processes share the images and get all embeddings. The first one writes the file.
 
     Args:
-        encoder: as for `embed_pictures`, like images, layer and on_error.
-        images: path or images.
-        layer: layer of the network.
+        encoder: an encoder of images.
+        images: path of pictures, or images, see `embed_pictures`.
+        layer: "backbone" or "projector".
         out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
             the names of the pictures, in the column "file". ".parquet" has the columns "file" (the
             index for images without names) and "embedding".
-        on_error: "stop" or "skip".
+        on_error: "stop", or "skip" to leave out pictures that cannot be read.
 
     Raises:
         UserError: as `embed_pictures`, or if the file cannot be written.
@@ -94,8 +94,8 @@ def embed_pictures(
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | PathLike):
         path = fetch(images).expanduser()
-        data = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
-        images = path if data else _list_pictures(path)
+        is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
+        images = path if is_single else _list_pictures(path)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     inputs = ours.fit_inputs(encoder.inputs, source)
@@ -128,6 +128,7 @@ def _list_pictures(path: Path) -> list[items.PictureFile]:
 
 
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
+    """Write embeddings and names in the format of the suffix, as `embed` describes."""
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()

@@ -49,19 +49,10 @@ def extract(
     # Rows per device depend on n only, because rounding may depend on them. They are powers of two,
     # so that data sets of different sizes share compiled programs.
     block = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8)) * mesh.size
-    features: np.ndarray | None = None
-    # The pending block is computed on the device while the host reads the next block.
-    pending: tuple[int, Array] | None = None
+    stride = block * distributed.process_count()
 
-    def fetch(start: int, result: Array) -> None:
-        nonlocal features
-        values = distributed.gather_processes(np.asarray(result.astype(jnp.float32)))
-        values = values.reshape(-1, values.shape[-1])[: n - start]
-        if features is None:
-            features = _allocate((n, values.shape[1]))
-        features[start : start + len(values)] = values
-
-    for start in range(0, n, block * distributed.process_count()):
+    def compute(start: int) -> Array:
+        """Start to compute this process's block of the images from ``start`` on."""
         first = start + block * distributed.process_index()
         # A process that has no images left in the last round computes the last image again.
         indices = slice(min(first, n - 1), min(first + block, n))
@@ -71,13 +62,20 @@ def extract(
             padded = images.block(indices, block, mesh.size)
         else:
             padded = distributed.pad_rows(images[indices], block)
-        result = apply(variables, distributed.shard(padded, mesh))
-        if pending is not None:
-            fetch(*pending)
-        pending = start, result
-    assert pending is not None
-    fetch(*pending)
-    assert features is not None
+        return apply(variables, distributed.shard(padded, mesh))
+
+    features = np.zeros((0, 0), np.float32)
+    following = compute(0)
+    for start in range(0, n, stride):
+        result = following
+        if start + stride < n:
+            # The device computes the result while the host reads the images of the next block.
+            following = compute(start + stride)
+        values = distributed.gather_processes(np.asarray(result.astype(jnp.float32)))
+        values = values.reshape(-1, values.shape[-1])[: n - start]
+        if start == 0:  # The first block tells the number of features.
+            features = _allocate((n, values.shape[1]))
+        features[start : start + len(values)] = values
     return features
 
 

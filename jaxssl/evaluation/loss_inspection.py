@@ -56,27 +56,28 @@ def arrays(
     rng = np.random.default_rng(config.seed)
     number = min(SIZE, len(train))
     indices = np.sort(rng.choice(len(train), number, replace=False))
-    out: dict[str, np.ndarray] = {"block_size": np.array(number)}
+    result: dict[str, np.ndarray] = {"block_size": np.array(number)}
     images = train.lazy_images(config.augment.size)[indices]
     # Images of different sizes were cropped when they were read, and are not cropped again.
     inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
     z = encode_images(encoder, images, inputs)
     if number < 2 or not np.isfinite(z).all():
         logs.log.warning("no hardest negatives: too few images, or embeddings not finite")
-        return out
+        return result
     labels = np.array([example.label for example in train.read(indices)])
-    out |= _hardest(z, labels)
+    result |= _hardest(z, labels)
     if config.loss.name == "mmcl":
         settings = mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
-        out |= _support(z, labels, settings)
+        result |= _support(z, labels, settings)
     # Only the images that are shown are stored, so the indices are renumbered.
-    names = [name for name in out if name.endswith(("_query", "_place"))]
-    used = np.unique(np.concatenate([out[name].ravel() for name in names]))
-    used = used[used >= 0]
+    names = [name for name in result if name.endswith(("_query", "_place"))]
+    shown = np.unique(np.concatenate([result[name].ravel() for name in names]))
+    shown = shown[shown >= 0]  # -1 is padding
     for name in names:
-        out[name] = np.where(out[name] >= 0, np.searchsorted(used, out[name]), -1).astype(np.int32)
-    drawn = kind.of(config).draw(images[used])
-    return out | {"block": shrink(drawn), "block_label": labels[used]}
+        index = result[name]
+        result[name] = np.where(index >= 0, np.searchsorted(shown, index), -1).astype(np.int32)
+    drawn = kind.of(config).draw(images[shown])
+    return result | {"block": shrink(drawn), "block_label": labels[shown]}
 
 
 def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: int) -> Settings:
@@ -87,17 +88,23 @@ def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: in
         config: config of the run.
         num_examples: number of training images.
         step: step of the checkpoint.
+
+    Returns:
+        Python numbers and texts.
     """
-    parts = build(config, num_examples)
-    length = {"steps_per_epoch": parts.steps_per_epoch, "total_steps": parts.total_steps}
-    values: dict[str, Any] = arguments(config.loss.to_dict())
-    learned = values.pop("learn", ())
-    values = {name: schedules.from_spec(value, **length) for name, value in values.items()}
-    values = {name: value(step) if callable(value) else value for name, value in values.items()}
+    setup = build(config, num_examples)
+    length = {"steps_per_epoch": setup.steps_per_epoch, "total_steps": setup.total_steps}
+    specs: dict[str, Any] = arguments(config.loss.to_dict())
+    learned = specs.pop("learn", ())
+    settings = {}
+    for name, spec in specs.items():
+        value: Any = schedules.from_spec(spec, **length)
+        value = value(step) if callable(value) else value
+        settings[name] = value.item() if hasattr(value, "item") else value
     for row in iterate_metrics(workdir / "metrics.jsonl"):
         if row["step"] <= step:
-            values |= {k: row[k] for k in learned if row.get(k) is not None}
-    return {k: v.item() if hasattr(v, "item") else v for k, v in values.items()}
+            settings |= {name: row[name] for name in learned if row.get(name) is not None}
+    return settings
 
 
 def one_of_each(labels: np.ndarray, number: int) -> np.ndarray:
@@ -190,7 +197,16 @@ def _alpha(z1: Array, z2: Array, numbers: dict[str, float], options: tuple) -> A
 
 
 def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Find the most similar images of each image, and the shares of them that have its class."""
+    """Find the most similar images of each image, and the share of them that have its class.
+
+    Args:
+        z: [n, d] embeddings.
+        labels: [n] int, -1 for unlabelled images.
+
+    Returns:
+        The arrays "hard_..." of gallery.npz. "hard_share" is the share among the most similar
+        images, then among all.
+    """
     similarity, index = nearest_others(z, HARDEST)
     is_hard = np.zeros((len(z), len(z)), bool)
     np.put_along_axis(is_hard, index, True, axis=1)
@@ -205,6 +221,16 @@ def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str, np.ndarray]:
+    """Solve MMCL's SVMs of a batch, and select the anchors and negatives to show.
+
+    Args:
+        z: [n, d] embeddings.
+        labels: [n] int, -1 for unlabelled images.
+        settings: from `mmcl_settings`.
+
+    Returns:
+        The arrays "svm_..." of gallery.npz.
+    """
     svms = support_vectors(z, z, labels, **settings)
     _, by_similarity = nearest_others(z, len(z))
     query = one_of_each(labels, ANCHORS)
@@ -216,7 +242,7 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str,
         "svm_place": place,
         "svm_alpha": alpha,
         "svm_C": np.array(float(settings["C"])),
-        "svm_share": np.array(svms[1:], float),  # NaN for None
+        "svm_share": np.array(svms[1:], float),  # all fields but alpha; NaN for None
         "svm_settings": np.array(", ".join(words)),
     }
 
@@ -230,6 +256,9 @@ def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
     others = others[np.argsort(-alpha[others], kind="stable")]
     weight = alpha[others]
     at_bound = weight >= np.float32(bound)
-    groups = zip((at_bound, (weight > 0) & ~at_bound, weight == 0), SHOWN, strict=True)
-    none = np.full(max(SHOWN), -1)
-    return np.concatenate([np.append(others[group], none)[:number] for group, number in groups])
+    groups = at_bound, (weight > 0) & ~at_bound, weight == 0
+    shown = []
+    for group, number in zip(groups, SHOWN, strict=True):
+        padded = np.append(others[group], np.full(number, -1))
+        shown.append(padded[:number])
+    return np.concatenate(shown)

@@ -74,7 +74,15 @@ def _check(settings: ConfigDict) -> None:
 def _online(
     config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
-    """Return a description and a function that measures metrics during training (or None)."""
+    """Return a description and a function that measures metrics during training (or None).
+
+    Args:
+        config: config of the run.
+        splits: the data.
+        setup: networks and training scheme of the run.
+        inputs: prepares the images.
+        encode: as `Programs.encode`.
+    """
     description, accuracy = _accuracy(config.eval, splits, inputs, encode)
     held_out_loss = None
     if config.eval.held_out_loss:
@@ -136,9 +144,16 @@ def _accuracy(
 
 
 def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
-    """Print the results of a finished run. Return False if the run has not been evaluated yet."""
+    """Print the results of a finished run. Return False if the run has not been evaluated yet.
+
+    Args:
+        workdir: workdir of the run.
+        step: last step of the run.
+        protocols: the protocols of its config.
+    """
     rows = results.read_results(workdir)
     evaluated = {row["step"] for row in rows if row["protocol"] != "online"} - {None, 0}
+    # A run that was extended after its evaluation has results of an earlier step only.
     is_extended = bool(evaluated) and step not in evaluated
     if protocols and (is_extended or not (workdir / "report.html").exists()):
         return False

@@ -49,7 +49,13 @@ def online_rows(metrics: Iterable[Metrics], fields: Settings, knn_preset: str) -
 
 
 def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> Settings:
-    """Return the fields of a results row that identify the encoder and its features."""
+    """Return the fields of a results row that identify the encoder and its features.
+
+    Args:
+        encoder: the encoder.
+        kind: kind of features, one of `jaxssl.report.results.KINDS`.
+        layer: "backbone" or "projector". It is replaced by "pixels" for raw features.
+    """
     facts = encoder.metadata
     lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
     return {
@@ -66,7 +72,15 @@ def data_fields(
 ) -> Settings:
     """Return the fields of a results row that identify the data set and the random draws.
 
-    The hash "data" distinguishes data sets, networks and files (``path``) of the same name.
+    The field "data" is a hash that distinguishes data sets, networks and weights files of the same
+    name.
+
+    Args:
+        splits: the data set.
+        settings: the group `config.data`.
+        encoder: the encoder.
+        path: the weights file; None for a run.
+        seed: seed of the protocols' random draws.
     """
     classes = Path(settings["classes"]).name
     relevant = {k: v for k, v in settings.items() if k not in ("dir", "cache", "workers")}

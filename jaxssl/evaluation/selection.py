@@ -1,15 +1,15 @@
 """Select evaluation protocols by name, and drop those that do not fit the data set."""
 
 import inspect
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from jaxssl import components
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, one_line, suggest
-from jaxssl.evaluation.protocol import Protocol
+from jaxssl.evaluation.protocol import Protocol, Result
 from jaxssl.training.output import logs
 
 
@@ -43,42 +43,52 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     selected = [_select(text) for text in names if text != "all"]
     if "all" not in names:
         return selected
-    others = [_select(name) for name in components.names("protocol") if name not in names]
-    # A protocol that names no kinds of examples takes all of them.
-    fitting = [
-        one for one in others if (kinds := one.protocol.examples) is None or examples in kinds
-    ]
+    fitting = []
+    for name in components.names("protocol"):
+        one = _select(name)
+        kinds = one.protocol.examples  # None stands for all kinds.
+        if name not in names and (kinds is None or examples in kinds):
+            fitting.append(one)
     return fitting + selected
 
 
 def _select(text: str) -> Selected:
-    # NAME may be path/to/file.py:NAME.
+    """Look up a protocol by NAME or NAME:PRESET, where NAME may be path/to/file.py:NAME."""
     folder_and_file, suffix, rest = text.rpartition(".py:")
     name, _, preset = rest.partition(":")
     name = f"{folder_and_file}{suffix}{name}"
     names = components.names("protocol")
     if name not in names and not components.is_custom(name):
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
-    protocol = components.factory("protocol", name)
-    if not isinstance(protocol, Protocol):
-        if not callable(protocol):
-            raise UserError(
-                f"protocol {name!r} must be a function (context, *, seed) or a Protocol, got "
-                f"{type(protocol).__name__}"
-            )
-        try:
-            inspect.signature(protocol).bind("context", seed=0)
-        except TypeError as error:
-            raise UserError(
-                f"protocol {name!r} must be a function (context, *, seed) that needs no other "
-                f"arguments, or a Protocol with presets: {one_line(error)}"
-            ) from error
-        protocol = Protocol(protocol, {})
+    protocol = _as_protocol(name, components.factory("protocol", name))
     if preset and preset not in protocol.presets:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
         )
     return Selected(text, components.short_name(name), preset or None, protocol)
+
+
+def _as_protocol(name: str, component: object) -> Protocol:
+    """Return a component that is a protocol, or a user's function as a protocol without presets.
+
+    Raises:
+        UserError: if it is something else, or a function with other arguments.
+    """
+    if isinstance(component, Protocol):
+        return component
+    if not callable(component):
+        raise UserError(
+            f"protocol {name!r} must be a function (context, *, seed) or a Protocol, got "
+            f"{type(component).__name__}"
+        )
+    try:
+        inspect.signature(component).bind("context", seed=0)
+    except TypeError as error:
+        raise UserError(
+            f"protocol {name!r} must be a function (context, *, seed) that needs no other "
+            f"arguments, or a Protocol with presets: {one_line(error)}"
+        ) from error
+    return Protocol(cast(Callable[..., list[Result]], component), {})
 
 
 def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:
@@ -94,14 +104,8 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             classes without training images and a protocol does not support that.
     """
     if splits.labelled:
-        unseen = np.setdiff1d(splits.test.labels, splits.bank.labels)
-        if len(unseen) and not all(one.protocol.novel_classes for one in selected):
-            names = [splits.test.class_names[label] for label in unseen[:3]]
-            raise UserError(
-                f"{splits.test.split!r} of {splits.test.name!r} has images of classes without "
-                f"images in {splits.bank.split!r} ({len(unseen)}: {', '.join(names)}); choose "
-                "another data.test_split or a protocol for novel classes"
-            )
+        if not all(one.protocol.novel_classes for one in selected):
+            _require_no_novel_classes(splits)
         return selected
     dropped = [one.text for one in selected if one.protocol.needs_labels]
     if dropped and strict:
@@ -112,3 +116,15 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
     if dropped:
         logs.log.info("left out, as %r has no labels: %s", splits.test.name, ",".join(dropped))
     return [one for one in selected if one.text not in dropped]
+
+
+def _require_no_novel_classes(splits: Splits) -> None:
+    """Raise UserError if the test split has images of a class without images in the bank."""
+    novel = np.setdiff1d(splits.test.labels, splits.bank.labels)
+    if len(novel):
+        names = [splits.test.class_names[label] for label in novel[:3]]
+        raise UserError(
+            f"{splits.test.split!r} of {splits.test.name!r} has images of classes without "
+            f"images in {splits.bank.split!r} ({len(novel)}: {', '.join(names)}); choose "
+            "another data.test_split or a protocol for novel classes"
+        )
