@@ -46,7 +46,8 @@ DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
     "Print shapes, parameters, settings and memory, and take one step on two examples a device, "
-    "unless its program is large. Needs no data for common sets of images, and writes nothing.",
+    "unless its program is large. Opens the weights of config.init. Needs no data for common sets "
+    "of images, and writes nothing.",
     FLAGS,
 )
 TOPOLOGY = flags.DEFINE_string(
@@ -84,16 +85,7 @@ cli.define_processes(FLAGS)
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain an encoder, or with --dry_run only check the config and the memory that it needs."""
-    if EXTEND_TO.value is not None and not RESUME.value:
-        raise UserError("--extend_to needs the folder of a run: --resume DIR")
-    if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
-        raise UserError(
-            "--resume takes the config of the run; leave --config, --workdir, --grid out"
-        )
-    single = {"dry_run": DRY_RUN.value, "profile": PROFILE.value, "trust": TRUST.value}
-    for flag, value in single.items():
-        if GRID.value and value:
-            raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    _check_flags()
     if RETRY.value:
         raise SystemExit(retry.run([*sys.orig_argv, "--retry=0"], RETRY.value))
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
@@ -105,10 +97,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if GRID.value:
         return _train_grid(overrides)
     profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
-    if profile and DRY_RUN.value:
-        raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
-    if TOPOLOGY.value and not DRY_RUN.value:
-        raise UserError("--topology describes devices that are not here; add --dry_run")
     workdir = as_path(RESUME.value or WORKDIR.value or f"runs/{config.run_name(CONFIG.value)}")
     if RESUME.value:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
@@ -122,14 +110,37 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.evaluation import pretrain
 
     if DRY_RUN.value:
+        from jaxssl.pretrained.start import load_init
         from jaxssl.training.dry_run import dry_run
+        from jaxssl.training.workdir import checkpoint
 
         pretrain.check(settings)
+        # A run that has a checkpoint does not need the weights that it started from.
+        if settings.init and not checkpoint.steps(workdir):
+            load_init(settings, trust=TRUST.value)
         return dry_run(settings, TOPOLOGY.value)
     pretrain.train(settings, workdir, profile=profile, trust=TRUST.value)
 
 
+def _check_flags() -> None:
+    """Raise UserError for flags that do not go together."""
+    if EXTEND_TO.value is not None and not RESUME.value:
+        raise UserError("--extend_to needs the folder of a run: --resume DIR")
+    if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
+        raise UserError(
+            "--resume takes the config of the run; leave --config, --workdir, --grid out"
+        )
+    for flag in ("keys", "dry_run", "topology", "profile", "trust"):
+        if GRID.value and FLAGS[flag].value:
+            raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    if PROFILE.value is not None and DRY_RUN.value:
+        raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
+    if TOPOLOGY.value and not DRY_RUN.value:
+        raise UserError("--topology describes devices that are not here; add --dry_run")
+
+
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
+    """Train all combinations of values that --grid names."""
     from jaxssl.buckets import local_path
     from jaxssl.studies import parameter_grid
     from jaxssl.training import config

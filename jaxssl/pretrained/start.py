@@ -19,7 +19,7 @@ from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
 from jaxssl.pretrained import hub, position_tables
 from jaxssl.pretrained.architecture import abbreviate
-from jaxssl.pretrained.encoder import Variables
+from jaxssl.pretrained.encoder import PretrainedEncoder, Variables
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training.config.method import make_networks
 from jaxssl.training.output.logs import log
@@ -57,10 +57,7 @@ def start(
     Raises:
         UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
     """
-    # A weights file does not tell a ViT's number of heads, nor whether the last layers are missing.
-    keys = () if is_run(hub.local(config.init)) else ("num_heads", "layers")
-    settings = {key: config.net[key] for key in keys if config.net.get(key)}
-    source = load_pretrained(config.init, trust=trust, **settings)
+    source = load_init(config, trust=trust)
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
         raise UserError(f"the encoder {config.init} has no {absent[0]}; set init_projector=False")
@@ -108,6 +105,22 @@ def start(
     }
     variables = jax.tree.unflatten(jax.tree.structure(ours), fitted.values())
     return *_replace(params, carried, variables), report
+
+
+def load_init(config: ConfigDict, *, trust: bool = False) -> PretrainedEncoder:
+    """Load the run or the weights file that `config.init` names.
+
+    Args:
+        config: of the run that starts from it, complete.
+        trust: as for `jaxssl.load_encoder`.
+
+    Raises:
+        UserError: if the weights cannot be read.
+    """
+    # A weights file does not tell a ViT's number of heads, nor whether the last layers are missing.
+    keys = () if is_run(hub.local(config.init)) else ("num_heads", "layers")
+    settings = {key: config.net[key] for key in keys if config.net.get(key)}
+    return load_pretrained(config.init, trust=trust, **settings)
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
