@@ -14,6 +14,7 @@ and other components. The line for ~/.bashrc, ~/.zshrc (below compinit) or
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -24,36 +25,8 @@ from jaxssl.errors import UserError
 # The scripts pass the line up to the cursor. bash replaces only the text after the last character
 # at which it breaks words, such as "=" and ":".
 SCRIPTS = {
-    "bash": """\
-_jaxssl() {
-    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}"
-    local word="${line##*[[:space:]]}"
-    COMPREPLY=($("$1" --complete "$line" 2>/dev/null))
-    COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[$COMP_WORDBREAKS]}"}"}")
-    [[ "${COMPREPLY-}" == *[=.] ]] && compopt -o nospace 2>/dev/null
-}
-complete -o default -F _jaxssl jaxssl
-""",
-    "zsh": """\
-_jaxssl() {
-    local -a found
-    found=(${(f)"$($words[1] --complete "$words[1,CURRENT-1] $PREFIX" 2>/dev/null)"})
-    if (( $#found )); then
-        compadd -S '' -- ${(M)found:#*[=.]}
-        compadd -- ${found:#*[=.]}
-    else
-        compset -P '*='
-        _files
-    fi
-}
-compdef _jaxssl jaxssl
-""",
-    "fish": """\
-function __jaxssl_complete
-    jaxssl --complete (commandline --cut-at-cursor --current-process | string collect) 2>/dev/null
-end
-complete --command jaxssl --arguments '(__jaxssl_complete)'
-""",
+    shell: Path(__file__).with_name("scripts").joinpath(f"completion.{shell}").read_text("utf-8")
+    for shell in ("bash", "zsh", "fish")
 }
 # Valid values of the flags that have the same values in all commands.
 CHOICES = {
@@ -62,9 +35,8 @@ CHOICES = {
     "step": ("best", "last"),
     "to": ("safetensors", "torch", "stablehlo", "timm"),
 }
-NOTHING = ast.Dict(keys=[], values=[])
-# Arguments that a factory has beside those of the loss that it is made from.
-FURTHER: dict[str, dict[str, Any]] = {
+# Arguments that each function that makes a factory from a loss adds to the loss's own.
+ADDED: dict[str, dict[str, Any]] = {
     "stateless": {"learn": ()},
     "with_center": {"center_momentum": 0.9},
 }
@@ -102,26 +74,30 @@ def _arguments(command: str, words: Sequence[str], current: str) -> Iterable[str
     """Return what may stand in place of the current word, after the words of a command."""
     module, last = cli.load(command), words[-1] if words else ""
     with_value = {f"--{name}" for name in module.FLAGS if not module.FLAGS[name].boolean}
-    first = cli.COMMANDS[command].keys
-    flag, equals, value = current.partition("=")
-    start = flag + equals
+    first_key = cli.COMMANDS[command].keys
     if last in with_value or (last.startswith(cli.PREFIX) and "=" not in last):
-        flag, start, value = last, "", current
-    elif current.startswith(cli.PREFIX) and first is not None and not equals:
-        keys = (f"{cli.PREFIX}{key}=" for key in config_keys(words) if key.startswith(first))
-        return _next_parts(current, keys)
-    elif current.startswith("-") and not equals:
-        names = [f"--{name}" for name in module.FLAGS]
-        names += ["--help", *([] if first is None else [cli.PREFIX])]
-        return [f"{name}=" if name in with_value else name for name in names]
-    elif not current.startswith("-"):
-        flag, start, value = f"--{getattr(module, 'POSITIONAL', '')}", "", current
-    start += value[: value.rfind(",") + 1]  # keep the earlier values of a comma-separated list
-    return [start + name for name in _values(command, flag[2:], words)]
+        return _list_values(command, last, words, current)
+    if not current.startswith("-"):
+        return _list_values(command, f"--{getattr(module, 'POSITIONAL', '')}", words, current)
+    flag, equals, value = current.partition("=")
+    if equals:
+        return [f"{flag}={option}" for option in _list_values(command, flag, words, value)]
+    if current.startswith(cli.PREFIX) and first_key is not None:
+        keys = (key for key in config_keys(words) if key.startswith(first_key))
+        return _next_parts(current, (f"{cli.PREFIX}{key}=" for key in keys))
+    names = [f"--{name}" for name in module.FLAGS]
+    names += ["--help", *([] if first_key is None else [cli.PREFIX])]
+    return [f"{name}=" if name in with_value else name for name in names]
+
+
+def _list_values(command: str, flag: str, words: Sequence[str], text: str) -> list[str]:
+    """Return what may stand in place of a flag's value, which may be a comma-separated list."""
+    earlier = text[: text.rfind(",") + 1]
+    return [earlier + name for name in _values(command, flag.removeprefix("--"), words)]
 
 
 def _next_parts(start: str, keys: Iterable[str]) -> Iterable[str]:
-    """Cut keys behind the next dot, so that the groups of a config are completed first."""
+    """Cut keys behind the first dot after a start, so that groups of keys are completed first."""
     return {key[: key.find(".", len(start)) + 1] or key for key in keys if key.startswith(start)}
 
 
@@ -145,7 +121,7 @@ def _values(command: str, flag: str, words: Sequence[str]) -> Iterable[str]:
             used = re.findall(r'"data": {"name": "(\w+)"', "".join(texts))
             return {*used, *components.names("data"), *components.names("toy")}
         case "names":
-            groups = module.KINDS
+            groups = module.GROUPS
             if words:
                 return components.names(groups[words[0]]) if words[0] in groups else ()
             return (*module.FILES, *groups)
@@ -166,24 +142,29 @@ def config_keys(words: Sequence[str] = ()) -> dict[str, Iterable[str]]:
     base = components.load_file(components.CONFIGS / "base.py", "config file")
     file, _, variant = given.get("config", "digits").partition(":")
     path = components.packaged().get(file)
-    loaded = components.load_file(path, "config file") if path else base
-    if variant not in getattr(loaded, "VARIANTS", ("",)):
-        loaded, variant = base, ""
+    module = components.load_file(path, "config file") if path else base
+    if variant not in getattr(module, "VARIANTS", ("",)):
+        module, variant = base, ""
+    config = module.get_config(variant) if variant else module.get_config()
     comments, keys = components.key_comments(), {}
-    for group, node in loaded.get_config(*filter(None, [variant])).to_dict().items():
-        nested = isinstance(node, dict)
-        settings = {f"{group}.{k}": v for k, v in node.items()} if nested else {group: node}
+    for group, value in config.to_dict().items():
+        nested = isinstance(value, dict)
+        settings = {f"{group}.{k}": v for k, v in value.items()} if nested else {group: value}
         keys |= {key: _choices(v, comments.get(key, "")) for key, v in settings.items()}
         if group in base.COMPONENTS:
-            name, names = given.get(f"config.{group}.name", node["name"]), components.names(group)
+            name, names = given.get(f"config.{group}.name", value["name"]), components.names(group)
             keys[f"{group}.name"] = (*names, *_choices("", comments[group]))
             if name in names:
-                arguments = _arguments_of(group, name)
-                groups = (group, "second_view", "crops") if group == "augment" else (group,)
-                keys |= {f"{g}.{k}": _choices(v, "") for g in groups for k, v in arguments.items()}
-                if presets := _presets(group, name):
-                    keys[f"{group}.preset"] = presets
+                keys |= _component_keys(group, name)
     return keys
+
+
+def _component_keys(group: str, name: str) -> dict[str, Iterable[str]]:
+    """Return the config keys of the arguments and presets of a component, with known values."""
+    groups = ("augment", "second_view", "crops") if group == "augment" else (group,)
+    arguments, presets = _arguments_of(group, name), _presets(group, name)
+    keys = {f"{g}.{k}": _choices(v, "") for g in groups for k, v in arguments.items()}
+    return keys | ({f"{group}.preset": presets} if presets else {})
 
 
 def _choices(value: object, comment: str) -> Sequence[str]:
@@ -196,26 +177,29 @@ def _choices(value: object, comment: str) -> Sequence[str]:
 def _arguments_of(group: str, name: str) -> dict[str, Any]:
     """Return the arguments of a component with their defaults, parsed from the component's file."""
     definitions = _definitions(group, name)
-    factory, further = definitions[components.GROUPS[group].factory], {}
+    factory, added = definitions[components.GROUPS[group].factory], {}
     if isinstance(factory, ast.Call):  # made from a loss: objective = stateless(foo_loss, ...)
-        made_by, given = ast.unparse(factory.func), {str(k.arg): k.value for k in factory.keywords}
-        if made_by == "factory":
-            further = {key: getattr(value, "value", None) for key, value in given.items()}
+        maker = ast.unparse(factory.func)
+        keywords = {str(keyword.arg): keyword.value for keyword in factory.keywords}
+        if maker == "factory":
+            added = {key: getattr(value, "value", None) for key, value in keywords.items()}
+        elif "extra" in keywords:
+            added = ADDED[maker] | ast.literal_eval(keywords["extra"])
         else:
-            further = FURTHER[made_by] | ast.literal_eval(given.get("extra", NOTHING))
+            added = ADDED[maker]
         factory = definitions[ast.unparse(factory.args[0])]
         for decorator in factory.decorator_list:  # a factory with the decorator @wraps(foo_loss)
             factory = definitions[ast.unparse(decorator.args[0])]
         positional = [a.arg for a in factory.args.args[1:] if "Array" not in ast.unparse(a)]
-        further = dict.fromkeys(positional) | further
+        added = dict.fromkeys(positional) | added
     pairs = zip(factory.args.kwonlyargs, factory.args.kw_defaults, strict=True)
-    return {arg.arg: getattr(default, "value", None) for arg, default in pairs} | further
+    return {arg.arg: getattr(default, "value", None) for arg, default in pairs} | added
 
 
-def _presets(group: str, name: str) -> list[object]:
+def _presets(group: str, name: str) -> list[str]:
     """Return the names of a component's presets, parsed from the component's file."""
     keys = getattr(_definitions(group, name).get("PRESETS"), "keys", ())
-    return [key.value for key in keys if isinstance(key, ast.Constant)]
+    return [str(key.value) for key in keys if isinstance(key, ast.Constant)]
 
 
 def _definitions(group: str, name: str) -> dict[str, Any]:

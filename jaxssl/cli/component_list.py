@@ -17,9 +17,9 @@ from jaxssl.errors import UserError, suggest
 FLAGS = flags.FlagValues()
 POSITIONAL = "names"
 NAMES = flags.DEFINE_list("names", [], "Same as TOPIC,NAME; default: all topics.", FLAGS)
-FILES = {"configs": "config", "suites": "suite"}  # kind of packaged file by topic of `jaxssl list`
-# Topics of components, and the names of their groups in `jaxssl.components`.
-KINDS = {
+FILES = {"configs": "config", "suites": "suite"}  # sort of packaged file by topic
+# Groups of components in `jaxssl.components` by topic.
+GROUPS = {
     "losses": "loss",
     "networks": "net",
     "heads": "head",
@@ -33,19 +33,19 @@ KINDS = {
 
 def main() -> None:
     """Print configs and components with a line about each, or the settings of a component."""
-    kinds = (*FILES, *KINDS)
+    topics = (*FILES, *GROUPS)
     chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
-    if chosen not in ("", *kinds):
-        raise UserError(f"topic {chosen!r} is unknown{suggest(chosen, kinds)}")
+    if chosen not in ("", *topics):
+        raise UserError(f"topic {chosen!r} is unknown{suggest(chosen, topics)}")
     if names:
-        if len(names) > 1 or chosen not in KINDS:
+        if len(names) > 1 or chosen not in GROUPS:
             raise UserError("expected jaxssl list TOPIC NAME with one component; see --help")
-        print(*_settings(KINDS[chosen], names[0]), sep="\n")
+        print(*_settings(GROUPS[chosen], names[0]), sep="\n")
         return
-    for kind in [chosen] if chosen else kinds:
+    for topic in [chosen] if chosen else topics:
         if not chosen:
-            print(kind)
-        entries = _entries(kind)
+            print(topic)
+        entries = _entries(topic)
         width = max(map(len, entries))
         for name, summary in entries.items():
             print(f"  {name:{width}}  {summary}")
@@ -64,14 +64,14 @@ def _settings(group: str, name: str) -> list[str]:
     return lines or [f"{name} has no settings"]
 
 
-def _entries(kind: str) -> dict[str, str]:
-    """Return the names of one topic, such as "losses", with the first line of each docstring."""
-    if kind in KINDS:
-        group = KINDS[kind]
+def _entries(topic: str) -> dict[str, str]:
+    """Return the names of a topic, such as "losses", with the first line of each docstring."""
+    if topic in GROUPS:
+        group = GROUPS[topic]
         names = components.names(group)
         return {name: components.summary(components.file(group, name)) for name in names}
     entries = {}
-    for name, path in components.packaged(FILES[kind]).items():
+    for name, path in components.packaged(FILES[topic]).items():
         variants = components.variants(path)
         entries[name] = components.summary(path)
         entries |= {f"{name}:{variant}": line for variant, line in variants.items()}
