@@ -15,6 +15,7 @@ import importlib
 import itertools
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -103,7 +104,7 @@ def main(command: str | None = None) -> None:
 
 
 def find_command(words: Sequence[str]) -> str | None:
-    """Return the subcommand that the words of a command line begin with."""
+    """Return the subcommand, of one or two words, that a command line begins with, or None."""
     return next((c for c in (" ".join(words[:2]), *words[:1]) if c in COMMANDS), None)
 
 
@@ -126,22 +127,28 @@ def _run_without_command(words: Sequence[str]) -> int:
     if words == ["--version"]:
         print(f"jaxssl {jaxssl.__version__}")
         return 0
-    listed = {c: x for c, x in COMMANDS.items() if c.split()[0] in words[:1]} or COMMANDS
-    unknown = words if listed is COMMANDS else words[1:]
-    if unknown and not {"-h", "--help", "help"} & set(words[:2]):
+    # The first word of commands of two words, such as "data", lists them.
+    begun = [name for name in COMMANDS if name.split()[0] in words[:1]]
+    names, number = (begun, 2) if begun else (list(COMMANDS), 1)
+    if len(words) >= number and not {"-h", "--help", "help"} & set(words[:2]):
         if words[0].startswith("-"):
             return _fail(UserError(f"the command comes first: jaxssl COMMAND {words[0]}"))
-        word = " ".join(words[: 1 if listed is COMMANDS else 2])
-        return _fail(UserError(f"command {word!r} is unknown{suggest(word, listed)}"))
+        word = " ".join(words[:number])
+        return _fail(UserError(f"command {word!r} is unknown{suggest(word, names)}"))
+    _print_commands(names)
+    return 0 if words else 2
+
+
+def _print_commands(names: Iterable[str]) -> None:
+    """Print the list of commands, with purpose and example of each."""
     print("usage: jaxssl COMMAND [arguments]")
-    for heading, commands in itertools.groupby(listed, lambda name: COMMANDS[name].heading):
+    for heading, commands in itertools.groupby(names, lambda name: COMMANDS[name].heading):
         print(f"\n{heading}")
         for name in commands:
             purpose = components.summary(Path(__file__).with_name(f"{_file(name)}.py"))
             print(f"  {name:14} {purpose[0].lower()}{purpose[1:].rstrip('.')}")
             print(f"  {'':14} jaxssl {name} {COMMANDS[name].example}")
     print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
-    return 0 if words else 2
 
 
 def _leave(status: int) -> None:
@@ -158,13 +165,16 @@ def _leave(status: int) -> None:
 
 
 def run(command: str, arguments: Sequence[str]) -> None:
-    """Run a subcommand such as `jaxssl train` and exit with the subcommand's exit status.
+    """Run a subcommand such as `jaxssl train`, and exit with its exit status.
 
     The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
 
     Args:
         command: one of `COMMANDS`.
         arguments: of the subcommand.
+
+    Raises:
+        SystemExit: always, unless the subcommand raises an exception that is a bug.
     """
     sys.exit(_run(command, list(arguments)))
 
@@ -193,11 +203,12 @@ def _run(command: str, arguments: list[str]) -> int:
         return 130
     except Exception as error:
         # JAX has no exception type for a lack of memory.
-        texts = ("RESOURCE_EXHAUSTED", "Out of memory")
-        if isinstance(error, MemoryError) or any(text in str(error) for text in texts):
+        if isinstance(error, MemoryError) or re.search(
+            "RESOURCE_EXHAUSTED|Out of memory", str(error)
+        ):
             return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
-        if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
+        if _peers and re.search("Gloo|NCCL|UNAVAILABLE", str(error)):
             _peers.wait_for_loss()
         _tell_peers(error)
         raise
@@ -283,10 +294,10 @@ def leave_to_first_process(values: flags.FlagValues) -> None:
 
     The environment tells the index of a process without JAX, which would connect them.
     """
-    alone = rendezvous.is_only_task_of_slurm()
-    names = [name for name in INDICES if not (alone and name.startswith("SLURM"))]
+    is_alone = rendezvous.is_only_task_of_slurm()
+    names = [name for name in INDICES if not (is_alone and name.startswith("SLURM"))]
     indices = [values.process_id, *map(os.environ.get, names)]
-    index = next((x for x in indices if x is not None), 0)
+    index = next((index for index in indices if index is not None), 0)
     if str(index) != "0":
         show(f"process {index} has nothing to do: process 0 writes the files")
         raise SystemExit(0)
@@ -313,7 +324,11 @@ def define_encoder(values: flags.FlagValues) -> None:
 
 
 def encoder_options(values: flags.FlagValues) -> dict[str, Any]:
-    """Return the values of the flags of `define_encoder` as options of Python functions."""
+    """Return the values of the flags of `define_encoder` as keyword arguments.
+
+    Returns:
+        "step" (as `parse_step` returns it), "layer" and "trust".
+    """
     return {"step": parse_step(values.step), "layer": values.layer, "trust": values.trust}
 
 
@@ -322,8 +337,8 @@ def define_pictures(values: flags.FlagValues) -> None:
     flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", values)
     define_encoder(values)
     define_processes(values)
-    actions, about = ["stop", "skip"], "Stop at pictures that cannot be read, or skip."
-    flags.DEFINE_enum("on_error", "stop", actions, about, values)
+    line = "Stop at pictures that cannot be read, or skip."
+    flags.DEFINE_enum("on_error", "stop", ["stop", "skip"], line, values)
 
 
 def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, str]:
