@@ -19,13 +19,8 @@ from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
 # For these percentages less is better. Metrics in other units are not ranked.
-LOWER_IS_BETTER = (
-    "corruption_drop",
-    "corruption_mce",
-    "corruption_mean_error",
-    "dead_dimensions",
-    "most_confused_pair",
-)
+LOWER_IS_BETTER = ("corruption_drop", "corruption_mce", "corruption_mean_error")
+LOWER_IS_BETTER += ("dead_dimensions", "most_confused_pair")
 BEST = "★"
 # Results are comparable if these fields agree. Each entry is (label, field of a row of
 # results.json).
@@ -38,8 +33,8 @@ DATA_FIELDS = (
 # These settings of config.data decide which images of a folder are tested.
 FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
-Cells = dict[int, list[Row]]  # maps a group's index to the result rows of its runs
-Source = tuple[tuple[str, str], ...]  # names and values of the settings of the data
+Cells = dict[int, list[Row]]  # result rows of the runs of a group, by the index of the group
+Source = tuple[tuple[str, str], ...]  # names and values of the settings of the evaluated data
 
 
 class Line(NamedTuple):
@@ -157,7 +152,8 @@ def _data_source(row: Row, run: Run) -> Source:
     data = run.config.get("data", {})
     is_folder = data.get("name") == "folder"
     name = Path(str(data.get("path"))).name if is_folder else data.get("name")
-    if row["dataset"] in (name, f"{name} ({Path(str(data.get('classes'))).name})"):
+    with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
+    if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
         keys = FOLDER_SETTINGS if is_folder else ("classes",)
         source += [(f"data.{key}", str(data.get(key))) for key in keys]
     return tuple(source)
@@ -165,15 +161,18 @@ def _data_source(row: Row, run: Run) -> Source:
 
 def _differences(sources: Iterable[Source]) -> list[str]:
     """List the fields in which the data sources of the tables differ, with their values."""
-    values: dict[str, list[str]] = {}
-    for name, value in (pair for source in sources for pair in source):
-        if value not in values.setdefault(name, []):
-            values[name].append(value)
-    return [f"{name} ({' / '.join(v)})" for name, v in values.items() if len(v) > 1]
+    values: dict[str, dict[str, None]] = {}  # distinct values in the order of the tables
+    for source in sources:
+        for name, value in source:
+            values.setdefault(name, {})[value] = None
+    return [f"{name} ({' / '.join(each)})" for name, each in values.items() if len(each) > 1]
 
 
 def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) -> dict[str, object]:
-    """Build the table of one evaluated data set, with a column for each group that has a result."""
+    """Build the section of one evaluated data set: a description and a table.
+
+    The table has a row for each metric, and a column for each group that has a result.
+    """
     columns = sorted({index for cells in lines.values() for index in cells})
     shown = [groups[index] for index in columns]
     heads = [Cell(g.name, " · ".join(filter(None, [g.runs[0].loss, g.seeds]))) for g in shown]
@@ -186,14 +185,16 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
     dataset, bank, split, layer = (value for _, value in source[: len(DATA_FIELDS)])
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
     settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) :] if value]
-    text += f" ({', '.join(settings)})" if settings else ""
-    text += "" if len(columns) > 1 else "; one column, there is nothing to compare"
+    if settings:
+        text += f" ({', '.join(settings)})"
+    if len(columns) == 1:
+        text += "; one column, there is nothing to compare"
     table = Table("results", ["metric", *heads], body, f"results on {dataset}")
     return {"description": text, "table": table}
 
 
 def _mean(rows: Sequence[Row]) -> float | None:
-    """Return the mean result over the seeds, or None without finite results."""
+    """Return the mean result over the seeds, or None if a result is not finite or there is none."""
     values = [row["value"] for row in rows]
     return fmean(values) if values and all(map(is_finite, values)) else None
 
@@ -212,10 +213,13 @@ def _value(rows: Sequence[Row], num_runs: int, *, best: bool) -> str | Cell:
     """Format a result, or the mean over seeds with the number of seeds."""
     if not rows:
         return "–"
-    mean, text = _mean(rows), format_value(rows[0])
-    if len(rows) > 1:
-        spread = stdev(row["value"] for row in rows) if mean is not None else None
-        text = "not finite" if spread is None else f"{mean:.2f} ± {spread:.2f}"
+    mean = _mean(rows)
+    if len(rows) == 1:
+        text = format_value(rows[0])
+    elif mean is None:
+        text = "not finite"
+    else:
+        text = f"{mean:.2f} ± {stdev(row['value'] for row in rows):.2f}"
     some = f"{len(rows)} of " if len(rows) < num_runs else ""
     note = f"{some}{num_runs} seeds" if num_runs > 1 else ""
     return Cell(f"{text} {BEST}" if best else text, note, bold=best)
@@ -224,19 +228,19 @@ def _value(rows: Sequence[Row], num_runs: int, *, best: bool) -> str | Cell:
 def _settings_table(groups: Sequence[Group]) -> Table:
     """Build the table of settings that differ between the compared runs."""
     configs = [dict(flatten(group.runs[0].config)) for group in groups]
-    keys = sorted({key for config in configs for key in config if key != "seed"})
-    rows = []
-    for key in keys:
-        if len({json.dumps(config[key]) if key in config else None for config in configs}) > 1:
+    rows: list[list[str | Cell]] = []
+    for key in sorted(set().union(*configs) - {"seed"}):
+        encoded = {json.dumps(config[key]) if key in config else None for config in configs}
+        if len(encoded) > 1:
             note = "does not change the result" if key in CHANGEABLE_KEYS else ""
             values = (_format_setting(c[key]) if key in c else "–" for c in configs)
             rows.append([Cell(key, note), *values])
     seeds = [
         ", ".join(format_setting(run.config.get("seed")) for run in group.runs) for group in groups
     ]
-    head = ["key", *(group.name for group in groups)]
     if len(set(seeds)) > 1:
         rows.append(["seed", *seeds])
+    head = ["key", *(group.name for group in groups)]
     return Table("config differences", head, rows, "configuration")
 
 

@@ -1,4 +1,4 @@
-"""Images of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
+"""Sections of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,11 +18,21 @@ NUM_WORST = 3  # number of the least accurate classes that the report names
 OPAQUE = 250  # percent at which the shade of a confusion matrix's cell would be opaque
 SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class
 
-Gallery = Mapping[str, np.ndarray]
+Gallery = Mapping[str, np.ndarray]  # arrays of gallery.npz by name
+# The shares of negatives in the array `svm_share`, in their order.
+SVM_SHARES = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
 
 
 def gallery_sections(gallery: Gallery, config: Settings) -> dict[str, object]:
-    """Return the template values of all gallery sections, with None for missing ones."""
+    """Return the values of the template `run.html` that show a gallery.
+
+    Args:
+        gallery: as `jaxssl.evaluation.gallery.write` writes it; {} without a gallery.
+        config: of the run.
+
+    Returns:
+        A value for each section, None for a section whose arrays are missing.
+    """
     return {
         "num_frames": int(gallery.get("frames", 0)),
         "views": _views(gallery) if "pairs" in gallery else None,
@@ -36,7 +46,7 @@ def gallery_sections(gallery: Gallery, config: Settings) -> dict[str, object]:
 
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
-    """Return the class name of a label, "unlabelled" for -1, or "" if there are no class names."""
+    """Return the name of a label's class; for -1 "unlabelled", or "" if no class has a name."""
     if label >= 0:
         return str(names[label])
     return "unlabelled" if len(names) else ""
@@ -44,13 +54,13 @@ def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
 
 def _views(gallery: Gallery) -> list[list[Image]]:
     """Build table rows of images, each followed by augmented views of the image."""
-    return [
-        [
-            thumbnail(gallery["pairs_original"][n], f"image {n + 1}, original", "first"),
-            *(thumbnail(view, f"image {n + 1}, view {v + 1}") for v, view in enumerate(views)),
-        ]
-        for n, views in enumerate(gallery["pairs"])
-    ]
+    rows = []
+    images = zip(gallery["pairs_original"], gallery["pairs"], strict=True)
+    for n, (image, views) in enumerate(images, 1):
+        row = [thumbnail(image, f"image {n}, original", "first")]
+        row += [thumbnail(view, f"image {n}, view {v}") for v, view in enumerate(views, 1)]
+        rows.append(row)
+    return rows
 
 
 def image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = "") -> Cell:
@@ -71,20 +81,20 @@ def _neighbours(gallery: Gallery) -> dict[str, object]:
     names, labels = gallery["class_names"], gallery["neighbour_label"]
     query_labels = gallery["query_label"][:, None]
     labelled = (query_labels >= 0) & (labels >= 0)
-    other_class = labelled & (query_labels != labels)
+    is_other_class = labelled & (query_labels != labels)
     rows: list[list[str | Cell]] = []
     for q, query in enumerate(gallery["query"]):
         name = class_name(names, query_labels[q, 0])
         row: list[str | Cell] = [image_cell(query, f"test image {q + 1}", [name], "first")]
         for k, pixels in enumerate(gallery["neighbour"][q]):
-            css, mark = ("other", "✗ ") if other_class[q, k] else ("", "")
+            css, mark = ("other", "✗ ") if is_other_class[q, k] else ("", "")
             alt = f"neighbour {k + 1} of test image {q + 1}"
             row.append(image_cell(pixels, alt, [mark + class_name(names, labels[q, k])], css))
         rows.append(row)
     return {
         "table": image_table("nearest neighbours", "test", rows),
         "num_labelled": int(labelled.sum()),
-        "num_other_class": int(other_class.sum()),
+        "num_other_class": int(is_other_class.sum()),
     }
 
 
@@ -95,7 +105,7 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     """
     names, counts = gallery["class_names"], gallery["nearest_classes"].astype(np.int64)
     classes = np.unique(counts[:, :2])
-    sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)
+    sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)  # test images of each class
     least, most = int(sizes[sizes > 0].min()), int(sizes.max())
     is_matrix = len(classes) <= MAX_MATRIX
     is_same = counts[:, 0] == counts[:, 1]
@@ -142,17 +152,16 @@ def _most_confused(gallery: Gallery, confused: np.ndarray, sizes: np.ndarray) ->
 def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table:
     """Build the table of the percentages of each class's nearest neighbours, by their class."""
     matrix = np.zeros((len(classes), len(classes)), np.int64)
-    row, column = (np.searchsorted(classes, counts[:, i]) for i in (0, 1))
-    matrix[row, column] = counts[:, 2]
+    of_image, of_neighbour = np.searchsorted(classes, counts[:, :2]).T
+    matrix[of_image, of_neighbour] = counts[:, 2]
     heads = [class_name(names, label) for label in classes]
     rows = []
-    for i, line in enumerate(matrix):
-        shares = 100 * line / max(line.sum(), 1)
-        zero = "·" if line.any() else "–"  # A class without test images has no shares.
+    for i, of_class in enumerate(matrix):
+        zero = "·" if of_class.any() else "–"  # A class without test images has no shares.
         cells: list[str | Cell] = [heads[i]]
-        for j, share in enumerate(shares):
-            text = zero if share == 0 else "<1" if share < 1 else f"{share:.0f}"
-            cells.append(Cell(text, bold=i == j, shade=share / OPAQUE))
+        for j, share in enumerate(100 * of_class / max(of_class.sum(), 1)):
+            text = "<1" if 0 < share < 1 else f"{share:.0f}"
+            cells.append(Cell(text if share else zero, bold=i == j, shade=share / OPAQUE))
         rows.append(cells)
     return Table("confusion", ["class", *heads], rows, "confusion of nearest neighbours")
 
@@ -176,28 +185,27 @@ def _anchor_table(
     """Build a table with one row for each anchor image, followed by images of negatives.
 
     Args:
-        gallery: with the block of images.
+        gallery: with the block, the images that contain anchors and negatives.
         title: of the table.
-        anchors: their places in the block, [q].
-        places: of their negatives, [q, k]; -1 means no image.
+        anchors: indices of the anchors in the block, [q].
+        places: indices of their negatives in the block, [q, k]; -1 means no image.
         texts: lines above the classes of the negatives, [q][k].
     """
-    block, labels, names = (gallery[key] for key in ("block", "block_label", "class_names"))
-
-    def negative(q: int, k: int) -> Cell:
-        label = int(labels[places[q, k]])
-        same = label >= 0 and labels[anchors[q]] == label
-        lines = [texts[q][k], (SAME_CLASS if same else "") + class_name(names, label)]
-        alt = f"negative {k + 1} of anchor {q + 1}"
-        return image_cell(block[places[q, k]], alt, lines, "other" if same else "")
-
-    rows = [
-        [
-            image_cell(block[i], f"anchor {q + 1}", [class_name(names, int(labels[i]))], "first"),
-            *(negative(q, k) if place >= 0 else "" for k, place in enumerate(places[q])),
-        ]
-        for q, i in enumerate(anchors)
-    ]
+    images, labels, names = (gallery[key] for key in ("block", "block_label", "class_names"))
+    rows = []
+    for q, anchor in enumerate(anchors):
+        name = class_name(names, int(labels[anchor]))
+        row: list[str | Cell] = [image_cell(images[anchor], f"anchor {q + 1}", [name], "first")]
+        for k, place in enumerate(places[q]):
+            if place < 0:
+                row.append("")
+                continue
+            label = int(labels[place])
+            css, mark = ("other", SAME_CLASS) if 0 <= label == labels[anchor] else ("", "")
+            lines = [texts[q][k], mark + class_name(names, label)]
+            alt = f"negative {k + 1} of anchor {q + 1}"
+            row.append(image_cell(images[place], alt, lines, css))
+        rows.append(row)
     return image_table(title, "anchor", rows)
 
 
@@ -228,14 +236,13 @@ def _support(gallery: Gallery, config: Settings) -> dict[str, object]:
 
     texts = [list(map(describe, row)) for row in gallery["svm_alpha"][:, columns]]
     title = "support vectors of MMCL"
-    names = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
     method = config.get("method", {})
     return {
         "table": _anchor_table(gallery, title, gallery["svm_query"], places[:, columns], texts),
         "block_size": int(gallery["block_size"]),
         "settings": str(gallery["svm_settings"]),
         "bound": f"{bound:g}",
-        "shares": dict(zip(names, map(float, gallery["svm_share"]), strict=True)),
+        "shares": dict(zip(SVM_SHARES, map(float, gallery["svm_share"]), strict=True)),
         "labelled": bool(np.isfinite(gallery["svm_share"][-1])),
         "trained_with_labels": bool(method.get("labels")),
         "trained_with_queue": bool(method.get("queue_size")),

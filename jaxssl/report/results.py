@@ -12,7 +12,7 @@ from jaxssl.errors import explain_write_errors
 from jaxssl.report.workdir import explain_damage
 from jaxssl.training.output import console, file_io
 
-# kinds of features: two baselines, then the evaluated network
+# Kinds of features: those of two baselines, then those of the evaluated network.
 KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
@@ -63,7 +63,7 @@ def read_results(folder: Path) -> list[Row]:
 
 
 def _is_result(row: Mapping[str, object]) -> bool:
-    """Return True if a row has all required fields."""
+    """Return True if a row has all required fields, and the types that readers rely on."""
     texts, number = ("protocol", "metric", "features"), (int, float)
     return (
         {"dataset", "split", "seed"} <= row.keys()
@@ -90,65 +90,67 @@ def add_results(folder: Path, rows: Sequence[Row]) -> None:
     """
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    path, new = folder / "results.json", set(map(_key, rows))
+    path, new_keys = folder / "results.json", set(map(_key, rows))
     with file_io.locked(path):
-        earlier = [row for row in read_results(folder) if _key(row) not in new]
-        file_io.write_json(path, {"results": [*earlier, *rows]})
+        kept = [row for row in read_results(folder) if _key(row) not in new_keys]
+        file_io.write_json(path, {"results": [*kept, *rows]})
 
 
 def print_results(rows: Sequence[Row]) -> None:
-    """Print the results of one encoder on one data set as a table."""
+    """Print the results of one encoder on one data set, at least one, as a table."""
     source = describe_source(rows[-1])
     console.show(source["encoder"])
     console.show(source["data"])
     console.show_table(_table(rows))
     console.show(NOTE)
-    for row in (row for row in rows if "verdict" in row["details"]):
-        console.show(f"{row['features']}: {row['details']['verdict']}")
+    for row in rows:
+        if "verdict" in row["details"]:
+            console.show(f"{row['features']}: {row['details']['verdict']}")
 
 
 def describe_source(row: Row) -> dict[str, str]:
     """Describe the evaluated "encoder" of a result and the "data" it was evaluated on."""
-    encoder = [str(row.get("source")), row.get("loss")]
+    encoder, step = [str(row.get("source")), row.get("loss")], row.get("step")
     if row.get("checkpoint") == "file":
-        encoder.append("weights file" + (f" of step {row['step']}" if row.get("step") else ""))
-    elif row.get("step") is not None:
-        encoder.append(f"{row.get('checkpoint')} checkpoint (step {row['step']})")
+        encoder.append(f"weights file of step {step}" if step else "weights file")
+    elif step is not None:
+        encoder.append(f"{row.get('checkpoint')} checkpoint (step {step})")
     data = f"{row['dataset']}, fitted on {row.get('bank')}, tested on {row['split']}"
-    layer = f"{row.get('layer')} features"
     return {
-        "encoder": ", ".join(part for part in encoder if part),
-        "data": f"{data}; {layer}; seed {row['seed']}",
+        "encoder": ", ".join(filter(None, encoder)),
+        "data": f"{data}; {row.get('layer')} features; seed {row['seed']}",
     }
 
 
 def format_value(row: Row) -> str:
-    """Format the value of a result, followed by the standard deviation if there is one."""
-    if not math.isfinite(row["value"]):
+    """Format the value of a result, with its 95 % interval or standard deviation if it has one."""
+    value, std = row["value"], row.get("std")
+    if not math.isfinite(value):
         return "not finite"
     if "ci95" in row["details"]:
-        return f"{row['value']:.2f} ± {row['details']['ci95']:.2f} (95 %)"
-    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row.get("std") is not None else "")
+        return f"{value:.2f} ± {row['details']['ci95']:.2f} (95 %)"
+    return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
 
 
 def metric_name(metric: str, unit: str = "%") -> str:
     """Return the name of a result's metric, with the unit unless that is percent or empty."""
-    return metric + (f" ({unit})" if unit not in ("", "%") else "")
+    return metric if unit in ("", "%") else f"{metric} ({unit})"
 
 
 def _table(rows: Sequence[Row]) -> Table:
     """Build a table of one encoder's results: a row per metric, a column per kind of features."""
     kinds = [kind for kind in KINDS if any(row["features"] == kind for row in rows)]
     table = Table("metric", "protocol", *(Column(kind, justify="right") for kind in kinds))
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    values: dict[tuple[str, str], dict[str, str]] = {}  # by metric and protocol, then by features
     for row in rows:
         name = metric_name(row["metric"], row.get("unit", "%"))
         protocol = f"{row['protocol']}:{row['details'].get('preset', 'default')}"
-        lines.setdefault((name, protocol), {})[row["features"]] = format_value(row)
-    for heading, cells in lines.items():
-        table.add_row(*heading, *(cells.get(kind, "") for kind in kinds))
+        values.setdefault((name, protocol), {})[row["features"]] = format_value(row)
+    for heading, by_kind in values.items():
+        table.add_row(*heading, *(by_kind.get(kind, "") for kind in kinds))
     return table
 
 
 def _key(row: Row) -> tuple:
+    """Return what identifies a result. A later result with the same key replaces it."""
     return (*(row.get(name) for name in KEY), row["metric"], row["details"].get("preset"))

@@ -128,17 +128,18 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
     """Return the accuracies to show on the card, of the last evaluated encoder and data set."""
     figures = []
     for protocol in ON_CARD:
-        last = [r for r in rows if (r["protocol"], r["features"]) == (protocol, "pretrained")]
-        if not last or last[-1].get("unit", "%") != "%":
+        of_protocol = [row for row in rows if row["protocol"] == protocol]
+        pretrained = [row for row in of_protocol if row["features"] == "pretrained"]
+        if not pretrained or pretrained[-1].get("unit", "%") != "%":
             continue
-        of_same = [r for r in rows if _comparable(r, last[-1])]
-        metric = next(r["metric"] for r in of_same)
-        kinds = {r["features"]: r for r in of_same if r["metric"] == metric}
-        bars = [
-            (kind, results.format_value(kinds[kind]), min(max(kinds[kind]["value"], 0.0), 100.0))
-            for kind in results.KINDS
-            if kind in kinds and files.is_finite(kinds[kind]["value"])
-        ]
+        comparable = [row for row in of_protocol if _comparable(row, pretrained[-1])]
+        metric = comparable[0]["metric"]
+        kinds = {row["features"]: row for row in comparable if row["metric"] == metric}
+        bars = []
+        for kind in results.KINDS:
+            if kind in kinds and files.is_finite(value := kinds[kind]["value"]):
+                length = min(max(value, 0.0), 100.0)
+                bars.append((kind, results.format_value(kinds[kind]), length))
         figures.append(KeyFigure(f"{metric} ({protocol})", bars))
     return figures[:NUM_FIGURES]
 
@@ -166,54 +167,56 @@ def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
 def _results(rows: Rows) -> list[dict[str, object]]:
     """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
-    groups: dict[tuple, dict[tuple, Kinds]] = {}
+    names = ("source", "dataset", "data", "bank", "split", "seed")
+    groups: dict[tuple, dict[tuple, Kinds]] = {}  # by encoder and data set, then by metric
     for row in rows:
         layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
-        names = ("source", "dataset", "data", "bank", "split", "seed")
+        metric = row["protocol"], row["details"].get("preset"), row["metric"]
         # The baselines (raw pixels, untrained network) stand beside the results of every
         # checkpoint.
         is_pretrained = row["features"] == "pretrained"
         steps = {row["step"]} if is_pretrained else pretrained_steps or {None}
-        metric = row["protocol"], row["details"].get("preset"), row["metric"]
         for step in sorted(steps, key=str):
             group = groups.setdefault((layer, *(row.get(name) for name in names), step), {})
             group.setdefault(metric, {})[row["features"]] = row
-    if pretrained_steps:  # Baselines of metrics that the pretrained network lacks are left out.
-        groups = {
-            key: {metric: kinds for metric, kinds in group.items() if "pretrained" in kinds}
-            for key, group in groups.items()
-        }
-    return [_result(list(group.values())) for group in groups.values() if group]
+    sections = []
+    for group in groups.values():
+        # Baselines of metrics that the pretrained network lacks are left out.
+        metrics = [k for k in group.values() if "pretrained" in k or not pretrained_steps]
+        if metrics:
+            sections.append(_result(metrics))
+    return sections
 
 
 def _result(metrics: Sequence[Kinds]) -> dict[str, object]:
     """Build the report's section about one encoder on one data set: a description and tables."""
-    groups: dict[tuple[str, str], list[Kinds]] = {}
+    by_protocol: dict[tuple[str, str], list[Kinds]] = {}  # by protocol and preset
     for kinds in metrics:
         row = next(iter(kinds.values()))
         preset = str(row["details"].get("preset") or "")
-        groups.setdefault((row["protocol"], preset), []).append(kinds)
+        by_protocol.setdefault((row["protocol"], preset), []).append(kinds)
+    order = sorted(by_protocol, key=lambda key: key[0] == "online")  # online results last
+    protocols = [_protocol(*key, by_protocol[key]) for key in order]
     rows = [row for kinds in metrics for row in kinds.values()]
-    last = max(rows, key=lambda row: results.KINDS.index(row["features"]))
-    order = sorted(groups, key=lambda key: key[0] == "online")  # online results last
-    protocols = [_protocol(*key, groups[key]) for key in order]
-    return {**results.describe_source(last), "protocols": protocols}
+    evaluated = max(rows, key=lambda row: results.KINDS.index(row["features"]))
+    return {**results.describe_source(evaluated), "protocols": protocols}
 
 
 def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
     """Build a protocol's results table: a row per metric, a column per kind of features."""
-    body, settings = [], {}
+    body: list[list[str]] = []
+    metrics_of: dict[str, list[str]] = {}  # names of the metrics by their settings
     for kinds in metrics:
         last = kinds.get("pretrained") or list(kinds.values())[-1]
         metric = results.metric_name(last["metric"], last.get("unit", "%"))
-        settings.setdefault(_settings(kinds), []).append(metric)
+        metrics_of.setdefault(_settings(kinds), []).append(metric)
         values = [
             results.format_value(kinds[kind]) if kind in kinds else "–" for kind in results.KINDS
         ]
         body.append([metric, *values, _gain(kinds)])
     texts = [
-        text if len(settings) == 1 else f"{', '.join(names)}: {text}"
-        for text, names in settings.items()
+        text if len(metrics_of) == 1 else f"{', '.join(names)}: {text}"
+        for text, names in metrics_of.items()
         if text
     ]
     head = ["metric", *results.KINDS, "gain over untrained"]
@@ -227,17 +230,21 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
 
 def _settings(kinds: Kinds) -> str:
     """Describe how a metric was measured. Settings that differ between columns list all values."""
-    settings: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in results.KINDS if kind in kinds):
         extra = {key: value for key, value in row.items() if key not in results.Row.__annotations__}
         for key, value in (extra | row["details"]).items():
             is_long = isinstance(value, dict) or (isinstance(value, list) and len(value) > MAX_LIST)
             if key != "preset" and not is_long:
-                settings.setdefault(key, []).append(files.format_setting(value))
-    texts = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
+                values_of.setdefault(key, []).append(files.format_setting(value))
+    texts = []
+    for key, values in values_of.items():
+        shown = values if len(set(values)) > 1 else values[:1]
+        texts.append(f"{key} {' / '.join(shown)}")
     return ", ".join(texts)
 
 
 def _gain(kinds: Kinds) -> str:
+    """Return the pretrained network's result less the untrained one's, or a dash without both."""
     before, after = (kinds.get(kind, {}).get("value") for kind in ("untrained", "pretrained"))
     return f"{after - before:+z.2f}" if files.is_finite(before) and files.is_finite(after) else "–"

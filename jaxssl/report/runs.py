@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -96,23 +97,17 @@ def check_workdirs(workdirs: Sequence[Path]) -> None:
 
 def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that differ only in the seed, in the order of the runs."""
-    groups: list[list[Run]] = []
-    groups_of: dict[tuple, list[list[Run]]] = {}
+    # Runs with the same seed are not independent samples. The runs of a config with the same seed
+    # are numbered, and those with the same number form a group.
+    groups: dict[tuple[str, int | None, int], list[Run]] = {}
+    seen: Counter[tuple[str, int | None, str]] = Counter()
     for run in runs:
         rest = {k: v for k, v in flatten(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
-        same = groups_of.setdefault((json.dumps(rest, sort_keys=True), run.step), [])
-        # Runs with the same seed are not independent samples, so they form separate groups.
-        open_groups = [members for members in same if _seed(run) not in map(_seed, members)]
-        if open_groups:
-            open_groups[0].append(run)
-        else:
-            same.append([run])
-            groups.append(same[-1])
-    return [Group(_join_names([run.name for run in members]), members) for members in groups]
-
-
-def _seed(run: Run) -> str:
-    return json.dumps(run.config.get("seed"))
+        settings, seed = json.dumps(rest, sort_keys=True), json.dumps(run.config.get("seed"))
+        number = seen[settings, run.step, seed]
+        seen[settings, run.step, seed] += 1
+        groups.setdefault((settings, run.step, number), []).append(run)
+    return [Group(_join_names([run.name for run in group]), group) for group in groups.values()]
 
 
 def _join_names(names: list[str]) -> str:
@@ -120,13 +115,14 @@ def _join_names(names: list[str]) -> str:
 
 
 def _read_run(path: Path, name: str) -> Run:
+    """Read a run, with the results of the latest evaluated checkpoint and the online metrics."""
     config = read_config(path / "config.json")
     metrics = read_metrics(path / "metrics.jsonl")
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
-    current = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
-    chosen = _of_one_seed(current, config.get("seed"))
+    latest = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
+    chosen = _of_one_seed(latest, config.get("seed"))
     loss = config.get("loss", {}).get("name")
     return Run(
         name=name,
@@ -142,31 +138,33 @@ def _read_run(path: Path, name: str) -> Run:
 
 def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
     """Keep one of several results that differ only in the seed: that of the run's seed, if any."""
-    chosen: dict[tuple, results.Row] = {}
+    names = ("dataset", "bank", "split", "layer", "protocol", "metric")
+    groups: dict[tuple, list[results.Row]] = {}
     for row in rows:
-        names = ("dataset", "bank", "split", "layer", "protocol", "metric")
-        kind = (*(row.get(name) for name in names), row["details"].get("preset"))
-        if kind not in chosen or (row["seed"] == seed != chosen[kind]["seed"]):
-            chosen[kind] = row
-    return list(chosen.values())
+        key = (*(row.get(name) for name in names), row["details"].get("preset"))
+        groups.setdefault(key, []).append(row)
+    return [
+        next((row for row in group if row["seed"] == seed), group[0]) for group in groups.values()
+    ]
 
 
 def _training_seconds(log: Path) -> float | None:
     """Return the seconds from start to end of training.
 
-    None if the log does not hold both, or if the clock was set back in between.
+    None if the log does not hold both, if training was resumed, or if the clock was set back.
     """
     if not log.exists():
         return None
     starts: list[datetime] = []
     with explain_damage(log):
         for line in read_lines(log):
-            if not (entry := START_OR_END.match(line.decode(errors="replace").rstrip())):
+            entry = START_OR_END.match(line.decode(errors="replace").rstrip())
+            if entry is None:
                 continue
             time = datetime.strptime(entry[1], "%Y-%m-%d %H:%M:%S,%f")
             if not entry[2].startswith("finished"):
                 starts.append(time)
-            elif len(starts) == 1:
+            elif len(starts) == 1:  # The time of a resumed run lacks that of its first command.
                 seconds = (time - starts[0]).total_seconds()
                 return seconds if seconds >= 0 else None
     return None

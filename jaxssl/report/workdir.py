@@ -65,6 +65,7 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
         lines = file_io.read_lines(path)
         for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
             numbers = [x for x in row.values() if x is not None]
+            # Texts cannot be compared, and raise TypeError.
             if not (isinstance(row["step"], int) and all(-inf <= x <= inf for x in numbers)):
                 shown = one_line(ValueError(row), 80)
                 raise ValueError(f"a line of metrics.jsonl is not a step with numbers: {shown}")
@@ -74,23 +75,25 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
 def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
     """Return evenly spaced lines of each kind of row, and the last line; see `read_metrics`.
 
-    Lines are not parsed, which would take most of the time.
+    The kind of a row is its number of metrics, and whether one of them is null. Lines are not
+    parsed, because that would take most of the time.
     """
-    kept: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    strides: dict[int, int] = defaultdict(lambda: 1)
-    seen: Counter[int] = Counter()
-    entry = -1, b""
-    for entry in enumerate(lines):
-        kind = min(entry[1].count(b":"), MOST_KINDS) * (-1 if b"null" in entry[1] else 1)
+    kept: dict[tuple[int, bool], dict[int, bytes]] = defaultdict(dict)  # by number of the line
+    strides: dict[tuple[int, bool], int] = defaultdict(lambda: 1)
+    seen: Counter[tuple[int, bool]] = Counter()
+    number, line = -1, b""
+    for number, line in enumerate(lines):
+        kind = min(line.count(b":"), MOST_KINDS), b"null" in line
         if seen[kind] % strides[kind] == 0:
-            kept[kind].append(entry)
+            kept[kind][number] = line
             if len(kept[kind]) > 2 * FEWEST_ROWS:
-                kept[kind], strides[kind] = kept[kind][::2], 2 * strides[kind]
+                kept[kind] = dict(list(kept[kind].items())[::2])
+                strides[kind] *= 2
         seen[kind] += 1
-    chosen = sorted({entry, *itertools.chain(*kept.values())})
-    if len(chosen) <= entry[0]:
-        logs.log.info("%s: the report has %d of %d lines", path, len(chosen), entry[0] + 1)
-    return [line for _, line in chosen if line]
+    chosen = dict(itertools.chain({number: line}.items(), *(one.items() for one in kept.values())))
+    if len(chosen) <= number:
+        logs.log.info("%s: the report has %d of %d lines", path, len(chosen), number + 1)
+    return [line for _, line in sorted(chosen.items()) if line]
 
 
 def read_gallery(path: Path) -> dict[str, np.ndarray]:
@@ -107,7 +110,10 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
 def metric_series(
     metrics: Iterable[metrics_writer.Row], key: str, by: str = "step"
 ) -> tuple[list[float], list[float]]:
-    """Return the values of ``by`` and of a metric from rows that have both, with NaN for null."""
+    """Return the values of ``by`` and of a metric from rows that have both.
+
+    A metric that is null is NaN. Rows in which ``by`` is not finite are left out.
+    """
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [nan if y is None else float(y) for _, y in rows]
 
