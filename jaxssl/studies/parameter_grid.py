@@ -5,24 +5,25 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run
-from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
+from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.report.markdown import narrow_table, wrap_text
+from jaxssl.report.results import Row
 from jaxssl.studies import documents
 from jaxssl.studies.cells import cell_config, combinations
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell
 from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Setting, Table
-from jaxssl.studies.verdicts import spread
+from jaxssl.studies.verdicts import mean, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.build import build
 from jaxssl.training.config.method import check_labels
@@ -33,6 +34,20 @@ QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
 HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
 FIGURES = "figures.json"  # in the folder of a run: the main result of each protocol
+
+
+class _Run(NamedTuple):
+    """A run of a grid that has not been trained yet.
+
+    Attributes:
+        values: the text of the value of each key of the grid.
+        config: complete.
+        protocols: NAME or NAME:PRESET of those that evaluate the run.
+    """
+
+    values: Mapping[str, str]
+    config: ConfigDict
+    protocols: Sequence[str]
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -83,35 +98,22 @@ def train(
     if distributed.process_count() > 1:
         raise UserError("--grid trains in one process; start one command per run instead")
     _check_keys(grid, dict(overrides))
-    runs = math.prod(map(len, grid.values()))
-    if runs > max_runs:
+    number = math.prod(map(len, grid.values()))
+    if number > max_runs:
         raise UserError(
-            f"--grid has {runs:,} combinations, more than --max_runs={max_runs}; list fewer "
+            f"--grid has {number:,} combinations, more than --max_runs={max_runs}; list fewer "
             "values, or raise --max_runs"
         )
     base = config.load(name, overrides)
-    named = base.eval.protocols if "eval.protocols" in dict(overrides) else None
-    others = tuple(item for item in overrides if item[0] != "eval.protocols")
-    setting = Setting(name, name, "", 1, folder, others)
-    cells = combinations(grid)
-    configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
-    protocols = _check_runs(cells, configs, named)
-    console.show(f"{runs} runs, in {folder}")
-    results, seconds = [], []
-    for number, (cell, settings) in enumerate(zip(cells, configs, strict=True), 1):
-        seeded = {**cell, "seed": settings.seed}
-        result, is_new = run_cell(setting, seeded, {}, "--workdir")
-        result = result._replace(metrics=_evaluate(result.workdir, protocols[number - 1]))
-        results.append(result)
-        values = _describe(cell)
-        state = "finished before"
-        if is_new:
-            seconds.append(result.seconds)
-            left = (runs - number) * sum(seconds) / len(seconds)
-            state = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
-        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no results"
-        console.show(f"[{number}/{runs}] {values}: {figures} ({state})")
-    table = make_table(grid, cells, results, base)
+    protocols = base.eval.protocols if "eval.protocols" in dict(overrides) else None
+    of_all_runs = tuple(item for item in overrides if item[0] != "eval.protocols")
+    setting = Setting(
+        scale=name, config=name, dataset="", seeds=1, out=folder, overrides=of_all_runs
+    )
+    runs = _plan_runs(setting, combinations(grid), protocols)
+    console.show(f"{number} runs, in {folder}")
+    results = _train_runs(setting, runs)
+    table = make_table(grid, [each.values for each in runs], results, base)
     documents.print_table(table)
     text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
     file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
@@ -168,24 +170,42 @@ def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
             raise UserError(f"--grid and --config both set {key!r}; leave one of them out")
 
 
-def _check_runs(
-    cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict], named: Sequence[str] | None
-) -> list[list[str]]:
-    """Check the runs of a grid as far as possible without training.
+def _plan_runs(
+    setting: Setting, cells: Sequence[Mapping[str, str]], protocols: Sequence[str] | None
+) -> list[_Run]:
+    """Return the runs of a grid, checked as far as possible without training.
 
     Args:
+        setting: folder, config and overrides of all runs.
         cells: the values of each run.
-        configs: the config of each run.
-        named: the protocols that the user names, or None.
-
-    Returns:
-        For each run, the protocols that evaluate it. By default these are `PROTOCOLS`, or none if
-        its data set has no labels.
+        protocols: those that the user names, or None for `PROTOCOLS`, of which those that need
+            labels are left out for a data set without labels.
 
     Raises:
-        UserError: if two runs are equal, if a run does not fit its data set or the devices, or if a
-            protocol that the user names does not fit the data set.
+        UserError: if a value is invalid, if two runs are equal, if a run does not fit its data set
+            or the devices, or if a protocol that the user names does not fit the data set.
     """
+    configs = [cell_config(setting, cell) for cell in cells]
+    _check_distinct(cells, configs)
+    splits_of: dict[tuple[str, str], Splits] = {}
+    devices, runs = distributed.make_mesh().size, []
+    for cell, settings in zip(cells, configs, strict=True):
+        examples = kind.of(settings).data
+        data = settings.data.to_json(), examples
+        if data not in splits_of:
+            splits_of[data] = source.load_splits(settings.data, examples)
+        train_set = splits_of[data].train
+        check_labels(settings, train_set.num_classes, train_set.labelled)
+        check_batch(settings.batch_size, len(train_set), devices)
+        build(settings, len(train_set), devices)
+        selected = select_protocols(PROTOCOLS if protocols is None else protocols, examples)
+        fitting = drop_unlabelled(selected, splits_of[data], strict=protocols is not None)
+        runs.append(_Run(cell, settings, [one.text for one in fitting]))
+    return runs
+
+
+def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict]) -> None:
+    """Raise UserError if two runs have the same config, as with the values 0.1 and 0.10."""
     by_config: dict[str, Mapping[str, str]] = {}
     for cell, settings in zip(cells, configs, strict=True):
         other = by_config.setdefault(settings.to_json(), cell)
@@ -194,27 +214,30 @@ def _check_runs(
                 f"--grid: {_describe(other)} and {_describe(cell)} are the same run; list equal "
                 "values once"
             )
-    splits: dict[str, Splits] = {}
-    devices, protocols = distributed.make_mesh().size, []
-    for settings in configs:
-        examples = kind.of(settings).data
-        data = settings.data.to_json() + examples
-        if data not in splits:
-            splits = {data: source.load_splits(settings.data, examples)}
-        train_set = splits[data].train
-        check_labels(settings, train_set.num_classes, train_set.labelled)
-        check_batch(settings.batch_size, len(train_set), devices)
-        build(settings, len(train_set), devices)
-        selected = select_protocols(tuple(PROTOCOLS) if named is None else named, examples)
-        fitting = drop_unlabelled(selected, splits[data], strict=named is not None)
-        protocols.append([one.text for one in fitting])
-    return protocols
+
+
+def _train_runs(setting: Setting, runs: Sequence[_Run]) -> list[RunResult]:
+    """Train and evaluate all runs, and print a line about each with the remaining time."""
+    results, seconds = [], []
+    for number, (values, settings, protocols) in enumerate(runs, 1):
+        cell = {**values, "seed": settings.seed}
+        result, is_new = run_cell(setting, cell, {}, "--workdir")
+        result = result._replace(metrics=_evaluate(result.workdir, protocols))
+        results.append(result)
+        time = "finished before"
+        if is_new:
+            seconds.append(result.seconds)
+            left = (len(runs) - number) * mean(seconds)
+            time = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
+        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no results"
+        console.show(f"[{number}/{len(runs)}] {_describe(values)}: {figures} ({time})")
+    return results
 
 
 def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
-    """Return the main result of each protocol on a run: the first result that the protocol returns.
+    """Return the main result of each protocol on a run, by its name.
 
-    Figures that an earlier command has measured are read from a file of the run. A run that stopped
+    Results that an earlier command has measured are read from a file of the run. A run that stopped
     because of values that are not finite has no results.
     """
     if (workdir / nonfinite.FILE_NAME).exists():
@@ -225,17 +248,27 @@ def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
         with logs.quiet():
             rows = run.evaluate(workdir, missing, kinds=("pretrained",), page=False)
         selected = select_protocols(missing)
-        for text, name, preset, _ in selected:
-            named = {one.preset for one in selected if one.name == name}
-            by_preset: dict[str | None, Settings] = {}
-            for row in (row for row in rows if row["protocol"] == name):
-                by_preset.setdefault(row["details"].get("preset"), row)
-            default = next((key for key in by_preset if key not in named), next(iter(by_preset)))
-            row = by_preset[preset or default]
-            label = f" ({preset})" if preset else ""
-            figures[text] = [f"{row['metric']}{label}", row["value"]]
+        figures |= {one.text: _main_result(one, selected, rows) for one in selected}
         file_io.write_json(path, figures)
-    return dict(figures[text] for text in protocols)
+    return dict(figures[text] for text in protocols)  # pairs of a name and a value
+
+
+def _main_result(
+    one: Selected, selected: Sequence[Selected], rows: Sequence[Row]
+) -> tuple[str, float]:
+    """Return the name and the value of the first result of a protocol with its preset.
+
+    A result names the default preset, which the request for it does not. The results of the default
+    preset are therefore those of a preset that no other request names, if there are any.
+    """
+    of_protocol = [row for row in rows if row["protocol"] == one.name]
+    if one.preset:
+        row = next(row for row in of_protocol if row["details"].get("preset") == one.preset)
+        return f"{row['metric']} ({one.preset})", row["value"]
+    named = {other.preset for other in selected if other.name == one.name}
+    of_default = [row for row in of_protocol if row["details"].get("preset") not in named]
+    row = (of_default or of_protocol)[0]
+    return row["metric"], row["value"]
 
 
 def _describe(cell: Mapping[str, str]) -> str:

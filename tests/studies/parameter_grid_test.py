@@ -1,10 +1,12 @@
 """`jaxssl train --grid` trains all combinations, resumes, and prints a table."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tiny import flags, short
 
+from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.protocols import knn
@@ -69,6 +71,23 @@ def test_invalid_keys_and_values_are_refused_before_any_training(data_dir, tmp_p
     with pytest.raises(UserError, match=message):
         parameter_grid.train("digits", parameter_grid.parse([text]), folder, overrides, "command")
     assert not folder.exists()
+
+
+@pytest.mark.fast
+def test_each_data_set_of_a_grid_is_opened_once(data_dir, tmp_path, monkeypatch):
+    opened, load_splits = [], source.load_splits
+
+    def count(settings, examples):
+        opened.append(settings.train_split)
+        return load_splits(settings, examples)
+
+    monkeypatch.setattr(parameter_grid.source, "load_splits", count)
+    grid = parameter_grid.parse(["seed=0,1", "data.train_split=train[:50],train[:40]"])
+    overrides = [*SMALL.items(), ("data.dir", str(data_dir))]
+    monkeypatch.setattr(parameter_grid, "run_cell", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        parameter_grid.train("digits", grid, tmp_path / "grid", overrides, "command")
+    assert opened == ["train[:50]", "train[:40]"]
 
 
 @pytest.mark.fast
