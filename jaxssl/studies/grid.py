@@ -18,6 +18,7 @@ from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
 from jaxssl.report.results import Row
+from jaxssl.report.workdir import explain_damage
 from jaxssl.studies import run_results
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
@@ -39,9 +40,8 @@ METRIC_NAMES = {
 PROTOCOLS = {"knn": KNN, "linear": LINEAR}  # maps a protocol to the metric that is compared
 
 T = TypeVar("T")
-# maps a cell, usually (method, x), to the results of all seeds
-Results = Mapping[Any, list[RunResult]]
-Baselines = Mapping[str, Mapping[str, float]]
+Results = Mapping[Any, list[RunResult]]  # results of all seeds by cell, usually (method, x)
+Baselines = Mapping[str, Mapping[str, float]]  # metrics by kind of features, "raw" or "untrained"
 
 
 class Comparison(NamedTuple):
@@ -86,13 +86,12 @@ def run_grid(
     results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
-        is_new, is_here = False, (_workdir(setting, values) / RESULT_FILE).exists()
-        if not is_here and (name, seed) in earlier:
-            result = earlier[name, seed]
-        elif not is_here and setting.finished:
-            continue
-        else:
+        result, is_new = earlier.get((name, seed)), False
+        is_here = (_workdir(setting, values) / RESULT_FILE).exists()
+        if is_here or not (result or setting.finished):
             result, is_new = run_cell(setting, values, protocols)
+        if result is None:
+            continue
         results[name].append(result)
         label = run_results.run_label(name, seed)
         if is_new:
@@ -142,9 +141,9 @@ def judge_claims(
     """Judge the claims that are comparisons. Claims about runs that were left out have no verdict.
 
     Args:
-        claims: of the study.
-        verdicts: the comparison of a claim, or its verdict.
-        results: by the cells of the comparisons.
+        claims: of the study, by short name.
+        verdicts: by the same names, the comparison that a claim makes, or its verdict.
+        results: of the cells that the comparisons name.
     """
     judged = {}
     for key, verdict in verdicts.items():
@@ -161,13 +160,13 @@ def baselines(
     """Return the metrics of raw pixels and of the run's untrained network, in percent."""
     if result.baselines is not None:
         return result.baselines
-    path = result.workdir / "baselines.json"
+    path, features = result.workdir / "baselines.json", ("raw", "untrained")
     if not path.exists():
-        kinds = ("raw", "untrained")
         with logs.quiet():
-            rows = run.evaluate(result.workdir, tuple(protocols), kinds=kinds, page=False)
-        file_io.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
-    return json.loads(path.read_text())
+            rows = run.evaluate(result.workdir, tuple(protocols), kinds=features, page=False)
+        file_io.write_json(path, {each: _metrics(rows, each) for each in features})
+    with explain_damage(path):
+        return json.loads(path.read_text())
 
 
 def accuracy_table(results: Results, axis: str, metric: str, base: Baselines) -> Table:
@@ -240,16 +239,21 @@ def grid_findings(
 def describe_runs(results: Results) -> str:
     """Describe data set, training length and number of seeds of a grid in words."""
     config = _first_run(results).config
-    data, steps, epochs = (config[key] for key in ("data", "total_steps", "epochs"))
-    length = f"{steps} steps" if steps else f"{epochs:g} epochs"
+    data, steps = config["data"], config["total_steps"]
     most = max(map(len, results.values()))
-    seeds = f"{most} seed{'s' if most > 1 else ''}"
-    missing = sum(most - len(runs) for runs in results.values())
-    note = f", {missing} of {most * len(results)} runs missing" if missing else ""
-    all_runs = [(name, run) for name, runs in results.items() for run in runs]
-    lost = [run_results.run_label(name, run.seed) for name, run in all_runs if not run.is_finite]
-    note += f", NaN in {'; '.join(lost)}" if lost else ""
-    return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
+    missing = sum(most - len(of_cell) for of_cell in results.values())
+    runs = [(name, run) for name, of_cell in results.items() for run in of_cell]
+    lost = [run_results.run_label(name, run.seed) for name, run in runs if not run.is_finite]
+    facts = [
+        f"{data['path'] or data['name']} ({data['train_split']})",
+        f"{steps} steps" if steps else f"{config['epochs']:g} epochs",
+        f"{most} seeds" if most > 1 else "1 seed",
+    ]
+    if missing:
+        facts.append(f"{missing} of {most * len(results)} runs missing")
+    if lost:
+        facts.append(f"NaN in {'; '.join(lost)}")
+    return ", ".join(facts)
 
 
 def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
@@ -263,82 +267,67 @@ def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
 def run_cell(
     setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
 ) -> tuple[RunResult, bool]:
-    """Return the result of a run, and True if the run was trained just now.
+    """Train and evaluate a run, unless an earlier command has finished it.
 
-    Without ``protocols`` it is not evaluated. ``flag`` names the folder in messages.
+    Args:
+        setting: scale, data set and folder.
+        cell: the config values that differ from the scale's, with the seed.
+        protocols: that evaluate the run, with their metrics. The run is not evaluated without any.
+        flag: the flag that names the folder in messages.
+
+    Returns:
+        The result, and True if the run was trained just now.
+
+    Raises:
+        UserError: for a value that the run refuses, a folder that holds a run of another config, or
+            a damaged result.
     """
-    workdir = _workdir(setting, cell)
-    settings, path = cell_config(setting, cell), workdir / RESULT_FILE
-    is_new = not path.exists()
+    workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
+    is_new = not (workdir / RESULT_FILE).exists()
     if is_new:
-        start = time.perf_counter()
-        try:
-            with logs.quiet():
-                metrics = _train(settings, workdir, protocols)
-        except SystemExit:
-            console.show_error(f"stopped in {workdir}; the same command resumes there")
-            raise
-        seconds = time.perf_counter() - start
-        document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
-        file_io.write_json(path, document)
+        _train(settings, workdir, protocols)
     elif changed := config.conflicts(settings, config.read_config(workdir).to_dict()):
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another {flag}"
         )
     else:
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
-    try:
-        document = json.loads(path.read_text())
-        history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-        facts = checkpoint.read_all_facts(workdir).values()
-        result = RunResult(
-            seed=cell["seed"],
-            workdir=workdir,
-            metrics=run_results.null_to_nan(document["figures"]),
-            history=list(map(run_results.null_to_nan, history)),
-            seconds=document["seconds"],
-            commit=document.get("commit", ""),
-            config=portable_config(settings),
-            fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
-        )
-    except (ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is damaged; move {workdir} away") from error
-    return result, is_new
+    return _read_result(settings, workdir), is_new
 
 
 def _read_earlier(
     setting: Setting, path: Path, cells: Mapping[Any, Cell]
 ) -> dict[tuple[object, int], RunResult]:
-    """Read the runs of a study's document that a grid has too, by cell and seed.
+    """Read the runs of a study's document that belong to a grid, by cell and seed.
 
     Raises:
         UserError: if the document cannot be read, or has another scale, or if one of the runs has
             another config than the grid, or other training data than there are now.
     """
     scale, recorded = run_results.read_runs(path)
-    refused = f"--earlier {path} cannot be continued"
+    refusal = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
-        raise UserError(f"{refused}: the scale of its runs is {scale!r}, not {setting.scale!r}")
+        raise UserError(f"{refusal}: the scale of its runs is {scale!r}, not {setting.scale!r}")
     digests: dict[str, str] = {}  # fingerprint of the data by the text of the data config
     runs = {}
-    for name, result in recorded:
-        if name not in cells or result.seed >= setting.seeds:
+    for (name, seed), result in recorded.items():
+        if name not in cells or seed >= setting.seeds:
             continue
-        label = run_results.run_label(name, result.seed)
-        settings = cell_config(setting, {**cells[name], "seed": result.seed})
+        label = run_results.run_label(name, seed)
+        settings = cell_config(setting, {**cells[name], "seed": seed})
         if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
             differences = config.join_differences(changed)
-            raise UserError(f"{refused}: {label} has another config ({differences})")
+            raise UserError(f"{refusal}: {label} has another config ({differences})")
         key = settings.data.to_json()
         if key not in digests:
             splits = source.load_splits(settings.data, kind.of(settings).data)
             digests[key] = fingerprint(splits.train)
         if result.fingerprint not in ("", digests[key]):
             raise UserError(
-                f"{refused}: {label} was trained with other data than {settings.data.name!r} has "
+                f"{refusal}: {label} was trained with other data than {settings.data.name!r} has "
                 f"now (fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
             )
-        runs[name, result.seed] = result
+        runs[name, seed] = result
     return runs
 
 
@@ -356,9 +345,24 @@ def _arms_and_xs(results: Results) -> tuple[list[str], list[float | str]]:
     return arms, xs
 
 
-def _train(
+def _train(settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]) -> None:
+    """Train and evaluate a run, and write its metrics and time into `RESULT_FILE`."""
+    start = time.perf_counter()
+    try:
+        with logs.quiet():
+            metrics = _measure(settings, workdir, protocols)
+    except SystemExit:
+        console.show_error(f"stopped in {workdir}; the same command resumes there")
+        raise
+    seconds = time.perf_counter() - start
+    document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
+    file_io.write_json(workdir / RESULT_FILE, document)
+
+
+def _measure(
     settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]
 ) -> Mapping[str, float | None]:
+    """Train a run and return its metrics, which are None if training has diverged."""
     fault = workdir / nonfinite.FILE_NAME
     fault.unlink(missing_ok=True)  # An earlier command may have left its error file.
     try:
@@ -366,13 +370,39 @@ def _train(
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys(protocols.values())  # A diverged run is a result without values.
+        return dict.fromkeys(protocols.values())
     if not protocols:
         return {}
     rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)
     return _metrics(rows, "pretrained")
 
 
-def _metrics(rows: Sequence[Row], kind: str) -> dict[str, float]:
-    of_kind = [row for row in rows if row["features"] == kind]
-    return {row["metric"]: row["value"] for row in of_kind if row["metric"] in METRIC_NAMES}
+def _read_result(settings: ConfigDict, workdir: Path) -> RunResult:
+    """Read the result of a finished run from its workdir.
+
+    Raises:
+        UserError: if a file is damaged.
+    """
+    path = workdir / RESULT_FILE
+    try:
+        document = json.loads(path.read_text())
+        history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+        facts = checkpoint.read_all_facts(workdir).values()
+        return RunResult(
+            seed=settings.seed,
+            workdir=workdir,
+            metrics=run_results.null_to_nan(document["figures"]),
+            history=list(map(run_results.null_to_nan, history)),
+            seconds=document["seconds"],
+            commit=document.get("commit", ""),
+            config=portable_config(settings),
+            fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
+        )
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged; move {workdir} away") from error
+
+
+def _metrics(rows: Sequence[Row], features: str) -> dict[str, float]:
+    """Return the metrics of `METRIC_NAMES` among the results of one kind of features."""
+    selected = [row for row in rows if row["features"] == features]
+    return {row["metric"]: row["value"] for row in selected if row["metric"] in METRIC_NAMES}

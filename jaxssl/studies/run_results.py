@@ -27,7 +27,7 @@ class RunResult(NamedTuple):
         commit: of the code that trained the run last, "" if unknown.
         config: as JSON, with file names in place of absolute paths.
         fingerprint: fingerprint of the training split, "" if unknown.
-        baselines: as `baselines` returns them, for a run of an earlier document.
+        baselines: as `grid.baselines` returns them, for a run of an earlier document.
     """
 
     seed: int
@@ -62,17 +62,21 @@ def metric_curve(
     """Return the epochs at which a training metric was logged, and the values of all seeds.
 
     Args:
-        results: the runs of a cell.
+        results: the runs of a cell, at least one.
         key: of metrics.jsonl.
         points: thin the curve to about this many points, None keeps all.
+
+    Returns:
+        The epochs [n], and the values [n, seeds]: NaN after the end of a run that diverged. A cell
+        without any value has the epoch 0 and NaN.
     """
-    lines = [[row for row in result.history if key in row] for result in results]
-    recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]
-    every = max(1, len(recorded[0]) // points) if points else 1
-    steps = range(0, min(map(len, recorded)), every)
-    # A run without a line of metrics stopped at a non-finite value before the first evaluation.
-    values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
-    return [recorded[0][i]["epoch"] for i in steps], values
+    logged = [[row for row in result.history if key in row] for result in results]
+    longest = max(logged, key=len) or [{"epoch": 0.0, key: math.nan}]
+    every = max(1, len(longest) // points) if points else 1
+    steps = range(0, len(longest), every)
+    # A run that stopped at a non-finite value has fewer rows than the others, or none.
+    values = [[rows[i][key] if i < len(rows) else math.nan for rows in logged] for i in steps]
+    return [longest[i]["epoch"] for i in steps], values
 
 
 def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str, object]:
@@ -84,47 +88,56 @@ def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str
     configs = [_flatten(result.config) for _, result in runs]
     shared = {k: v for k, v in configs[0].items() if all(k in c and c[k] == v for c in configs)}
     entries = []
-    for (name, result), flat in zip(runs, configs, strict=True):
-        others = {key: value for key, value in flat.items() if key not in shared}
-        online = [{key: row[key] for key in ONLINE} for row in result.history if ONLINE[1] in row]
-        entries.append({"cell": name, **result._asdict(), "config": others, "history": online})
-        del entries[-1]["workdir"], entries[-1]["baselines"]
+    for (name, result), settings in zip(runs, configs, strict=True):
+        entry = {"cell": name, **result._asdict()}
+        del entry["workdir"], entry["baselines"]
+        entry["config"] = {k: v for k, v in settings.items() if k not in shared}
+        evaluated = [row for row in result.history if ONLINE[1] in row]
+        entry["history"] = [{key: row[key] for key in ONLINE} for row in evaluated]
+        entries.append(entry)
     return {"config": shared, "runs": entries}
 
 
-def read_runs(path: Path) -> tuple[str, list[tuple[object, RunResult]]]:
-    """Read a study's JSON document, and return scale and runs, each run with its cell.
+class RecordedRuns(NamedTuple):
+    """The runs of a study's document, by cell and seed, and the scale of the study."""
+
+    scale: str
+    results: dict[tuple[object, int], RunResult]
+
+
+def read_runs(path: Path) -> RecordedRuns:
+    """Read the runs of a study's JSON document, which --earlier names.
 
     Raises:
         UserError: if the document is damaged or does not list its runs.
     """
-    document = documents.read_document(path)
-    data, runs = document["data"], []
-    if "runs" not in data:
-        raise UserError(f"--earlier {path} does not list its runs; run the study without --earlier")
+    document, results = documents.read_document(path), {}
     try:
+        data = document["data"]
+        if "runs" not in data:
+            raise UserError(
+                f"--earlier {path} does not list its runs; run the study without --earlier"
+            )
         for entry in data["runs"]:
-            cell = entry["cell"]
-            settings = unflatten_dict({**data["config"], **entry["config"]}, sep=".")
-            result = RunResult(
+            cell = tuple(entry["cell"]) if isinstance(entry["cell"], list) else entry["cell"]
+            results[cell, entry["seed"]] = RunResult(
                 seed=entry["seed"],
                 workdir=path,
                 metrics=null_to_nan(entry["metrics"]),
                 history=list(map(null_to_nan, entry.get("history", []))),
                 seconds=entry["seconds"],
                 commit=entry["commit"],
-                config=settings,
+                config=unflatten_dict({**data["config"], **entry["config"]}, sep="."),
                 fingerprint=entry["fingerprint"],
                 baselines=data.get("baselines", {}),
             )
-            runs.append((tuple(cell) if isinstance(cell, list) else cell, result))
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
-    return document["scale"], runs
+    return RecordedRuns(document["scale"], results)
 
 
 def _flatten(settings: Settings) -> Settings:
-    """Flatten a config to keys such as "loss.temperature"; values such as schedules stay whole."""
+    """Flatten a config to keys such as "loss.temperature". Schedules are not flattened."""
     return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from typing import Any
 
+import numpy as np
 import page_cases
 import pytest
 import tables
@@ -118,6 +119,11 @@ def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_pa
         sections = [part for part in text.split("\n## ") if part.startswith(f"{cells[0]}\n")]
         counts = ["".join(sections).count(f"- **{verdict}**") for verdict in WORDS[:-1]]
         assert counts == list(map(int, cells[1:-1]))
+
+
+def test_study_documents_have_null_for_numbers_that_are_not_finite():
+    data = {"a": np.float32("nan"), "b": [np.float64("inf"), np.int32(2), True], "c": (math.nan,)}
+    assert documents.to_json(data) == {"a": None, "b": [None, 2, True], "c": [None]}
 
 
 def test_pipe_characters_in_markdown_table_cells_are_escaped():

@@ -308,6 +308,8 @@ OF_ALPHA = ("data", "runs", 1, "config", "loss.alpha")
         (("data", "runs", 1, "fingerprint"), "0123456789ab", "now (fingerprint 0123456789ab -> "),
         (("data", "runs", 0, "seconds"), None, "has a damaged run"),
         (("data", "runs"), None, "does not list its runs"),
+        (("data", "runs", 0, "cell"), [["nt_xent"], 8], "has a damaged run"),
+        (("data",), None, "has a damaged run"),
     ],
 )
 def test_error_about_an_earlier_document_names_the_differing_cell(
@@ -321,6 +323,12 @@ def test_error_about_an_earlier_document_names_the_differing_cell(
         del part[last]
     with refused(message, "earlier.json"):
         continue_grid(changed)
+
+
+def test_error_about_an_earlier_document_says_that_it_does_not_exist(setting, tmp_path):
+    missing = setting._replace(earlier=tmp_path / "none.json")
+    with pytest.raises(UserError, match="none.json does not exist; name the JSON document of a"):
+        grid.run_grid(missing, CELLS)
 
 
 def test_run_that_diverged_earlier_is_reported_and_not_trained(document, continue_grid, capsys):
