@@ -1,9 +1,10 @@
 """Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from jaxssl.studies import grid
-from jaxssl.studies.batch_size import judge_changes
+from jaxssl.studies.batch_size import MethodPair, judge_changes
 from jaxssl.studies.cells import Cell, batch_size_cells, batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Results
@@ -20,7 +21,7 @@ BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 CLAIMS = read_claims("accuracy")
 # The claim says that the accuracy of eq. 8 as printed depends less on batch size than SimCLR's.
-CHANGES = {"printed_stable": ("auc_cl_sum", "simclr", KNN)}
+CHANGES = {"printed_stable": MethodPair("auc_cl_sum", "simclr", KNN)}
 
 
 def run(setting: Setting) -> Findings:
@@ -37,20 +38,18 @@ def run(setting: Setting) -> Findings:
     at_default = {(arm, default): results[arm, default] for arm in arms}
     of_sweep = {(arm, size): results[arm, size] for arm in sweep for size in sizes}
     base = grid.baselines(results[arms[0], default][0])
-    pictures = []
     tables = [grid.accuracy_table(at_default, "batch size", m, base) for m in (KNN, LINEAR)]
-    for metric in (KNN, LINEAR) if sweep and len(sizes) > 1 else ():
-        table = grid.accuracy_table(of_sweep, "batch size", metric, base)
-        title = f"{table.title}, {' and '.join(sweep)} by batch size"
-        tables.append(table._replace(title=title))
-        pictures.append(grid.accuracy_picture(of_sweep, "batch size", metric, base, log="x"))
-    return Findings(
-        [*tables, _run_table(results)],
-        pictures,
-        _verdicts(results, tuple(sizes), default),
-        {"results": grid.metrics_by_cell(results), "baselines": base, "logs": _logs(results)},
-        grid.describe_runs(results),
-    )
+    pictures = []
+    if sweep and len(sizes) > 1:
+        for metric in (KNN, LINEAR):
+            table = grid.accuracy_table(of_sweep, "batch size", metric, base)
+            title = f"{table.title}, {' and '.join(sweep)} by batch size"
+            tables.append(table._replace(title=title))
+            pictures.append(grid.accuracy_picture(of_sweep, "batch size", metric, base, log="x"))
+    data = {"results": grid.metrics_by_cell(results), "baselines": base, "logs": _logs(results)}
+    verdicts = _verdicts(results, tuple(sizes), default)
+    tables.append(_run_table(results))
+    return Findings(tables, pictures, verdicts, data, grid.describe_runs(results))
 
 
 def _run_table(results: Results) -> Table:
@@ -82,13 +81,15 @@ def _logs(results: Results) -> dict[str, list[list[object]]]:
 
 
 def _verdicts(results: Results, sizes: Sequence[int], default: int) -> dict[str, Verdict]:
+    """Judge the claims, most of which are about the smallest or the default batch size."""
+    above = partial(grid.above, label="B={}")
     comparisons = {
-        "auc_cl_smallest": grid.above("auc_cl", "simclr", sizes[:1], KNN, "B={}"),
-        "auc_cl_smallest_tuned": grid.above("auc_cl", "simclr_tuned", sizes[:1], KNN, "B={}"),
-        "released_above_simclr": grid.above("auc_cl_released", "simclr", [default], KNN, "B={}"),
-        "printed_above_simclr": grid.above("auc_cl_sum", "simclr", sizes, KNN, "B={}"),
-        "auc_cl_above_moco": grid.above("auc_cl", "moco_v3", [default], LINEAR, "B={}"),
-        "mmcl_inv_above_simclr": grid.above("mmcl_inv", "simclr", [default], LINEAR, "B={}"),
+        "auc_cl_smallest": above("auc_cl", "simclr", sizes[:1], KNN),
+        "auc_cl_smallest_tuned": above("auc_cl", "simclr_tuned", sizes[:1], KNN),
+        "released_above_simclr": above("auc_cl_released", "simclr", [default], KNN),
+        "printed_above_simclr": above("auc_cl_sum", "simclr", sizes, KNN),
+        "auc_cl_above_moco": above("auc_cl", "moco_v3", [default], LINEAR),
+        "mmcl_inv_above_simclr": above("mmcl_inv", "simclr", [default], LINEAR),
     }
     changes = judge_changes(results, sizes, CHANGES, CLAIMS)
     return grid.judge_claims(CLAIMS, {**comparisons, **changes}, results)

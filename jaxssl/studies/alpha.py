@@ -17,7 +17,7 @@ from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
-ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # loss to the suffix of its claims' names
+ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # by loss, the suffix of its claims' names
 NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
 CHANCE = 12.0  # A lower accuracy in percent counts as chance, with ten classes.
 ARRIVED = 0.9  # If AUC-CL's mean b exceeds this without a collapse, none will follow.
@@ -36,12 +36,12 @@ def run(setting: Setting) -> Findings:
     std = {cell: last_values(runs, "feature_std") for cell, runs in results.items()}
     b = {cell: last_values(runs, "b") for cell, runs in results.items()}
     verdicts = {}
-    for arm, end in ARMS.items():
+    for arm, suffix in ARMS.items():
         knn = {alpha: grid.seed_values(results[arm, alpha], KNN) for alpha in ALPHAS[1:]}
         pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
-        verdicts[f"robust{end}"] = judge_similar(pairs, NOMINAL)
-        judged = _judge_collapse(results[arm, 0.0])
-        verdicts |= {f"{key}{end}": verdict for key, verdict in judged.items()}
+        verdicts[f"robust{suffix}"] = judge_similar(pairs, NOMINAL)
+        for key, verdict in _judge_collapse(results[arm, 0.0]).items():
+            verdicts[f"{key}{suffix}"] = verdict
     rows = [(f"std × √d, {arm}", *(spread(std[arm, a], 3) for a in ALPHAS)) for arm in ARMS]
     rows += [(f"b, {arm}", *(spread(b[arm, a]) for a in ALPHAS)) for arm in ARMS]
     ends = Table(
@@ -54,16 +54,22 @@ def run(setting: Setting) -> Findings:
 
 
 def _judge_collapse(runs: list[RunResult]) -> dict[str, Verdict]:
-    """Judge whether all runs at alpha = 0 collapsed, by their k-NN and by their embeddings."""
+    """Judge whether all runs at alpha = 0 collapsed, by their k-NN and by their embeddings.
+
+    The claims are undecided with a single run, if a run diverged, or if b has not converged.
+    """
     std, b = (last_values(runs, key) for key in ("feature_std", "b"))
     knn = grid.seed_values(runs, KNN)
     text = f"k-NN {spread(knn)}, std × √d {spread(std, 3)}"
     text += f" after {runs[0].history[-1]['step']} steps, where b is {spread(b)}"
 
+    are_enough = len(runs) > 1 and len(finite([*knn, *std])) == 2 * len(runs)
+
     def judge(values: list[float], limit: float) -> Verdict:
-        if len(finite(std)) < max(2, len(std)):
-            return Verdict(text, None)
-        arrived = min(values) >= limit and mean(b) > ARRIVED
-        return Verdict(text, True if max(values) < limit else False if arrived else None)
+        if are_enough and max(values) < limit:
+            return Verdict(text, True)
+        if are_enough and min(values) >= limit and mean(b) > ARRIVED:
+            return Verdict(text, False)
+        return Verdict(text, None)
 
     return {"collapse": judge(knn, CHANCE), "shrinks": judge(std, collapse.COLLAPSED_STD)}

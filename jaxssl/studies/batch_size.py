@@ -7,6 +7,7 @@ TCL without labels have their own studies: batch_size_mmcl, batch_size_tcl and v
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,20 +21,30 @@ from jaxssl.studies.verdicts import judge, spread
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps", "finished", "earlier")
 CLAIMS = read_claims("batch_size")
-# Each claim says that the first method is more accurate than the second at every batch size.
+
+
+class MethodPair(NamedTuple):
+    """The method that a claim favours over another, and the accuracy by which it is judged."""
+
+    favoured: str
+    other: str
+    metric: str
+
+
+# Each claim says that the favoured method is more accurate than the other at every batch size.
 PAIRS = {
-    "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
-    "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
-    "auc_cl_above_dcl": ("auc_cl", "dcl", LINEAR),
-    "auc_cl_above_sogclr": ("auc_cl", "sogclr", LINEAR),
-    "decl_above_simclr": ("decl", "simclr", KNN),
-    "decl_above_tuned": ("decl", "simclr_tuned", KNN),
+    "auc_cl_above_simclr": MethodPair("auc_cl", "simclr", KNN),
+    "auc_cl_above_tuned": MethodPair("auc_cl", "simclr_tuned", KNN),
+    "auc_cl_above_dcl": MethodPair("auc_cl", "dcl", LINEAR),
+    "auc_cl_above_sogclr": MethodPair("auc_cl", "sogclr", LINEAR),
+    "decl_above_simclr": MethodPair("decl", "simclr", KNN),
+    "decl_above_tuned": MethodPair("decl", "simclr_tuned", KNN),
 }
-# Each claim says that the first method's accuracy depends less on the batch size than the second's.
+# Each claim says that the favoured method's accuracy depends less on the batch size.
 CHANGES = {
-    "auc_cl_stable": ("auc_cl", "simclr", KNN),
-    "auc_cl_stable_tuned": ("auc_cl", "simclr_tuned", KNN),
-    "auc_cl_stable_moco": ("auc_cl", "moco_v3", LINEAR),
+    "auc_cl_stable": MethodPair("auc_cl", "simclr", KNN),
+    "auc_cl_stable_tuned": MethodPair("auc_cl", "simclr_tuned", KNN),
+    "auc_cl_stable_moco": MethodPair("auc_cl", "moco_v3", LINEAR),
 }
 
 
@@ -44,37 +55,46 @@ def run(setting: Setting) -> Findings:
     sizes = batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross({name: METHODS[name] for name in methods}, sizes))
     verdicts: dict[str, Verdict | Comparison] = {
-        key: grid.above(above, below, sizes, metric, "B={}")
-        for key, (above, below, metric) in PAIRS.items()
+        key: grid.above(pair.favoured, pair.other, sizes, pair.metric, "B={}")
+        for key, pair in PAIRS.items()
     }
     verdicts |= judge_changes(results, tuple(sizes), CHANGES, CLAIMS) | _judge_lead(results, sizes)
     findings = grid.grid_findings(results, "batch size", [KNN, LINEAR], CLAIMS, verdicts, log="x")
     # A claim is about every batch size. Runs at some of them can refute it, but not confirm it.
     judged = dict(findings.verdicts)
-    for key, arms in {**PAIRS, **CHANGES}.items():
-        complete = len(sizes) > 1 and all(results.get((arm, n)) for arm in arms[:2] for n in sizes)
-        if key in judged and judged[key].holds and not complete:
+    for key, pair in {**PAIRS, **CHANGES}.items():
+        cells = [(arm, size) for arm in (pair.favoured, pair.other) for size in sizes]
+        is_complete = len(sizes) > 1 and all(results.get(cell) for cell in cells)
+        if key in judged and judged[key].holds and not is_complete:
             judged[key] = judged[key]._replace(holds=None)
     return findings._replace(verdicts=judged)
 
 
 def _judge_lead(results: Results, sizes: Collection[int]) -> dict[str, Verdict]:
     """Judge whether AUC-CL's lead over SimCLR is larger at the smallest batch size."""
-    ends = grid.above("auc_cl", "simclr", (min(sizes), max(sizes)), KNN, "B={}")
-    leads = {
-        size: [a - b for a, b in zip(*pair, strict=True)]
-        for size, pair in grid.pair_values(results, ends).items()
-    }
-    if len({len(lead) for lead in leads.values()}) != 1 or len(leads) < 2:
+    small, large = min(sizes), max(sizes)
+    at_small, at_large = _leads(results, small), _leads(results, large)
+    seeds = sorted(at_small.keys() & at_large.keys())
+    if small == large or not seeds:
         return {}
-    text = ", ".join(f"lead at {size} {spread(lead)}" for size, lead in leads.items())
-    return {"auc_cl_lead": judge(CLAIMS["auc_cl_lead"], *leads.values()).after(text)}
+    leads = [[lead[seed] for seed in seeds] for lead in (at_small, at_large)]
+    text = f"lead at B={small} {spread(leads[0])}, lead at B={large} {spread(leads[1])}"
+    return {"auc_cl_lead": judge(CLAIMS["auc_cl_lead"], *leads).after(text)}
+
+
+def _leads(results: Results, size: int) -> dict[int, float]:
+    """Return AUC-CL's accuracy less SimCLR's by seed, for the seeds that both have finished."""
+    auc_cl, simclr = (
+        {run.seed: run.metrics[KNN] for run in results.get((arm, size), ())}
+        for arm in ("auc_cl", "simclr")
+    )
+    return {seed: auc_cl[seed] - simclr[seed] for seed in auc_cl.keys() & simclr.keys()}
 
 
 def judge_changes(
     results: Results,
     sizes: Sequence[int],
-    changes_of: Mapping[str, tuple[str, str, str]],
+    pairs: Mapping[str, MethodPair],
     claims: Mapping[str, Claim],
 ) -> dict[str, Verdict]:
     """Judge claims about the change in accuracy, if there are several batch sizes.
@@ -82,13 +102,17 @@ def judge_changes(
     Args:
         results: by method and batch size.
         sizes: the batch sizes.
-        changes_of: by claim, the steady method, the other one and the metric.
+        pairs: by claim, the method whose accuracy is claimed to change less, and the other.
         claims: of the study.
+
+    Returns:
+        The verdicts by claim: none with a single batch size, and none on methods for which no seed
+        is finished at every batch size.
     """
     verdicts = {}
-    for key, (steady, changing, metric) in changes_of.items():
-        by_seed = {arm: _changes(results, arm, sizes, metric) for arm in (changing, steady)}
-        seeds = sorted(by_seed[changing].keys() & by_seed[steady].keys())
+    for key, (favoured, other, metric) in pairs.items():
+        by_seed = {arm: _changes(results, arm, sizes, metric) for arm in (other, favoured)}
+        seeds = sorted(by_seed[other].keys() & by_seed[favoured].keys())
         if seeds and len(sizes) > 1:
             changes = {arm: [values[seed] for seed in seeds] for arm, values in by_seed.items()}
             text = ", ".join(f"{arm} changes by {spread(c)}" for arm, c in changes.items())

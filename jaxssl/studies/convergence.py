@@ -4,6 +4,8 @@ The default methods are the ones that the text of the paper names, or LightlyAI'
 source of its figure. --methods takes others.
 """
 
+from math import nan
+
 from jaxssl.studies import grid, study
 from jaxssl.studies.compared_methods import LABELLED, METHODS
 from jaxssl.studies.grid import KNN
@@ -16,12 +18,12 @@ FASTER = {"method.momentum": {"schedule": "cosine", "start": 0.95, "end": 1.0}}
 ALL = {name: settings for name, settings in METHODS.items() if name not in LABELLED}
 FIGURE_METHODS = ("simclr", "byol", "simsiam", "barlow_twins", "dino")
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
-# maps a claim about AUC-CL to the methods that learn later
+# Methods that learn later than AUC-CL, by claim.
 SLOWER = {"auc_cl_soonest": FIGURE_METHODS, "auc_cl_before_tuned": ("simclr_tuned",)}
 FLAGS = ("methods",)
 PAPER = "convergence"
 CLAIMS = study.read_claims("convergence")
-# maps a method to (epochs, k-NN accuracies of each seed)
+# Epochs [n] and k-NN accuracies [n, seeds] by method.
 Series = dict[str, tuple[list[float], list[list[float]]]]
 
 
@@ -32,7 +34,7 @@ def run(setting: study.Setting) -> study.Findings:
     faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
     cells = {name: {**ALL[name], **faster.get(name, {})} for name in methods}
     results = grid.run_grid(setting, cells)
-    series = {name: metric_curve(runs, KNN) for name, runs in results.items()}
+    series = read_series(results)
     early = early_index(series)
     verdicts = {}
     for key, names in SLOWER.items():
@@ -44,6 +46,21 @@ def run(setting: study.Setting) -> study.Findings:
     return curve_findings(series, verdicts, grid.describe_runs(results))
 
 
+def read_series(results: grid.Results) -> Series:
+    """Return the online k-NN curve of every method at the same epochs.
+
+    Args:
+        results: by method. A diverged run has NaN after its last evaluation.
+    """
+    curves = {name: metric_curve(runs, KNN) for name, runs in results.items()}
+    epochs = max((x for x, _ in curves.values()), key=len)
+    series: Series = {}
+    for name, (_, values) in curves.items():
+        missing = [[nan] * len(results[name])] * (len(epochs) - len(values))
+        series[name] = epochs, values + missing
+    return series
+
+
 def early_index(series: Series) -> int:
     """Return the index of the evaluation nearest to a fifth of the epochs."""
     epochs = next(iter(series.values()))[0]
@@ -53,7 +70,13 @@ def early_index(series: Series) -> int:
 def curve_findings(
     series: Series, verdicts: dict[str, study.Verdict], where: str
 ) -> study.Findings:
-    """Return a plot of the accuracy curves, a table of three epochs and the verdicts."""
+    """Return the findings: a plot of the curves, a table of three epochs and the verdicts.
+
+    Args:
+        series: curves at the same epochs, as `read_series` returns them.
+        verdicts: by claim.
+        where: data set, number of seeds and epochs, in words.
+    """
     epochs = next(iter(series.values()))[0]
     chosen = sorted({early_index(series), len(epochs) // 2, len(epochs) - 1})
     rows = [(name, *(spread(values[i]) for i in chosen)) for name, (_, values) in series.items()]

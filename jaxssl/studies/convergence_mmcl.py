@@ -4,10 +4,8 @@ from statistics import fmean
 
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.convergence import curve_findings
-from jaxssl.studies.grid import KNN
+from jaxssl.studies.convergence import curve_findings, read_series
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.verdicts import judge_all, judge_similar
 
@@ -25,7 +23,7 @@ def run(setting: Setting) -> Findings:
         "mmcl_inv": {**mmcl(setting), "loss.solver": "inv"},
     }
     results = grid.run_grid(setting, arms)
-    series = {name: metric_curve(runs, KNN) for name, runs in results.items()}
+    series = read_series(results)
     means = {
         name: [fmean(seed) for seed in zip(*values, strict=True)]
         for name, (_, values) in series.items()

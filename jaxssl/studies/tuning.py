@@ -6,17 +6,19 @@ docs/methods.md has the constants that were chosen.
 """
 
 from collections.abc import Sequence
+from math import inf, isnan
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import Cell, combinations
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Results
+from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Findings, Setting, Table, read_claims, scale_value, select_methods
 from jaxssl.studies.verdicts import mean, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64
-# Maps a scale to the slice to train on, the slice to validate on, and the epochs.
+# By scale: the slice to train on, the slice to validate on, and the epochs.
 SPLITS = {
     "tiny": ("train[:80%]", "train[80%:]", 20),
     "small": ("train[:16%]", "train[16%:20%]", 10),
@@ -130,12 +132,17 @@ def run(setting: Setting) -> Findings:
 def _table(method: str, results: Results) -> Table:
     """Build a table of a method's candidate settings, by descending k-NN accuracy."""
     candidates = {text: runs for (name, text), runs in results.items() if name == method}
-    ranked = sorted(candidates.items(), key=lambda item: -mean(grid.seed_values(item[1], KNN)))
     rows = [
-        (text, *(spread(grid.seed_values(runs, metric)) for metric in (KNN, LINEAR)))
-        for text, runs in ranked
+        (text, *(spread(grid.seed_values(candidates[text], metric)) for metric in (KNN, LINEAR)))
+        for text in sorted(candidates, key=lambda text: _rank(candidates[text]))
     ]
     return Table(method, ("constants", "k-NN", "linear"), rows)
+
+
+def _rank(runs: Sequence[RunResult]) -> float:
+    """Return the key that sorts candidates: the best is first, diverged ones are last."""
+    accuracy = mean(grid.seed_values(runs, KNN))
+    return inf if isnan(accuracy) else -accuracy  # NaN would leave the order undefined.
 
 
 def _describe(candidate: Cell) -> str:

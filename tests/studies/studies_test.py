@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -211,6 +212,16 @@ def test_tuning_table_has_the_candidates_by_descending_knn_accuracy():
     ]
 
 
+def test_tuning_table_has_diverged_candidates_last():
+    accuracies = {"t 0.1": 70.0, "t 0.2": math.nan, "t 0.3": 90.0, "t 0.4": 80.0}
+    results = {
+        ("simclr", text): [RunResult(0, Path("x"), {KNN: x, LINEAR: x}, [], 1.0)]
+        for text, x in accuracies.items()
+    }
+    rows = study("tuning")._table("simclr", results).rows
+    assert [row[0] for row in rows] == ["t 0.3", "t 0.4", "t 0.1", "t 0.2"]
+
+
 def test_study_table_of_runs_has_the_metrics_of_each_run():
     run = RunResult(2, Path("out/folder"), {KNN: 70.0, LINEAR: 95.0}, [], 90.0, "abc")
     table = study("accuracy")._run_table({("tcl", 64): [run]})
@@ -240,12 +251,62 @@ def collapse_run(std, b, knn):
         ([(0.1, 0.97, 10.0), (0.9, 0.95, 10.0)], None, True),
         ([(0.1, 0.97, 10.0)], None, None),
         ([(0.1, 0.97, 10.0), (math.nan, math.nan, 10.0)], None, None),
+        ([(0.1, 0.97, 10.0), (0.1, 0.97, math.nan)], None, None),
     ],
 )
 def test_alpha_study_denies_collapse_only_if_b_has_converged(runs, shrinks, collapse):
     """The papers' collapse is judged by the k-NN accuracy."""
     verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
+
+
+@pytest.mark.parametrize("name", ["convergence", "convergence_mmcl"])
+@pytest.mark.parametrize("seeds", [[2], [0, 1, 2]])
+def test_convergence_studies_report_a_method_that_diverges_late(
+    name, seeds, trained_cells, monkeypatch, tmp_path
+):
+    made = grid.run_grid
+
+    def run_grid(setting, cells):
+        results = made(setting, cells)
+        for seed in seeds:
+            run = results["simclr"][seed]
+            results["simclr"][seed] = run._replace(history=run.history[:2])
+        return results
+
+    monkeypatch.setattr(grid, "run_grid", run_grid)
+    findings = study(name).run(setting(tmp_path))
+    [table] = findings.tables
+    cells = {row[0]: row[1:] for row in table.rows}
+    diverged = cells["simclr"]
+    finite, *lost = (re.fullmatch(r"\d\d\.\d\d ± \d\.\d\d", cell) for cell in diverged)
+    assert finite and not any(lost)
+    assert all("1 of 3 not finite" in cell for cell in diverged[1:]) == (len(seeds) == 1)
+    assert (diverged[1:] == ("–", "–")) == (len(seeds) == 3)
+    assert all(
+        "finite" not in cell for cell in cells["auc_cl" if "auc_cl" in cells else "mmcl_inv"]
+    )
+    assert {len(x["epochs"]) for x in findings.data.values()} == {len(EPOCHS)}
+
+
+def test_batch_size_study_pairs_the_leads_of_the_same_seed():
+    module = study("batch_size")
+    # AUC-CL's lead is its seed at batch size 64, and its seed plus 1 at 16.
+    values = {
+        ("simclr", 16): 70.0,
+        ("auc_cl", 16): 71.0,
+        ("simclr", 64): 70.0,
+        ("auc_cl", 64): 70.0,
+    }
+    seeds = {16: (0, 1, 2), 64: (1, 2, 3)}
+    results = {
+        (arm, size): [
+            RunResult(s, Path("x"), {KNN: x + s * (arm == "auc_cl")}, [], 1.0) for s in seeds[size]
+        ]
+        for (arm, size), x in values.items()
+    }
+    verdict = module._judge_lead(results, (16, 64))["auc_cl_lead"]
+    assert verdict.measured.startswith("lead at B=16 2.50 ± 0.71, lead at B=64 1.50 ± 0.71: +1.00 ")
 
 
 def test_batch_size_study_judges_stability_by_the_change_in_accuracy():
