@@ -37,7 +37,7 @@ class BiasEstimate(NamedTuple):
 
 
 class _Programs(NamedTuple):
-    """What is compiled for an estimate, once for all seeds.
+    """Static arguments of the compiled functions, which are compiled once for all seeds.
 
     Attributes:
         objective: the loss.
@@ -53,7 +53,14 @@ class _Programs(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """The point at which gradients are taken: parameters, embeddings [V, N, d] and loss memory."""
+    """The point at which gradients are taken.
+
+    Attributes:
+        params: of the embedding function.
+        z: embeddings of all examples, [V, N, d].
+        learned: learned parameters of the loss.
+        memory: of the loss.
+    """
 
     params: object
     z: Array
@@ -124,13 +131,13 @@ def estimate_gradient_bias(
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
     means = np.stack(means).astype(np.float64)  # shape [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
-    width = float(norm.ppf((1 + level) / 2))  # width of the confidence interval in standard errors
+    width = float(norm.ppf((1 + level) / 2))  # half of the interval, in standard errors
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 
 @partial(jax.jit, static_argnums=0)
 def _group(programs: _Programs, point: _Point, keys: Array) -> tuple[Array, Array]:
-    """Return the mean gradient and mean squared norm of a group of random batches."""
+    """Return mean gradient [visits, parameters] and mean squared norm [visits] of some batches."""
     g = jax.vmap(partial(_draw, programs, point))(keys)
     return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
 
@@ -140,10 +147,10 @@ def _draw(programs: _Programs, point: _Point, key: Array) -> Array:
     examples = jnp.arange(point.z.shape[1], dtype=jnp.int32)
     gradients, epochs_seen = [], 0
     for number, visit in enumerate(programs.visits):
-        chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        epochs_key, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
         if visit > epochs_seen and jax.tree.leaves(point.memory):
             epoch = partial(_epoch, programs, point)
-            keys = jax.random.split(chain, visit - epochs_seen)
+            keys = jax.random.split(epochs_key, visit - epochs_seen)
             point = point._replace(memory=jax.lax.scan(epoch, point.memory, keys)[0])
         epochs_seen = visit
         index = jax.random.choice(index_key, examples, (programs.batch_size,), replace=False)
@@ -158,8 +165,8 @@ def _epoch(programs: _Programs, point: _Point, memory: object, key: Array) -> tu
     batches = count // programs.batch_size
     order = jax.random.permutation(order_key, jnp.arange(count, dtype=jnp.int32))
 
-    def step(memory: object, item: tuple[Array, Array]) -> tuple[object, None]:
-        index, number = item
+    def step(memory: object, batch: tuple[Array, Array]) -> tuple[object, None]:
+        index, number = batch
         pairs = pair_views(point.z[:, index], index)
         options = {"step": jnp.int32(0), "key": jax.random.fold_in(loss_key, number)}
         return programs.objective.loss(pairs, point.learned, memory, **options)[1], None
@@ -180,16 +187,26 @@ def _gradient(objective: Objective, embed: Embed, point: _Point, index: Array, k
 
 
 def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) -> BiasEstimate:
+    """Estimate the bias from the mean gradients of groups of minibatches.
+
+    Args:
+        means: mean gradients, [groups, parameters].
+        square: mean squared norm of the gradient of a minibatch.
+        truth: the reference gradient g*, [parameters].
+        width: half of the interval, in standard errors.
+    """
     size = float(np.linalg.norm(truth))
     off = means - truth
     groups, total = len(off), off.sum(axis=0)
     norms = np.sum(off**2, axis=1)
 
-    def squared(total_square: np.ndarray, norm_sum: np.ndarray, count: int) -> np.ndarray:
+    def squared_bias(total_square: np.ndarray, norm_sum: np.ndarray, count: int) -> np.ndarray:
+        """Return the mean product of two different groups from the sums over all groups."""
         return (total_square - norm_sum) / (count * (count - 1))
 
-    value = squared(total @ total, norms.sum(), groups)
-    without = squared(total @ total - 2 * off @ total + norms, norms.sum() - norms, groups - 1)
+    value = squared_bias(total @ total, norms.sum(), groups)
+    # The estimate without each of the groups in turn, for the jackknife.
+    without = squared_bias(total @ total - 2 * off @ total + norms, norms.sum() - norms, groups - 1)
     error = np.sqrt((groups - 1) / groups * np.sum((without - without.mean()) ** 2))
     low, middle, high = (
         float(np.sqrt(max(v, 0.0))) / size

@@ -48,13 +48,13 @@ def run_name(setting: Setting, cell: Cell) -> str:
     values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
     values = dict(sorted(values.items()))
     bare = setting._replace(overrides=())  # `values` already holds the overrides.
-    target = cell_config(bare, values).to_dict()
+    complete = cell_config(bare, values).to_dict()
     for key in list(values):
-        rest = {other: text for other, text in values.items() if other != key}
-        # Names and presets are never dropped, because the defaults of other keys depend on them.
-        keep = key == "seed" or key.endswith((".name", ".preset"))
-        if not keep and cell_config(bare, rest).to_dict() == target:
-            values = rest
+        # Names and presets are kept, because the defaults of other keys depend on them.
+        if key != "seed" and not key.endswith((".name", ".preset")):
+            others = {other: text for other, text in values.items() if other != key}
+            if cell_config(bare, others).to_dict() == complete:
+                values = others
     name = ",".join(
         f"{key}={text}"
         for key, text in values.items()
@@ -67,7 +67,12 @@ def run_name(setting: Setting, cell: Cell) -> str:
 
 
 def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
-    """Return a grid cell for each requested batch size, by default the scale's batch sizes."""
+    """Return a grid cell for each requested batch size.
+
+    Args:
+        setting: with the batch sizes that the user names, if any.
+        batch_sizes: the default by scale, see `scale_value`.
+    """
     sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
     return {size: batch_size_values(setting, size) for size in sizes}
 

@@ -49,26 +49,39 @@ def write_claims(folder: Path, page: Path) -> Path:
         f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
     }
-    tested = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
-    parts, items = [_count_verdicts(papers)], []
-    for title, claims in papers.items():
-        by_text: dict[tuple[str, str], list[Settings]] = {}
-        for claim in claims:
-            by_text.setdefault((claim["text"], claim["source"]), []).append(claim)
-        measured = [results for results in by_text.values() if results[0]["verdict"]]
-        if measured:
-            parts.append("\n".join([f"\n## {title}\n", *map(documents.markdown_claim, measured)]))
-        rows = {key[1] + key[0]: _item(results) for key, results in by_text.items()}
-        rows |= {
-            source: wrap_text(f"- {source.partition(', ')[2]}: {text}", indent="  ")
-            for source, text in study.claims_file()["elements"].items()
-            if title.startswith(f"{source.partition(',')[0]} (")
-        }
-        items += [f"\n## {title}\n", *(rows[key] for key in sorted(rows, key=_place))]
-    counts = {"num_claims": len(set(tested)), "num_verdicts": len(tested)}
-    file_io.write_text(page, render("claims.md", **counts, body="".join(parts)))
-    file_io.write_text(page.with_name("papers.md"), render("papers.md", body="\n".join(items)))
+    verdicts_on = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
+    counts = {"num_claims": len(set(verdicts_on)), "num_verdicts": len(verdicts_on)}
+    measured = "".join(_measured_section(title, papers[title]) for title in papers)
+    body = _count_verdicts(papers) + measured
+    file_io.write_text(page, render("claims.md", **counts, body=body))
+    body = "\n".join(_paper_section(title, papers[title]) for title in papers)
+    file_io.write_text(page.with_name("papers.md"), render("papers.md", body=body))
     return page
+
+
+def _measured_section(title: str, claims: Iterable[Settings]) -> str:
+    """Return a section of Markdown with the measured claims of a paper, "" without any."""
+    measured = [results for results in _by_claim(claims).values() if results[0]["verdict"]]
+    sections = map(documents.markdown_claim, measured)
+    return "\n".join([f"\n## {title}\n", *sections]) if measured else ""
+
+
+def _paper_section(title: str, claims: Iterable[Settings]) -> str:
+    """Return a section of Markdown with all claims, tables and figures of a paper, by place."""
+    items = {source + text: _item(of) for (text, source), of in _by_claim(claims).items()}
+    for source, text in study.claims_file()["elements"].items():
+        paper, _, place = source.partition(", ")
+        if title.startswith(f"{paper} ("):
+            items[source] = wrap_text(f"- {place}: {text}", indent="  ")
+    return "\n".join([f"\n## {title}\n", *(items[key] for key in sorted(items, key=_place))])
+
+
+def _by_claim(claims: Iterable[Settings]) -> dict[tuple[str, str], list[Settings]]:
+    """Group the measurements of the same claim, by its text and source."""
+    groups: dict[tuple[str, str], list[Settings]] = {}
+    for claim in claims:
+        groups.setdefault((claim["text"], claim["source"]), []).append(claim)
+    return groups
 
 
 def _place(text: str) -> list[tuple[str, int]]:
@@ -85,7 +98,7 @@ def _item(results: Sequence[Settings]) -> str:
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
     command = f" `{claim['command']}`{setting}"
-    text, published = (_split_at_semicolons(part) for part in (claim["text"], published))
+    text, published = map(_split_at_semicolons, (claim["text"], published))
     return wrap_text(f"- {place}: {text}. **{ours}**.{published}{command}", indent="  ")
 
 

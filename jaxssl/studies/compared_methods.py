@@ -1,18 +1,26 @@
-"""Config settings of each method that the studies compare."""
+"""The config settings of each method that the studies compare."""
 
 from jaxssl.studies.cells import Cell
 
-PREDICTING = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": 512}
-# Settings of the compared methods. All other settings come from the scale's config. The settings
-# are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
-# SimCLR.
+MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp"}
+DINO_HEAD = {"head.name": "dino", "head.proj_hidden_dim": 512, "head.proj_output_dim": 4096}
+
+
+def _predicting(name: str) -> Cell:
+    """Return the settings of a method with a predictor, whose preset and loss have its name."""
+    width = {"predictor.pred_hidden_dim": 512}
+    return {**MOMENTUM, **width, "method.preset": name, "loss.name": name}
+
+
+# The settings are the papers', except for AUC-CL, whose paper leaves constants open, and the tuned
+# SimCLR. All other settings come from the scale's config.
 METHODS: dict[str, Cell] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
     "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
-    "moco_v3": {"method.name": "momentum", "predictor.name": "mlp", "loss.name": "info_nce"}
-    | {"loss.temperature": 0.2},  # solo-learn's for CIFAR
+    # The temperature is solo-learn's for CIFAR.
+    "moco_v3": {**MOMENTUM, "loss.name": "info_nce", "loss.temperature": 0.2},
     "auc_cl": {"loss.name": "auc_cl", "loss.preset": "recommended"},
     "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
     "decl": {"loss.name": "decl", "loss.preset": "simclr"},
@@ -21,21 +29,18 @@ METHODS: dict[str, Cell] = {
     "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
     # SimCLR with the embeddings of past batches as further negatives
     "xbm": {"loss.name": "nt_xent", "loss.temperature": 0.5, "method.queue_size": 4096},
-    "nnclr": {**PREDICTING, "method.preset": "nnclr", "loss.name": "nnclr"},
-    "byol": {**PREDICTING, "method.preset": "byol", "loss.name": "byol"},
-    "simsiam": {**PREDICTING, "method.preset": "simsiam", "loss.name": "simsiam"}
-    | {"head.proj_last_norm": "bn_fixed"},
+    "nnclr": _predicting("nnclr"),
+    "byol": _predicting("byol"),
+    "simsiam": {**_predicting("simsiam"), "head.proj_last_norm": "bn_fixed"},
     "barlow_twins": {"loss.name": "barlow_twins"},
     "vicreg": {"loss.name": "vicreg"},
     "lejepa": {"loss.name": "lejepa"},
-    "dino": {"method.name": "momentum", "method.preset": "dino", "loss.name": "dino"}
-    | {"head.name": "dino", "head.proj_hidden_dim": 512, "head.proj_output_dim": 4096},
+    "dino": {**DINO_HEAD, "method.name": "momentum", "method.preset": "dino", "loss.name": "dino"},
     "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
     "tcl_labels": {"loss.name": "tcl", "loss.preset": "supervised_cifar10", "method.labels": True},
 }
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.
-ON_REQUEST = (
-    *("auc_cl_sum", "mmcl_inv", "xbm", "nnclr", "byol", "simsiam", "barlow_twins", "vicreg"),
-    *("lejepa", "dino"),
+ON_REQUEST = tuple(
+    "auc_cl_sum mmcl_inv xbm nnclr byol simsiam barlow_twins vicreg lejepa dino".split()
 )

@@ -11,17 +11,20 @@ from jaxssl.training.config import arguments, factory
 from jaxssl.training.dry_run import COMMON
 
 # Operations a second of an H200 in bf16 matrix products (docs/performance.md), and the share of
-# them that training reaches, as docs/scaling.md assumes for a ResNet-50. Nothing was measured.
+# them that training reaches, which docs/scaling.md assumes for a ResNet-50 and nobody has measured.
 PEAK, SHARE = 790e12, 0.2
 # Numbers of training examples of data sets that `COMMON` lacks: CC3M, and split 1 of UCF-101.
 EXAMPLES = {"captions": 2_890_000, "video": 9_537}
 
 
 def estimate_hours(config: ConfigDict) -> float:
-    """Estimate the hours of a run of images, captions or videos.
+    """Estimate the hours of training on a data set of `COMMON` or `EXAMPLES`.
 
     A view costs three times the operations of its forward pass, or four times if a momentum network
     encodes it too. Heads, text networks and evaluation are not counted.
+
+    Args:
+        config: complete, with views of `augment.size` pixels.
     """
     name, size = config.data.name, config.augment.size
     number = COMMON[name].num_examples if name in COMMON else EXAMPLES[name]
@@ -35,7 +38,12 @@ def estimate_hours(config: ConfigDict) -> float:
 
 @functools.cache
 def _count(settings: str, shape: tuple[int, ...]) -> float:
-    """Return the operations of a network's forward pass on an example."""
+    """Return the operations of a network's forward pass.
+
+    Args:
+        settings: the group `net` of a config as JSON, which can be a key of the cache.
+        shape: of the input, [1, ..., h, w, c].
+    """
     net = ConfigDict(json.loads(settings))
     network = factory("net", net.name)(**arguments(net))
     x = jax.ShapeDtypeStruct(shape, "float32")

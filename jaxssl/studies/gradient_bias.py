@@ -54,14 +54,11 @@ SMALL = 0.1  # A smaller relative bias counts as no bias.
 # at most N / 8 of the N examples, because batches without replacement have no bias at N
 BATCHES = (8, 16, 32, 64)
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, ENCODER_DRAWS = 2048, 512  # random batches for each seed; a quarter for losses with memory
+DRAWS, ENCODER_DRAWS = 2048, 512  # random batches for each seed, of linear maps and of an encoder
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
-
-ARMS = (
-    *("simclr", "dcl", "auc_cl", "auc_cl_sum", "spectral"),
-    *("sogclr", "decl", "decl_mean", "simclr_weighted"),
-)
-# Bias of the gradient for each seed, by loss, batch size, and visits of each example (epochs).
+BIAS_AXIS = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
+ARMS = tuple("simclr dcl auc_cl auc_cl_sum spectral sogclr decl decl_mean simclr_weighted".split())
+# Bias of the gradient for each seed, by loss, batch size, and epochs that the memory has seen.
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
@@ -69,64 +66,87 @@ CLAIMS = study.read_claims("gradient_bias")
 
 
 class Point(NamedTuple):
-    """An embedding function with the parameters at which gradients are computed."""
+    """An embedding function with the parameters at which gradients are computed.
+
+    Attributes:
+        embed: ``(params, index [b]) -> [V, b, d]``.
+        params: its parameters.
+        num_examples: number of examples that it embeds.
+        description: in words.
+        draws: number of random batches of an estimate; a quarter for losses with memory.
+        chunk: number of batches computed together.
+    """
 
     embed: Embed
     params: object
     num_examples: int
     description: str
+    draws: int
+    chunk: int
+
+
+class Losses(NamedTuple):
+    """The loss whose gradient is measured, and that of the reference gradient if it is another."""
+
+    measured: Objective
+    reference: Objective | None
 
 
 def run(setting: study.Setting) -> study.Findings:
     """Measure the gradient bias of every loss at every batch size."""
-    workdir, seeds = setting.workdir, range(setting.seeds)
-    points = [_encoder(workdir)] if workdir else list(map(_linear_map, seeds))
-    count, description = points[0].num_examples, points[0].description
-    where = description if workdir else f"{len(points)} linear maps, each of {description}"
-    names = setting.methods or ARMS
+    if setting.workdir:
+        points = [_encoder(setting.workdir)]
+        where = points[0].description
+    else:
+        points = list(map(_linear_map, range(setting.seeds)))
+        where = f"{len(points)} linear maps, each of {points[0].description}"
+    count, names = points[0].num_examples, setting.methods or ARMS
     sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= count)
     if not sizes or not 2 <= min(sizes) <= max(sizes) <= count:
         raise UserError(
             f"--batch_sizes must be between 2 and {count}, the number of examples, "
             f"got {','.join(map(str, sizes)) or 'none'}"
         )
+    # Made before the first is measured, so that an unknown name is refused at once.
     losses = {(name, size): _losses(setting, name, count, size) for name in names for size in sizes}
-    draws, chunk = (ENCODER_DRAWS, 16) if workdir else (DRAWS, 128)
+    level = verdicts.bonferroni_level(len(sizes) * len(points))
     estimates: dict[str, dict[int, dict[int, list[BiasEstimate]]]] = {name: {} for name in names}
-    for (name, size), (objective, target) in losses.items():
-        visits = VISITS if name in WITH_MEMORY else VISITS[:1]
-        measured = [
-            estimate_gradient_bias(
-                objective,
-                *point[:3],
-                size,
-                target=target,
-                visits=visits,
-                draws=draws // 4 if name in WITH_MEMORY else draws,
-                chunk=chunk,
-                level=verdicts.bonferroni_level(len(sizes) * len(points)),
-                seed=seed,
-            )
-            for seed, point in enumerate(points)
-        ]
-        by_visits = map(list, zip(*measured, strict=True))
-        estimates[name][size] = dict(zip(visits, by_visits, strict=True))
-        show(f"{name}, batch {size}: bias {_format(estimates[name][size][visits[-1]])}")
-    data = {
-        name: {
-            size: {v: [e._asdict() for e in seeds] for v, seeds in by_visits.items()}
-            for size, by_visits in by_size.items()
-        }
-        for name, by_size in estimates.items()
-    }
+    data: dict[str, dict[int, object]] = {name: {} for name in names}
+    for (name, size), of_size in losses.items():
+        by_visits = _estimate(of_size, points, size, level, has_memory=name in WITH_MEMORY)
+        estimates[name][size] = by_visits
+        data[name][size] = {v: [e._asdict() for e in seeds] for v, seeds in by_visits.items()}
+        show(f"{name}, batch {size}: bias {_format(list(by_visits.values())[-1])}")
     tables, pictures = _tables(estimates, sizes, where), _pictures(estimates, sizes)
     return study.Findings(tables, pictures, _verdicts(estimates), data, where)
 
 
-def _losses(
-    setting: study.Setting, name: str, num_examples: int, batch_size: int
-) -> tuple[Objective, Objective | None]:
-    """Return the loss of this name, and the loss of the reference gradient if different."""
+def _estimate(
+    losses: Losses, points: Sequence[Point], batch_size: int, level: float, *, has_memory: bool
+) -> dict[int, list[BiasEstimate]]:
+    """Return the bias at every point, after each number of visits of a loss with memory."""
+    visits = VISITS if has_memory else VISITS[:1]
+    measured = [
+        estimate_gradient_bias(
+            losses.measured,
+            point.embed,
+            point.params,
+            point.num_examples,
+            batch_size,
+            target=losses.reference,
+            visits=visits,
+            draws=point.draws // 4 if has_memory else point.draws,
+            chunk=point.chunk,
+            level=level,
+            seed=seed,
+        )
+        for seed, point in enumerate(points)
+    ]
+    return {v: [of_point[i] for of_point in measured] for i, v in enumerate(visits)}
+
+
+def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: int) -> Losses:
+    """Return the loss of this name for batches of one size."""
 
     def objective(method: str, **changes: object) -> Objective:
         """Return the loss of a method, with learned parameters at their initial values."""
@@ -137,14 +157,14 @@ def _losses(
         weight = (num_examples - 1) / (batch_size - 1)
         temperature = METHODS["simclr"]["loss.temperature"]
         weighted = factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature)
-        return weighted, objective("simclr")
+        return Losses(weighted, objective("simclr"))
     if name in ("decl", "decl_mean"):
         mean = {"u": "mean"} if name == "decl_mean" else {}
         exact = objective("decl", weight=1.0, rate="batch", u="mean")
-        return objective("decl", weight=1.0, **mean), exact
-    is_trained = name in ARMS and name in METHODS
-    # A loss that is not an arm of the study gets its default settings.
-    return objective(name) if is_trained else factory("loss", name)(), None
+        return Losses(objective("decl", weight=1.0, **mean), exact)
+    if name in ARMS and name in METHODS:
+        return Losses(objective(name), None)
+    return Losses(factory("loss", name)(), None)  # with the default settings
 
 
 def _linear_map(seed: int) -> Point:
@@ -156,7 +176,7 @@ def _linear_map(seed: int) -> Point:
     matrix = rng.normal(size=(DIM, DIM)) / np.sqrt(DIM)
     params = jnp.asarray(matrix, jnp.float32), jnp.asarray(views, jnp.float32)
     text = f"{EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
-    return Point(_embed_linearly, params, EXAMPLES, text)
+    return Point(_embed_linearly, params, EXAMPLES, text, DRAWS, chunk=128)
 
 
 def _embed_linearly(params: tuple[Array, Array], index: Array) -> Array:
@@ -189,19 +209,19 @@ def _encoder(workdir: Path) -> Point:
     params = jax.tree.map(jnp.asarray, (net["params"], projector["params"]))
     number = sum(leaf.size for leaf in jax.tree.leaves(params))
     text = f"{number:,} parameters of {workdir.name}, two views of {count} images"
-    return Point(embed, params, count, text)
+    return Point(embed, params, count, text, ENCODER_DRAWS, chunk=16)
 
 
 def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[study.Table]:
     heading = ("", *(f"batch {size}" for size in sizes))
     bias, noise = [], []
     for name, by_size in estimates.items():
-        for visits in next(iter(by_size.values())):
+        for visits in by_size[sizes[0]]:
             label = f"{name}, {visits} epochs seen" if name in WITH_MEMORY else name
-            line = [by_size[size][visits] for size in sizes]
-            bias.append((label, *map(_format, line)))
+            of_sizes = [by_size[size][visits] for size in sizes]
+            bias.append((label, *map(_format, of_sizes)))
             if visits in (VISITS[0], VISITS[-1]):
-                deviations = (verdicts.mean(e.deviation for e in seeds) for seeds in line)
+                deviations = (verdicts.mean(e.deviation for e in seeds) for seeds in of_sizes)
                 noise.append((label, *(f"{deviation:.2f}" for deviation in deviations)))
     bias_note = (
         "Mean of |E g - g*| / |g*| over seeds, with the ends of all intervals, which hold together "
@@ -226,8 +246,16 @@ def _format(estimates: Sequence[BiasEstimate]) -> str:
 
 
 def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[study.Picture]:
-    axis = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
-    figure, axes = make_axes(xlabel="batch size", **axis)
+    """Plot the bias by batch size, and that of losses with memory by the epochs seen."""
+    pictures = [_batch_size_picture(estimates, sizes)]
+    with_memory = {name: by[sizes[0]] for name, by in estimates.items() if name in WITH_MEMORY}
+    if with_memory:
+        pictures.append(_visits_picture(with_memory, sizes[0]))
+    return pictures
+
+
+def _batch_size_picture(estimates: Estimates, sizes: tuple[int, ...]) -> study.Picture:
+    figure, axes = make_axes(xlabel="batch size", **BIAS_AXIS)
     for i, (name, by_size) in enumerate(estimates.items()):
         # Intervals are drawn side by side, so that none hides another.
         xs = [size * 2 ** (0.05 * (i - len(estimates) / 2)) for size in sizes]
@@ -240,25 +268,25 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[study.Pictur
         "interval contains 0, and the marker is its upper end. Losses with memory are shown after "
         "their last epoch."
     )
-    pictures = [study.Picture("batch", figure, "bias against batch size; see the table", caption)]
-    with_memory = {name: by for name, by in estimates.items() if name in WITH_MEMORY}
-    if with_memory:
-        figure, axes = make_axes(xlabel=f"epochs seen before, batch size {sizes[0]}", **axis)
-        for i, (name, by_size) in enumerate(with_memory.items()):
-            by_visits = by_size[sizes[0]]
-            pooled = list(map(_pool, by_visits.values()))
-            _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], pooled)
-        figure.legend(loc="outside right upper", fontsize="small")
-        caption = "Averages over steps take the place of averages over a large batch."
-        pictures.append(
-            study.Picture("visits", figure, "bias against epochs; see the table", caption)
-        )
-    return pictures
+    return study.Picture("batch", figure, "bias against batch size; see the table", caption)
+
+
+def _visits_picture(
+    with_memory: Mapping[str, Mapping[int, Sequence[BiasEstimate]]], size: int
+) -> study.Picture:
+    figure, axes = make_axes(xlabel=f"epochs seen before, batch size {size}", **BIAS_AXIS)
+    for i, (name, by_visits) in enumerate(with_memory.items()):
+        pooled = list(map(_pool, by_visits.values()))
+        _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], pooled)
+    figure.legend(loc="outside right upper", fontsize="small")
+    caption = "Averages over steps take the place of averages over a large batch."
+    return study.Picture("visits", figure, "bias against epochs; see the table", caption)
 
 
 def _plot_bias(
     axes: Axes, i: int, name: str, xs: list[float], estimates: list[BiasEstimate]
 ) -> None:
+    """Plot the intervals of the i-th loss at xs, as an upper bound where they contain 0."""
     marker, dashes = MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)]
     errorbar = partial(axes.errorbar, marker=marker, color=f"C{i}", markersize=5)
     axes.plot([], [], linestyle=dashes, label=name, marker=marker, color=f"C{i}", markersize=5)
@@ -277,8 +305,8 @@ def _verdicts(estimates: Estimates) -> dict[str, study.Verdict]:
     judged = {}
     for name in ("auc_cl", "auc_cl_sum"):
         if name in estimates:
-            parts = {f"B={size}": _judge_unbiased(by[0]) for size, by in estimates[name].items()}
-            judged[f"{name}_unbiased"] = verdicts.combine_verdicts(parts)
+            by_size = {f"B={size}": _judge_unbiased(by[0]) for size, by in estimates[name].items()}
+            judged[f"{name}_unbiased"] = verdicts.combine_verdicts(by_size)
     values = {size: _biases(by[0]) for size, by in sorted(estimates.get("simclr", {}).items())}
     if len(values) > 1:
         falls = {f"B={a} less B={b}": (values[a], values[b]) for a, b in pairwise(values)}
@@ -304,10 +332,11 @@ def _biases(estimates: Sequence[BiasEstimate]) -> list[float]:
 
 def _judge_unbiased(estimates: Sequence[BiasEstimate]) -> study.Verdict:
     """Judge whether gradients are unbiased: all intervals contain 0 and end below `SMALL`."""
-    pooled = _pool(estimates)
-    small = True if pooled.high < SMALL and len(estimates) > 1 else None
-    biased = any(estimate.low > 0 for estimate in estimates)
-    return study.Verdict(_format(estimates), False if biased else small)
+    text = _format(estimates)
+    if any(estimate.low > 0 for estimate in estimates):
+        return study.Verdict(text, False)
+    is_small = len(estimates) > 1 and all(estimate.high < SMALL for estimate in estimates)
+    return study.Verdict(text, True if is_small else None)
 
 
 def _slopes(biases: Mapping[int, Sequence[float]]) -> list[float]:

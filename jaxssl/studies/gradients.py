@@ -13,14 +13,16 @@ from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within
 
-# These settings are those of Figures 5.5, 5.7 and 5.8 of the thesis.
+# k1 and k2 by the name of an arm, as in Figures 5.5, 5.7 and 5.8 of the thesis.
 ARMS = {
     "SupCon": (0.0, 1.0),
     "k1=5000": (5000.0, 1.0),
     "k1=50000": (50000.0, 1.0),
     "k1=50000, k2=3.25": (50000.0, 3.25),
 }
+# Sources of gradients by key of metrics.jsonl.
 KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
+Gradients = dict[str, dict[str, list[float]]]  # of each seed, by key and arm
 PAPER = "tcl"
 CLOSED = 10.0  # percent of SupCon's gradient within which a gap counts as closed
 CLAIMS = read_claims("gradients")
@@ -33,34 +35,35 @@ def run(setting: Setting) -> Findings:
         for name, (k1, k2) in ARMS.items()
     }
     results = grid.run_grid(setting, cells)
-    means, rows, last, pictures = {}, {}, {}, []  # `means` has each seed's mean over the training.
+    means: Gradients = {key: {} for key in KEYS}  # over the training
+    ends: Gradients = {key: {} for key in KEYS}  # at the end of training
+    pictures = []
     for key, source in KEYS.items():
         curves = {name: metric_curve(runs, key, points=20) for name, runs in results.items()}
-        means[key] = {
-            name: [mean(seed) for seed in zip(*values, strict=True)]
-            for name, (_, values) in curves.items()
-        }
         for name, (_, values) in curves.items():
-            rows.setdefault(name, [name]).append(spread(means[key][name], 4))
-            last.setdefault(name, [name]).append(spread(values[-1], 4))
+            means[key][name] = [mean(of_seed) for of_seed in zip(*values, strict=True)]
+            ends[key][name] = values[-1]
         title = f"mean gradient from {source}"
         alt = f"{title} over training for {', '.join(ARMS)}; see the tables"
         caption = "Bars are one standard deviation over seeds."
         pictures.append(Picture(key, plot_lines(curves, "epoch", title), alt, caption))
     accuracies = {name: grid.seed_values(results[name], LINEAR) for name in ARMS}
-    heading = ("", *(f"from {name}" for name in KEYS.values()))
     tables = [
-        Table("Mean gradient over training", heading, list(rows.values())),
-        Table("Gradient at the end of training", heading, list(last.values())),
+        _table("Mean gradient over training", means),
+        _table("Gradient at the end of training", ends),
         Table(METRIC_NAMES[LINEAR], ("", "top-1"), [(n, spread(v)) for n, v in accuracies.items()]),
     ]
     verdicts = _verdicts(means, accuracies)
     return Findings(tables, pictures, verdicts, {"means": means}, grid.describe_runs(results))
 
 
-def _verdicts(
-    means: dict[str, dict[str, list[float]]], accuracies: dict[str, list[float]]
-) -> dict[str, Verdict]:
+def _table(title: str, gradients: Gradients) -> Table:
+    """Build a table with a row for each arm, and a column for each source of gradients."""
+    rows = [(name, *(spread(gradients[key][name], 4) for key in KEYS)) for name in ARMS]
+    return Table(title, ("", *(f"from {source}" for source in KEYS.values())), rows)
+
+
+def _verdicts(means: Gradients, accuracies: dict[str, list[float]]) -> dict[str, Verdict]:
     pos, neg = means["positive_gradient"], means["negative_gradient"]
     sup_con, medium, large, large_k2 = ARMS
     rises = {

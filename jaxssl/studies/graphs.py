@@ -5,6 +5,7 @@ or an archive of TU sets, and --dataset=MUTAG,DD names sets in it. Raw counts (d
 and the untrained network are those of the first seed.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from jaxssl.configs.graphs.tu import VARIANTS
@@ -23,23 +24,17 @@ def run(setting: Setting) -> Findings:
     """Train every loss on every data set of graphs, and judge MMCL against GraphCL."""
     others = tuple(name for name in VARIANTS if name not in DEFAULT)
     methods = select_methods(setting.methods, DEFAULT, others)
-    overrides = dict(setting.overrides)
-    folder = Path(overrides.pop("data.path", ""))
+    folder = Path(dict(setting.overrides).get("data.path", ""))
     results, baselines, verdicts = {}, {}, {}
     for path in setting.dataset.split(",") if setting.dataset else SETS:
         name = Path(path).stem
-        values = tuple({**overrides, "data.path": str(folder / path)}.items())
-        on_set = setting._replace(dataset="", overrides=values)
-        for arm in methods:
-            out = setting.out / "graphs" / name / arm
-            of_arm = on_set._replace(config=f"graphs/tu:{arm}", out=out)
-            results |= grid.run_grid(of_arm, {(arm, name): {}}, PROTOCOLS)
+        results |= _train(setting, methods, folder / path)
         first = results[methods[0], name][0]
-        for kind, metrics in grid.baselines(first, PROTOCOLS).items():
-            baselines[kind, name] = [first._replace(metrics=metrics)]
-        key, pair = name.replace("-", ""), (("mmcl", name), ("graphcl", name))
-        if key in CLAIMS:
-            verdicts[key] = Comparison(SVM, {"": pair})
+        for features, metrics in grid.baselines(first, PROTOCOLS).items():
+            baselines[features, name] = [first._replace(metrics=metrics)]
+        claim = name.replace("-", "")
+        if claim in CLAIMS:
+            verdicts[claim] = Comparison(SVM, {"": (("mmcl", name), ("graphcl", name))})
     findings = grid.grid_findings(
         results, "", [SVM], CLAIMS, verdicts, has_baselines=False, pictured=()
     )
@@ -48,3 +43,15 @@ def run(setting: Setting) -> Findings:
     names = dict.fromkeys(name for _, name in baselines)
     where = f"{', '.join(names)}, {findings.where.partition(', ')[2]}"
     return findings._replace(tables=[table], data=data, where=where)
+
+
+def _train(setting: Setting, methods: Iterable[str], path: Path) -> grid.Results:
+    """Train every loss on the data set of graphs at a path, by (loss, name of the data set)."""
+    overrides = {**dict(setting.overrides), "data.path": str(path)}
+    on_set = setting._replace(dataset="", overrides=tuple(overrides.items()))
+    results = {}
+    for arm in methods:
+        out = setting.out / "graphs" / path.stem / arm
+        of_arm = on_set._replace(config=f"graphs/tu:{arm}", out=out)
+        results |= grid.run_grid(of_arm, {(arm, path.stem): {}}, PROTOCOLS)
+    return results

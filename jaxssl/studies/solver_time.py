@@ -41,6 +41,7 @@ IMAGENET = {"net.stem": "imagenet", "augment.size": 224}
 FLAGS = ("batch_sizes",)
 CLAIMS = study.read_claims("solver_time")
 Call = Callable[[], object]
+Times = Mapping[int, Mapping[str, float]]  # seconds by batch size and loss
 
 
 def run(setting: study.Setting) -> study.Findings:
@@ -48,34 +49,42 @@ def run(setting: study.Setting) -> study.Findings:
     sizes = setting.batch_sizes or study.scale_value(setting, BATCHES)
     losses = {b: _median_seconds({name: _loss(setting, name, b) for name in LOSSES}) for b in sizes}
     steps = {b: _median_seconds({name: _step(setting, name, b) for name in LOSSES}) for b in sizes}
-    heading = ("", *(f"batch {b}" for b in sizes))
-    note = f"Medians of {ROUNDS} rounds in which the losses take turns. On a CPU: CPU time."
-    tables, pictures = [], []
-    for kind, title, times in (
-        ("loss", "Loss and gradient, ms", losses),
-        ("step", "Whole training step, ms", steps),
-    ):
-        rows = [(name, *(f"{1e3 * times[b][name]:.2f}" for b in sizes)) for name in LOSSES]
-        for name in MAX_RATIO:
-            rows.append((f"{name} / simclr", *(f"{_ratio(times[b], name):.2f}" for b in sizes)))
-        tables.append(study.Table(title, heading, rows, note))
-        series = {name: (sizes, [[1e3 * times[b][name]] for b in sizes]) for name in LOSSES}
-        figure = plot_lines(series, "batch size", f"{kind}, ms", log="xy")
-        alt = f"time of a {kind} against batch size; the table has the numbers"
-        caption = f"Time of a {kind}; both axes logarithmic."
-        pictures.append(study.Picture(kind, figure, alt, caption))
     net = cell_config(setting, {}).net
-    is_small = net.name != "resnet" or net.depth < 50
+    tables = [_table("Loss and gradient, ms", losses), _table("Whole training step, ms", steps)]
+    pictures = [_picture("loss", losses), _picture("step", steps)]
+    verdicts = _verdicts(steps, is_small=net.name != "resnet" or net.depth < 50)
+    data = {"loss": losses, "step": steps}
+    return study.Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
+
+
+def _table(title: str, times: Times) -> study.Table:
+    """Build a table of times in ms, and of their ratios to SimCLR's, by batch size."""
+    rows = [(name, *(f"{1e3 * by[name]:.2f}" for by in times.values())) for name in LOSSES]
+    for name in MAX_RATIO:
+        rows.append((f"{name} / simclr", *(f"{_ratio(by, name):.2f}" for by in times.values())))
+    note = f"Medians of {ROUNDS} rounds in which the losses take turns. On a CPU: CPU time."
+    return study.Table(title, ("", *(f"batch {size}" for size in times)), rows, note)
+
+
+def _picture(kind: str, times: Times) -> study.Picture:
+    """Plot the times of a "loss" or a "step" against the batch size."""
+    series = {name: (list(times), [[1e3 * by[name]] for by in times.values()]) for name in LOSSES}
+    figure = plot_lines(series, "batch size", f"{kind}, ms", log="xy")
+    alt = f"time of a {kind} against batch size; the table has the numbers"
+    return study.Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic.")
+
+
+def _verdicts(steps: Times, *, is_small: bool) -> dict[str, study.Verdict]:
+    """Judge the claims about whole steps, which a small network cannot refute."""
     verdicts = {}
     for name, max_ratio in MAX_RATIO.items():
-        ratios = {b: _ratio(steps[b], name) for b in sizes}
-        text = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
+        ratios = {size: _ratio(times, name) for size, times in steps.items()}
+        text = ", ".join(f"B={size}: {ratio:.2f} ×" for size, ratio in ratios.items())
         holds = max(ratios.values()) <= max_ratio
         if is_small and not holds:
             text, holds = f"{text}; the network is smaller than the paper's", None
         verdicts[name] = study.Verdict(text, holds)
-    data = {"loss": losses, "step": steps}
-    return study.Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
+    return verdicts
 
 
 def _ratio(times: Mapping[str, float], name: str) -> float:
@@ -109,9 +118,9 @@ def _step(setting: study.Setting, name: str, batch: int) -> Call:
     images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     index = np.arange(batch, dtype=np.int32)
     examples = {"input": images, "index": index, "label": index % 10}
-    parts = build(config, batch, mesh.size)
-    state = make_init(parts, examples, batch, mesh)(config.seed)
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    setup = build(config, batch, mesh.size)
+    state = make_init(setup, examples, batch, mesh)(config.seed)
+    step = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
     on_device = distributed.shard(examples, mesh)
 
     def call() -> object:

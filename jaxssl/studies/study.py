@@ -93,7 +93,9 @@ class Verdict(NamedTuple):
     @property
     def word(self) -> str:
         """Return the verdict in words, such as "holds"."""
-        return UNDECIDED if self.holds is None else HOLDS if self.holds else self.failure
+        if self.holds is None:
+            return UNDECIDED
+        return HOLDS if self.holds else self.failure
 
     def after(self, text: str) -> "Verdict":
         """Return the verdict with ``text`` and a colon before the measurement."""

@@ -31,7 +31,7 @@ NUM_QUERIES, NUM_NEGATIVES = 6, 5  # numbers of queries and negatives in the pic
 FLAGS = ("workdir",)
 PAPER = "mmcl"
 CLAIMS = read_claims("support_vectors")
-COLUMNS = {  # maps a column's head to a field of `SupportVectors`
+COLUMNS = {  # fields of `SupportVectors` by the heading of their column
     "support vectors": "support",
     "at C": "at_bound",
     "same class: support vectors": "same_class_support",
@@ -69,18 +69,17 @@ def run(setting: Setting) -> Findings:
         workdirs = [result.workdir for result in results["mmcl"]]
         where = grid.describe_runs(results)
     runs = [_analyse(workdir) for workdir in workdirs]
-    labels = {"at_run_C": f"C = {runs[0].C:g} (the run's)", "binding": f"C = {BINDING_C:g}"}
-    data = {
-        name: {f: [getattr(getattr(run, name), f) for run in runs] for f in COLUMNS.values()}
-        for name in labels
-    }
+    at_run_C = _shares([run.at_run_C for run in runs])
+    binding = _shares([run.binding for run in runs])
+    data = {"at_run_C": at_run_C, "binding": binding}
+    labels = f"C = {runs[0].C:g} (the run's)", f"C = {BINDING_C:g}"
     rows = [
-        (label, *(spread(_points(shares)) for shares in data[name].values()))
-        for name, label in labels.items()
+        (label, *(spread(_points(shares)) for shares in by_field.values()))
+        for label, by_field in zip(labels, data.values(), strict=True)
     ]
     comparisons = {
-        "same_class": (data["at_run_C"]["same_class_support"], data["at_run_C"]["same_class_all"]),
-        "false_negatives": (data["binding"]["same_class_bound"], [_below(run) for run in runs]),
+        "same_class": (at_run_C["same_class_support"], at_run_C["same_class_all"]),
+        "false_negatives": (binding["same_class_bound"], list(map(_same_class_below, runs))),
     }
     verdicts = {
         key: judge(CLAIMS[key], *map(_points, shares))
@@ -93,6 +92,11 @@ def run(setting: Setting) -> Findings:
     )
     table = Table("Shares, %", ("", *COLUMNS), rows, note)
     return Findings([table], [_picture(runs[0])], verdicts, data, where)
+
+
+def _shares(solved: Sequence[SupportVectors]) -> dict[str, list[float | None]]:
+    """Return the shares of `COLUMNS` by field, with a value for each run."""
+    return {field: [getattr(one, field) for one in solved] for field in COLUMNS.values()}
 
 
 def _analyse(workdir: Path) -> Analysis:
@@ -118,7 +122,7 @@ def _analyse(workdir: Path) -> Analysis:
     )
 
 
-def _below(run: Analysis) -> float | None:
+def _same_class_below(run: Analysis) -> float | None:
     """Return the share of the query's class among the support vectors below the bound."""
     alpha = run.binding.alpha
     chosen = (alpha > 0) & (alpha < np.float32(BINDING_C))
@@ -126,6 +130,7 @@ def _below(run: Analysis) -> float | None:
 
 
 def _points(shares: Sequence[float | None]) -> list[float]:
+    """Return the shares that are known, in percentage points."""
     return [100 * share for share in shares if share is not None]
 
 

@@ -27,13 +27,22 @@ STEPS, RATE = 500, 0.2  # number of steps and learning rate, as in the paper
 RUNS, SHOWN = 1000, 10  # runs to measure, and runs to draw. The paper measures ten.
 REGULARISER = 0.1
 AVERAGE = 0.1  # weight of a new denominator in its moving average, which the paper does not state
-VARIANCES = (0.2, 0.1)  # noise variances without and with the regulariser, as in the paper
 WINDOW = 50  # number of steps over which the picture averages
 JUMP = 10.0  # A step that moves a score further than this has divided by almost zero.
 # decl_mean replaces the Gamma sample u of DeCL by its mean, 1 / rate.
 ARMS = ("direct", "decl", "decl_mean")
 CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)
+
+
+class Problem(NamedTuple):
+    """A variance of the noise, and a weight of the regulariser."""
+
+    variance: float
+    weight: float
+
+
+PLAIN, REGULARISED = Problem(0.2, 0.0), Problem(0.1, REGULARISER)  # variances as in the paper
 
 
 class Ends(NamedTuple):
@@ -46,34 +55,29 @@ class Ends(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Run direct descent and DeCL from the same starts under the same noise."""
     optimum = _optimum()
-    paths = {
-        (name, variance): np.asarray(_descend(name, variance, weight), np.float64)
-        for variance, weight in zip(VARIANCES, (0.0, REGULARISER), strict=True)
-        for name in ARMS
-    }
-    ends = {
-        cell: Ends(path[:, -100:].mean(axis=1), np.abs(np.diff(path, axis=1)).max(axis=(1, 2)))
-        for cell, path in paths.items()
-    }
-    data = {
-        f"{name} {variance:g}": {key: value.tolist() for key, value in end._asdict().items()}
-        for (name, variance), end in ends.items()
-    }
-    data = {"optimum": optimum.tolist(), **data}
+    paths: dict[tuple[str, Problem], np.ndarray] = {}  # scores [runs, steps, 2]
+    ends: dict[tuple[str, Problem], Ends] = {}
+    data: dict[str, object] = {"optimum": optimum.tolist()}
+    for problem in (PLAIN, REGULARISED):
+        for name in ARMS:
+            path = np.asarray(_descend(name, *problem), np.float64)
+            largest_steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
+            end = Ends(path[:, -100:].mean(axis=1), largest_steps)
+            paths[name, problem], ends[name, problem] = path, end
+            numbers = {key: value.tolist() for key, value in end._asdict().items()}
+            data[f"{name} {problem.variance:g}"] = numbers
     tables, pictures = [_table(ends, optimum)], [_picture(paths, optimum)]
     return Findings(tables, pictures, _verdicts(ends, optimum), data, f"{RUNS} runs")
 
 
-def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table:
+def _table(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> Table:
     rows = []
-    for (name, variance), (last, steps) in ends.items():
-        is_regularised = variance == VARIANCES[1]
-        ratio = _ratio(last)
-        distance = np.linalg.norm(last - optimum, axis=1)
-        cells = [f"{variance:g}", f"{REGULARISER:g}" if is_regularised else "none"]
+    for (name, problem), (last, steps) in ends.items():
+        cells = [f"{problem.variance:g}", f"{problem.weight:g}" if problem.weight else "none"]
         cells += [f"{np.sum(steps > JUMP)}", f"{steps.max():.3g}"]
-        cells += [spread(list(last[:, 0])), spread(list(last[:, 1])), spread(list(ratio), 3)]
-        rows.append((name, *cells, spread(list(distance)) if is_regularised else "–"))
+        cells += [*(spread(values.tolist()) for values in last.T), spread(_ratio(last).tolist(), 3)]
+        distance = spread(np.linalg.norm(last - optimum, axis=1).tolist())
+        rows.append((name, *cells, distance if problem.weight else "–"))
     heading = ("", "variance", "regulariser", "runs thrown off", "largest step", "s1", "s2")
     note = (
         f"Means of the last 100 of {STEPS} steps, over {RUNS} runs. Ratio is "
@@ -89,16 +93,15 @@ def _ratio(scores: np.ndarray) -> np.ndarray:
     return expit(scores[:, 0] - scores[:, 1])
 
 
-def _verdicts(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> dict[str, Verdict]:
-    plain, regularised = VARIANCES
-    jumps = {arm: int(np.sum(ends[arm, plain].largest_steps > JUMP)) for arm in ARMS}
-    ratios = (f"{arm} {spread(list(_ratio(ends[arm, plain].last)), 3)}" for arm in ARMS[:2])
+def _verdicts(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> dict[str, Verdict]:
+    jumps = {arm: int(np.sum(ends[arm, PLAIN].largest_steps > JUMP)) for arm in ARMS}
+    ratios = (f"{arm} {spread(_ratio(ends[arm, PLAIN].last).tolist(), 3)}" for arm in ARMS[:2])
     text = f"{jumps['decl']} of {RUNS} runs are thrown off; final ratio: {', '.join(ratios)}"
     converges = Verdict(text, not jumps["decl"])
-    offsets = {arm: ends[arm, regularised].last - optimum for arm in ARMS}
+    offsets = {arm: ends[arm, REGULARISED].last - optimum for arm in ARMS}
     distances = {arm: np.linalg.norm(offset, axis=1).tolist() for arm, offset in offsets.items()}
     text = ", ".join(f"{arm} {spread(values)}" for arm, values in distances.items())
-    s1, s2 = mean_end = ends["decl", regularised].last.mean(axis=0)
+    s1, s2 = mean_end = ends["decl", REGULARISED].last.mean(axis=0)
     is_printed = bool(np.abs(mean_end - PRINTED).max() < 0.1)
     nearer = judge(CLAIMS["decl_nearer"], distances["direct"], distances["decl"])
     return {
@@ -173,20 +176,25 @@ def _distance(run: np.ndarray, optimum: np.ndarray) -> np.ndarray:
     return np.linalg.norm((sums[last] - sums[first]) / (last - first)[:, None] - optimum, axis=1)
 
 
-def _picture(paths: dict[tuple[str, float], np.ndarray], optimum: np.ndarray) -> Picture:
+def _picture(paths: Mapping[tuple[str, Problem], np.ndarray], optimum: np.ndarray) -> Picture:
+    """Plot the loss of some runs without regulariser, and the distance of others to the optimum."""
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    both = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2)
     styles = {"direct": ("#0b5394", ":"), "decl": ("#b45309", "-"), "decl_mean": ("#222222", "--")}
-    for axes, variance in zip(both, VARIANCES, strict=True):
-        for name, (colour, dashes) in styles.items():
-            for i, run in enumerate(paths[name, variance][:SHOWN]):
-                loss = np.logaddexp(0, np.clip(run[:, 1] - run[:, 0], -8, 8))
-                y = loss if variance == VARIANCES[0] else _distance(run, optimum)
-                label = name if i == 0 else None
-                axes.plot(y, dashes, color=colour, alpha=0.8, linewidth=0.9, label=label)
-        title = f"variance {variance:g}" + (", regularised" if variance == VARIANCES[1] else "")
-        ylabel = "loss without noise" if variance == VARIANCES[0] else "distance of the last steps"
-        axes.set(title=title, xlabel="step", ylabel=ylabel)
+    for name, (colour, dashes) in styles.items():
+        label: str | None = name
+        style = {"color": colour, "linestyle": dashes, "alpha": 0.8, "linewidth": 0.9}
+        for i in range(SHOWN):
+            plain, regularised = paths[name, PLAIN][i], paths[name, REGULARISED][i]
+            loss = np.logaddexp(0, np.clip(plain[:, 1] - plain[:, 0], -8, 8))
+            left.plot(loss, label=label, **style)
+            right.plot(_distance(regularised, optimum), label=label, **style)
+            label = None  # The runs of a method share one legend entry.
+    left.set(title=f"variance {PLAIN.variance:g}", ylabel="loss without noise")
+    title = f"variance {REGULARISED.variance:g}, regularised"
+    right.set(title=title, ylabel="distance of the last steps")
+    for axes in (left, right):
+        axes.set(xlabel="step")
         axes.legend()
     caption = (
         f"{SHOWN} runs each, from the same starts. Right: distance of the mean of the last "

@@ -13,7 +13,8 @@ LEVEL = 0.95  # confidence level of all intervals
 # A probe nearer to its highest value than this many times the paper's difference decides nothing.
 CEILING = 2
 
-# maps a name to the paired values (ours, theirs)
+# Values that a claim compares, paired by seed, by the name of the comparison. The claim says that
+# the first values are above the second.
 Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
@@ -84,7 +85,7 @@ def judge(
         digits: of the printed numbers.
 
     Returns:
-        The decision by the t interval of the mean difference, None with a single pair.
+        The decision by the t interval of the mean difference. It is None with fewer than two pairs.
     """
     pairs = [pair for pair in map(finite, zip(ours, theirs, strict=True)) if len(pair) == 2]
     if not pairs:
@@ -101,8 +102,9 @@ def judge(
     if claim.difference is not None and room < CEILING * claim.difference:
         return Verdict(f"{text}, the probe is at its ceiling: {room:.{digits}f} are left", None)
     holds = decide(low, high, claim.difference)
-    failure = REFUTED if holds is not False else OPPOSITE if high < 0 else SMALLER
-    return Verdict(text, holds, failure)
+    if holds is not False:
+        return Verdict(text, holds)
+    return Verdict(text, holds, OPPOSITE if high < 0 else SMALLER)
 
 
 def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: int = 2) -> Verdict:
@@ -149,8 +151,9 @@ def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
     name of a part is left out of the measurement if it is "".
     """
     texts = (f"{name}: {part.measured}" if name else part.measured for name, part in parts.items())
-    decisions = [part.holds for part in parts.values()]
-    holds = False if False in decisions else None if None in decisions else True
+    measured = "; ".join(texts)
     failures = {part.failure for part in parts.values() if part.holds is False}
-    failure = next((f for f in (OPPOSITE, REFUTED, SMALLER) if f in failures), REFUTED)
-    return Verdict("; ".join(texts), holds, failure)
+    for failure in (OPPOSITE, REFUTED, SMALLER):
+        if failure in failures:
+            return Verdict(measured, False, failure)
+    return Verdict(measured, True if all(part.holds for part in parts.values()) else None)
