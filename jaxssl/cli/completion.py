@@ -13,7 +13,7 @@ and other components. The line for ~/.bashrc, ~/.zshrc (below compinit) or
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def config_keys(words: Sequence[str] = ()) -> dict[str, Iterable[str]]:
     return keys
 
 
-def _component_keys(group: str, name: str) -> dict[str, Iterable[str]]:
+def _component_keys(group: str, name: str) -> Mapping[str, Iterable[str]]:
     """Return the config keys of the arguments and presets of a component, with known values."""
     groups = ("augment", "second_view", "crops") if group == "augment" else (group,)
     arguments, presets = _arguments_of(group, name), _presets(group, name)
