@@ -10,7 +10,6 @@ Each subcommand is a file of this folder with
 """
 
 import atexit
-import difflib
 import importlib
 import itertools
 import logging
@@ -27,7 +26,7 @@ from absl import flags
 
 import jaxssl
 from jaxssl import components
-from jaxssl.errors import UserError, closest_key, shorten, suggest
+from jaxssl.errors import UserError, shorten, suggest
 from jaxssl.training import rendezvous
 from jaxssl.training.output.console import outlive_terminal, show, show_error
 
@@ -172,9 +171,6 @@ def run(command: str, arguments: Sequence[str]) -> None:
     Args:
         command: one of `COMMANDS`.
         arguments: of the subcommand.
-
-    Raises:
-        SystemExit: always, unless the subcommand raises an exception that is a bug.
     """
     sys.exit(_run(command, list(arguments)))
 
@@ -195,7 +191,9 @@ def _run(command: str, arguments: list[str]) -> int:
     try:
         _call(command, module, arguments)
     except flags.UnrecognizedFlagError as error:
-        return _fail(UserError(_unknown_flag(command, error.flagname, module.FLAGS)))
+        from jaxssl.cli.completion import describe_unknown_flag
+
+        return _fail(UserError(describe_unknown_flag(command, error.flagname, module.FLAGS)))
     except (flags.Error, UserError) as error:
         return _fail(error)
     except KeyboardInterrupt:
@@ -261,18 +259,6 @@ def _close_peers() -> None:
         _peers.close()
 
 
-def _unknown_flag(command: str, name: str, defined: Iterable[str]) -> str:
-    """Return the message for an unknown flag, which may be a config key without "--config."."""
-    from jaxssl.cli.completion import config_keys
-
-    start = COMMANDS[command].keys
-    if start is not None and not difflib.get_close_matches(name, defined, n=1):
-        key = closest_key(name, (key for key in config_keys() if key.startswith(start)))
-        if key:
-            return f"flag --{name} is unknown; did you mean '{PREFIX}{key}'?"
-    return f"flag --{name} is unknown{suggest(f'--{name}', [f'--{flag}' for flag in defined])}"
-
-
 def define_processes(values: flags.FlagValues) -> None:
     """Define the flags of a command that can run as several processes."""
     flags.DEFINE_string(
@@ -324,11 +310,7 @@ def define_encoder(values: flags.FlagValues) -> None:
 
 
 def encoder_options(values: flags.FlagValues) -> dict[str, Any]:
-    """Return the values of the flags of `define_encoder` as keyword arguments.
-
-    Returns:
-        "step" (as `parse_step` returns it), "layer" and "trust".
-    """
+    """Return the flags of `define_encoder` as keyword arguments "step", "layer" and "trust"."""
     return {"step": parse_step(values.step), "layer": values.layer, "trust": values.trust}
 
 

@@ -12,6 +12,7 @@ and other components. The line for ~/.bashrc, ~/.zshrc (below compinit) or
 """
 
 import ast
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from absl import flags
 
 from jaxssl import cli, components
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, closest_key, suggest
 
 # The scripts pass the line up to the cursor. bash replaces only the text after the last character
 # at which it breaks words, such as "=" and ":".
@@ -165,6 +166,16 @@ def _component_keys(group: str, name: str) -> Mapping[str, Iterable[str]]:
     arguments, presets = _arguments_of(group, name), _presets(group, name)
     keys = {f"{g}.{k}": _choices(v, "") for g in groups for k, v in arguments.items()}
     return keys | ({f"{group}.preset": presets} if presets else {})
+
+
+def describe_unknown_flag(command: str, name: str, defined: Iterable[str]) -> str:
+    """Return the message for an unknown flag, which may be a config key without "--config."."""
+    start = cli.COMMANDS[command].keys
+    if start is not None and not difflib.get_close_matches(name, defined, n=1):
+        key = closest_key(name, (key for key in config_keys() if key.startswith(start)))
+        if key:
+            return f"flag --{name} is unknown; did you mean '{cli.PREFIX}{key}'?"
+    return f"flag --{name} is unknown{suggest(f'--{name}', [f'--{flag}' for flag in defined])}"
 
 
 def _choices(value: object, comment: str) -> Sequence[str]:

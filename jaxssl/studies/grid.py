@@ -267,7 +267,7 @@ def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
 def run_cell(
     setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
 ) -> tuple[RunResult, bool]:
-    """Train and evaluate a run, unless an earlier command has finished it.
+    """Return the result of a run, and True if the run was trained just now.
 
     Args:
         setting: scale, data set and folder.
@@ -275,12 +275,8 @@ def run_cell(
         protocols: that evaluate the run, with their metrics. The run is not evaluated without any.
         flag: the flag that names the folder in messages.
 
-    Returns:
-        The result, and True if the run was trained just now.
-
     Raises:
-        UserError: for a value that the run refuses, a folder that holds a run of another config, or
-            a damaged result.
+        UserError: for a refused value, a run of another config in the folder, or a damaged result.
     """
     workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
     is_new = not (workdir / RESULT_FILE).exists()
@@ -378,11 +374,7 @@ def _measure(
 
 
 def _read_result(settings: ConfigDict, workdir: Path) -> RunResult:
-    """Read the result of a finished run from its workdir.
-
-    Raises:
-        UserError: if a file is damaged.
-    """
+    """Read the result of a finished run from its workdir, or raise UserError if it is damaged."""
     path = workdir / RESULT_FILE
     try:
         document = json.loads(path.read_text())
