@@ -7,7 +7,7 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import tensorflow_datasets as tfds
 
@@ -18,6 +18,19 @@ from jaxssl.errors import UserError, abbreviate
 
 UNLABELLED = ("unlabeled", "unlabelled")
 SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
+
+
+class SplitOptions(TypedDict, total=False):
+    """Choice of the test examples of a data set whose folders are not splits.
+
+    Attributes:
+        test_fraction: share of each class that becomes the split "test", in [0, 1), by default 0.2.
+        split_seed: selects the test examples, together with their names, by default 0. The order of
+            names and the folders around all examples have no influence.
+    """
+
+    test_fraction: float
+    split_seed: int
 
 
 class Layout(NamedTuple):
@@ -103,9 +116,8 @@ def assign(
     *,
     noun: str,
     labels: Mapping[str, str] | None = None,
-    test_fraction: float = 0.2,
-    split_seed: int = 0,
     hash_suffix: str = "",
+    **split: Unpack[SplitOptions],
 ) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:
     """Assign examples to splits and classes by the folders in their names.
 
@@ -114,10 +126,8 @@ def assign(
         path: for messages.
         noun: "pictures" or "clips", for messages.
         labels: class of each example by its name, instead of the folders.
-        test_fraction: share of each class that becomes the split "test" if no folders are splits.
-        split_seed: selects the test examples, together with their names. The order of names and
-            the folders around all examples have no influence.
         hash_suffix: appended to the names before they are hashed to select the test examples.
+        **split: see `SplitOptions`.
 
     Returns:
         The splits and classes as in `Layout`.
@@ -125,55 +135,75 @@ def assign(
     Raises:
         UserError: if the layout is not understood, or the share is not in [0, 1).
     """
+    test_fraction, seed = split.get("test_fraction", 0.2), split.get("split_seed", 0)
     if not 0 <= test_fraction < 1:
         raise UserError(f"data.test_fraction must be in [0, 1), got {test_fraction}")
-    start = len(_common_folders(names))
-    parts = {name: name.split("/")[start:] for name in names}
-    splits = _split(parts, path)
+    depth = len(_common_folders(names))
+    paths = {name: name.split("/")[depth:] for name in names}
+    splits = _split_by_folders(paths, path)
+    problem = "lie beside the folders of classes; move them into one, or away"
     if labels is not None:
+        problem = "have no label in data.labels; label all pictures of a split, or none"
         if missing := sorted(set(labels) - set(names)):
             raise UserError(
                 f"data.labels names {len(missing)} pictures that data.path does not hold: "
                 f"{abbreviate(missing)}; expected names such as {abbreviate(names[:1])}"
             )
-        splits = {s: {n: labels.get(n, "") for n in of} for s, of in splits.items()}
-    for split, members in splits.items():
-        loose = [name for name, c in members.items() if not c]
-        if 0 < len(loose) < len(members):
-            problem = "lie beside the folders of classes; move them into one, or away"
-            if labels is not None:
-                problem = "have no label in data.labels; label all pictures of a split, or none"
-            raise UserError(f"data.path={path}: of {split!r}, {abbreviate(loose)} {problem}")
-    classes = sorted({c for members in splits.values() for c in members.values()} - {""})
-    for name in classes:  # TFDS stores one name a line.
+        for classes in splits.values():
+            classes.update({name: labels.get(name, "") for name in classes})
+    for split_name, classes in splits.items():
+        loose = [name for name, label in classes.items() if not label]
+        if 0 < len(loose) < len(classes):
+            raise UserError(f"data.path={path}: of {split_name!r}, {abbreviate(loose)} {problem}")
+    class_names = _list_classes(splits, path, noun)
+    if list(splits) == ["train"] and test_fraction:
+        keys = {n: f"{seed}/{'/'.join(p)}{hash_suffix}" for n, p in paths.items()}
+        splits = _split_off_test(splits["train"], test_fraction, keys)
+    return splits, class_names
+
+
+def _list_classes(splits: Mapping[str, Mapping[str, str]], path: str, noun: str) -> tuple[str, ...]:
+    """List the sorted names of all classes.
+
+    Raises:
+        UserError: if a name is not valid, or there is a single class.
+    """
+    labels = {label for classes in splits.values() for label in classes.values()}
+    class_names = tuple(sorted(labels - {""}))
+    for name in class_names:  # TFDS stores one name a line.
         if name != name.strip() or {"\n", "\r"} & set(name):
             raise UserError(
                 f"data.path={path}: the class name {name!r} has a line break, or spaces at an end; "
                 "rename the folder or the label"
             )
-    if len(classes) == 1:
+    if len(class_names) == 1:
         raise UserError(
-            f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
-            f"several classes; for {noun} without labels, name the folder they lie in"
+            f"data.path={path} holds a single class, {class_names[0]!r}; expected a folder for "
+            f"each of several classes; for {noun} without labels, name the folder they lie in"
         )
-    if list(splits) == ["train"] and test_fraction:
-        keys = {n: f"{split_seed}/{'/'.join(p)}{hash_suffix}" for n, p in parts.items()}
-        splits = _split_off_test(splits["train"], test_fraction, keys)
-    return splits, tuple(classes)
+    return class_names
 
 
-def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
-    """Return each example's class by split: "train" alone unless two or more folders are splits."""
-    splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
+def _split_by_folders(paths: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
+    """Return the classes of the examples in each split, by the folders that hold the examples.
+
+    Args:
+        paths: for each example its folders, without those around all examples, and its file name.
+        path: for messages.
+
+    Returns:
+        As `Layout.splits`. The only split is "train" unless two or more folders are splits.
+    """
+    splits = {first: {} for first, *rest in paths.values() if rest and first.lower() in SPLITS}
     if len(splits) < 2:
-        return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
-    beside = [name for name, p in parts.items() if p[0] not in splits]
+        return {"train": {name: "/".join(folders) for name, (*folders, _) in paths.items()}}
+    beside = [name for name, (first, *_) in paths.items() if first not in splits]
     if beside:
         raise UserError(
             f"data.path={path}: {abbreviate(beside)} lie beside the folders of the splits "
             f"{', '.join(sorted(splits))}; move them into one, or away"
         )
-    for name, (split, *folders, _) in parts.items():
+    for name, (split, *folders, _) in paths.items():
         splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)
     return dict(sorted(splits.items()))
 
@@ -201,8 +231,7 @@ def _split_off_test(
     for names in members.values():
         count = max(1, round(fraction * len(names)))
         test |= set(names[: min(count, len(names) - 1)])
-    splits = {
-        "train": {name: c for name, c in train.items() if name not in test},
-        "test": {name: c for name, c in train.items() if name in test},
-    }
-    return {split: members for split, members in splits.items() if members}
+    splits = {"train": {name: c for name, c in train.items() if name not in test}}
+    if test:
+        splits["test"] = {name: c for name, c in train.items() if name in test}
+    return splits

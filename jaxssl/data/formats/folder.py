@@ -13,14 +13,14 @@ import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import _layout, user_files
-from jaxssl.data.formats._layout import Layout
+from jaxssl.data.formats._layout import Layout, SplitOptions
 from jaxssl.errors import UserError, abbreviate
 
 
@@ -64,10 +64,11 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     expected = "a folder or an archive of pictures"
     source = user_files.locate(data, expected, decoding.suffixes(channels))
     labels = read_labels(data["labels"]) if data["labels"] else None
-    split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
+    split: SplitOptions = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels
-    # RGB sets keep the name that they had when RGB was the only choice, so that they are found.
-    content = content if channels == user_files.CHANNELS else (*content, channels)
+    # Sets with RGB pictures keep the name from when RGB was the only choice.
+    if channels != user_files.CHANNELS:
+        content = (*content, channels)
 
     def make_layout() -> Layout:
         names = user_files.list_names(source)
@@ -84,7 +85,7 @@ def arrange(
     channels: int = user_files.CHANNELS,
     *,
     labels: Mapping[str, str] | None = None,
-    **split: Any,
+    **split: Unpack[SplitOptions],
 ) -> Layout:
     """Assign pictures to splits and classes by the names of the files below ``path``.
 
@@ -93,7 +94,7 @@ def arrange(
         path: for messages.
         channels: of the pictures, which give the endings of their names.
         labels: class of each picture by its name, instead of the folders.
-        **split: "test_fraction" and "split_seed", see `_layout.assign`.
+        **split: see `SplitOptions`.
 
     Raises:
         UserError: if there are no pictures, or the layout is not understood.
@@ -127,10 +128,11 @@ def read_labels(path: str) -> dict[str, str]:
             f"is {text.partition(chr(10))[0].strip()[:80]!r}"
         )
     rows = [(row["file"], (row["label"] or "").strip()) for row in table]
-    for number, row in enumerate(rows, 1):
-        if not all(row):
+    for number, (name, label) in enumerate(rows, 1):
+        if not name or not label:
             raise UserError(f"data.labels={path} lacks the file or the label in row {number}")
-    if repeated := sorted(name for name, n in Counter(name for name, _ in rows).items() if n > 1):
+    counts = Counter(name for name, _ in rows)
+    if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise UserError(
             f"data.labels={path} names files twice: {abbreviate(repeated)}; keep one row of each"
         )

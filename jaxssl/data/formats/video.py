@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -29,7 +29,7 @@ from PIL import Image
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _layout, user_files
-from jaxssl.data.formats._layout import Layout
+from jaxssl.data.formats._layout import Layout, SplitOptions
 from jaxssl.errors import UserError, abbreviate, one_line
 
 # This suffix is appended to a clip's name before the hash that selects the test split. Earlier
@@ -89,7 +89,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     size = data["frame_size"]
     if not 1 <= size <= integrity.MAX_SIDE:
         raise UserError(f"data.frame_size must be in [1, {integrity.MAX_SIDE}], got {size}")
-    split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
+    split: SplitOptions = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values(), size)
 
     def make_layout() -> Layout:
@@ -105,13 +105,13 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     return user_files.find_builder(Builder, source, content, data_dir, make_layout)
 
 
-def arrange(names: Iterable[str], path: str, **split: Any) -> Layout:
+def arrange(names: Iterable[str], path: str, **split: Unpack[SplitOptions]) -> Layout:
     """Assign clips to splits and classes by the names of the files below ``path``.
 
     Args:
         names: relative to ``path``, with slashes.
         path: for messages.
-        **split: "test_fraction" and "split_seed", see `_layout.assign`.
+        **split: see `SplitOptions`.
 
     Raises:
         UserError: if there are no clips, or the layout is not understood.
