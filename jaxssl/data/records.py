@@ -18,6 +18,12 @@ CAPTIONS_PER_IMAGE = 5  # COCO's retrieval protocol uses five captions per image
 Record = Mapping[str, Any]
 
 
+def find_feature(features: Any, kind: type, preferred: str) -> str | None:
+    """Return the name of a feature of a kind: ``preferred``, else the first one, else None."""
+    names = [name for name, feature in features.items() if isinstance(feature, kind)]
+    return preferred if preferred in names else next(iter(names), None)
+
+
 class Example(NamedTuple):
     """A decoded example: an image, clip or graph, with label and captions.
 

@@ -23,7 +23,7 @@ from jaxssl.data import IN_MEMORY, integrity, kind
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.data.opening import in_memory, tar_shards
-from jaxssl.data.records import PreparedSplit
+from jaxssl.data.records import PreparedSplit, find_feature
 from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish
 from jaxssl.errors import UserError, suggest
 
@@ -34,9 +34,9 @@ FORMAT = "array_record"
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
     """Open the splits of a run. See `load` for arguments and errors."""
     open_split = _make_opener(data, examples)
-    train, test = (open_split(data[f"{name}_split"]) for name in ("train", "test"))
-    bank = data["bank_split"]
-    return Splits(train, open_split(bank) if bank else train, test)
+    train, test = open_split(data["train_split"]), open_split(data["test_split"])
+    bank = open_split(data["bank_split"]) if data["bank_split"] else train
+    return Splits(train, bank, test)
 
 
 def load(data: ConfigDict, split: str, examples: str = "image") -> Source:
@@ -70,12 +70,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "the data of this run were given as Python objects, which are not stored; pass "
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
-    name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
-    data_dir = str(buckets.as_path(data["dir"]).expanduser()) if data["dir"] else None
-    if data_dir and buckets.is_bucket(data["dir"]):
-        if needs_path(name):
-            raise UserError(f"data.dir={data['dir']}: files of data.path are prepared on disk only")
-        data_dir = str(buckets.fetch(f"{data['dir']}/{name}").parent)
+    name = SUBSETS[data["name"]] if data["name"] in SUBSETS else data["name"]
+    data_dir = _local_data_dir(data["dir"], name)
     try:
         builder = _find_builder(name, data, data_dir)
         if not Path(builder.data_dir).exists():
@@ -98,6 +94,21 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     noun = getattr(builder, "noun", "pictures")
     user_files.report_unreadable(noun, data["path"], skipped, data["on_error"])
     return builder
+
+
+def _local_data_dir(data_dir: str, name: str) -> str | None:
+    """Return a local folder of prepared sets for `config.data.dir`, None for the default of TFDS.
+
+    A set in a bucket is copied to the disk.
+    """
+    if not data_dir:
+        return None
+    path = buckets.as_path(data_dir)
+    if not buckets.is_bucket(path):
+        return str(path.expanduser())
+    if needs_path(name):
+        raise UserError(f"data.dir={data_dir}: files of data.path are prepared on disk only")
+    return str(buckets.fetch(f"{data_dir}/{name}").parent)
 
 
 def known_names() -> set[str]:
@@ -135,8 +146,7 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
                 f"data.name={data['name']!r} holds {kind.units(stored)}, but augment.name makes "
                 f"views of {kind.units(examples)}; change one of them"
             )
-        labels = [k for k, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]
-        label = min(labels, key=lambda key: key != "label", default=None)
+        label = find_feature(info.features, tfds.features.ClassLabel, "label")
         class_names = tuple(info.features[label].names) if label else ()
         opened, parts = kind.get(examples).open(root, info.features, metadata, data), []
         for part, indices in find_records(data["name"], split, info.splits):
@@ -176,7 +186,8 @@ def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
         return _make_builder(name, data, data_dir)
 
 
-def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def _check_keys(name: str, data: ConfigDict) -> None:
+    """Raise UserError if the config sets a key that the data set of this name does not read."""
     if name == tar_shards.NAME:
         raise UserError(f"data.name={name!r} is read where it is; there is nothing to prepare")
     formats = components.names("data")
@@ -189,7 +200,11 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
         raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
     if data.get("channels") and name != "folder":
         raise UserError("data.channels is only for data.name='folder'; set it to 0")
-    if name in formats:
+
+
+def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    _check_keys(name, data)
+    if needs_path(name):
         return components.factory("data", name)(data, data_dir)
     if name in components.names("toy"):
         return components.factory("toy", name)(data_dir=data_dir)
@@ -219,21 +234,21 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     """Let TFDS write a data set, to a temporary folder that TFDS renames at the end."""
-    without = (*components.names("data"), *components.names("toy"), *PUBLISHED)
-    if name not in without and importlib.util.find_spec("tensorflow") is None:
+    is_ours = name in (*components.names("data"), *components.names("toy"), *PUBLISHED)
+    if not is_ours and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(name))
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
     # TFDS prints the size of a download, which is unknown for sets that are not downloaded.
-    local = name in without and name not in PUBLISHED
+    quiet = is_ours and name not in PUBLISHED
     try:
-        with contextlib.redirect_stdout(io.StringIO()) if local else contextlib.nullcontext():
+        with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
             builder.download_and_prepare(file_format=FORMAT)
         if needs_path(name):
             config: Any = builder.builder_config
-            places = config.source.root, builder.data_dir
-            log.info("data       copied %s to %s (%s)", *places, builder.info.dataset_size)
+            size = builder.info.dataset_size
+            log.info("data       copied %s to %s (%s)", config.source.root, builder.data_dir, size)
     except OSError:
         if not Path(builder.data_dir).exists():
             raise

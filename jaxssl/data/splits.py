@@ -23,8 +23,8 @@ log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
 # Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
 SMALL = 64
-# Maps the name of a subset to the whole data set and to the file that lists the subset's classes.
-SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
+# Maps the name of a subset to the whole data set. The file NAME.txt lists the subset's classes.
+SUBSETS = {"imagenet100": "imagenet2012"}
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Source:
         Raises:
             UserError: if a record cannot be read or decoded.
         """
-        out = []
+        examples = []
         for index, (part, record) in zip(indices, self.read_records(indices), strict=True):
             label = int(self._map_labels(np.array(part.label_of(record))))
             try:
                 tokens = part.captions(record) if text and part.captions else None
-                out.append(Example(part.decode(record), label, tokens))
+                examples.append(Example(part.decode(record), label, tokens))
             except UserError:
                 raise
             # Pillow's decoders raise many exception types for damaged data.
@@ -138,7 +138,7 @@ class Source:
                     f"{self.kind} {index} of {self.name!r} cannot be decoded ({error}); "
                     "prepare the set again"
                 ) from error
-        return out
+        return examples
 
     def read_records(self, indices: np.ndarray) -> list[tuple[PreparedSplit, Record]]:
         """Read the records at ``indices`` [k], each with the prepared split that holds it."""
@@ -163,11 +163,13 @@ class Source:
         """
         shape = self.shape_at(size)
         threads = 1 if shape[0] <= SMALL else files.cpu_count()
-        centre = lambda picture: decoding.centre(picture, size, *settings)  # noqa: E731
-        convert = decoding.pixels if self.one_size else centre
 
         def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
-            return (convert(example.input) for example in self.read(indices))
+            for example in self.read(indices):
+                if self.one_size:
+                    yield decoding.pixels(example.input)
+                else:
+                    yield decoding.centre(example.input, size, *settings)
 
         return LazyArray(decode, (len(self), *shape), threads)
 
@@ -189,8 +191,9 @@ class Source:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
             return whole.lazy_images(size, *settings)[:]
 
-        name, arrays = "x".join(map(str, shape[:2])), []
-        name += "" if self.one_size else "-" + "-".join(map(str, settings))
+        name, arrays = f"{shape[0]}x{shape[1]}", []
+        if not self.one_size:
+            name += "-" + "-".join(str(setting) for setting in settings)
         for part, indices in self.parts:
             array = part.cache(name, shape, np.uint8, partial(decode, part))
             arrays.append(array if len(indices) == len(array) else array[indices])
@@ -226,7 +229,7 @@ def find_records(
 ) -> list[tuple[str, np.ndarray]]:
     """Return the prepared splits that a split expression names, with record indices."""
     try:
-        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+        slices = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
     except (ValueError, AssertionError) as error:
         if split.isidentifier():
             hint = suggest(split, sorted(splits))
@@ -240,7 +243,7 @@ def find_records(
             f"or 'train+test', from the splits {', '.join(sorted(splits))}"
         ) from error
     return [
-        (p.splitname, np.arange(splits[p.splitname].num_examples)[p.from_ : p.to]) for p in parts
+        (x.splitname, np.arange(splits[x.splitname].num_examples)[x.from_ : x.to]) for x in slices
     ]
 
 
@@ -266,10 +269,12 @@ def read_classes(path: Path) -> list[str]:
 
 
 def finish(source: Source, data: ConfigDict) -> Source:
-    """Select the classes that ``data.classes`` lists, and refuse an empty split."""
-    _, classes = SUBSETS.get(data["name"], (None, None))
-    if classes := data["classes"] or classes:
-        source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
+    """Select the classes that ``data.classes`` or the subset lists, and refuse an empty split."""
+    path = data["classes"]
+    if not path and data["name"] in SUBSETS:
+        path = Path(__file__).with_name(f"{data['name']}.txt")
+    if path:
+        source = _select_classes(source, read_classes(Path(path).expanduser()), path)
     if not len(source):
         raise UserError(
             f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
@@ -292,5 +297,6 @@ def _select_classes(source: Source, names: Sequence[str], path: object) -> Sourc
     parts = []
     for part, indices in source.parts:
         labels = part.all_labels()[indices]
+        # The label -1 of unlabelled examples would select the last class.
         parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
     return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)

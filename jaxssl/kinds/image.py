@@ -26,7 +26,7 @@ from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops, Picture
 from jaxssl.data.kind import Kind, Opened, Settings, Shape
-from jaxssl.data.records import CAPTION_FEATURES, CaptionReader, PictureReader
+from jaxssl.data.records import CAPTION_FEATURES, CaptionReader, PictureReader, find_feature
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 from jaxssl.models.encoder import find_channels
@@ -54,7 +54,7 @@ class ReadImages(NamedTuple):
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
         """Read the examples at ``indices`` int32 [b] for batch number ``step``."""
         examples = self.source.read(indices, self.captions)
-        inputs = self._images(step, indices, [example.input for example in examples])
+        inputs = self._cut(step, indices, [example.input for example in examples])
         if self.captions:
             texts = [example.text for example in examples if example.text is not None]
             inputs = {"image": inputs, "text": np.stack(texts)}
@@ -67,17 +67,18 @@ class ReadImages(NamedTuple):
         index = np.arange(len(labels), dtype=np.int32)
         return {"input": inputs, "label": labels, "index": index}
 
-    def _images(self, step: int, indices: np.ndarray, pictures: list[Picture]) -> object:
+    def _cut(self, step: int, indices: np.ndarray, pictures: list[Picture]) -> object:
+        """Return whole images or centres uint8 [b, h, w, c], or a dict of views and small crops."""
         if self.crops is None:
             return np.stack([decoding.pixels(picture) for picture in pictures])
         if not self.crops.views:
             return np.stack([decoding.centre(picture, self.crops.size) for picture in pictures])
-        views, crops = [], []
+        views, small_crops = [], []
         for index, picture in zip(indices, pictures, strict=True):
             rng = np.random.default_rng((self.seed, step, int(index)))
             views.append(decoding.random_crops(picture, self.crops.views, rng))
-            crops.append(decoding.random_crops(picture, self.crops.crops, rng))
-        small = {"crops": np.array(crops)} if self.crops.crops else {}
+            small_crops.append(decoding.random_crops(picture, self.crops.crops, rng))
+        small = {"crops": np.array(small_crops)} if self.crops.crops else {}
         return {"views": np.array(views), **small}
 
 
@@ -89,28 +90,32 @@ def open_images(
     Raises:
         UserError: if the set has no images, or their shape is impossible.
     """
-    images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
-    if not images:
+    image = find_feature(features, tfds.features.Image, "image")
+    if image is None:
         raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(features)}")
-    image = min(images, key=lambda key: key != "image")
-    shape: Any = metadata.get("shape") or features[image].shape
+    shape = _find_shape(folder, features[image], metadata)
+    text = next((name for name in CAPTION_FEATURES if name in features), None)
+    decode = PictureReader(image, shape[2], bool(metadata.get("upright")))
+    captions = CaptionReader(text, data["context"]) if text else None
+    return Opened(shape, decode, captions, {image: tfds.decode.SkipDecoding()})
+
+
+def _find_shape(folder: Path, feature: Any, metadata: Settings) -> Shape:
+    """Return [h, w, c] of the images as they are decoded, where h and w may be None."""
+    shape: Any = metadata.get("shape") or feature.shape
     channels = metadata.get("channels")
-    # An alpha channel is not counted, unless the metadata say how many channels are decoded.
+    # An alpha channel is not decoded, unless the metadata name the number of channels.
     expected = (1, 3, 4, None) if channels is None else (channels,)
     valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in expected
-    valid = valid and channels in (None, *range(1, MAX_CHANNELS + 1))
-    if not valid or not all(side is None or integrity.is_side(side) for side in shape):
+    valid = valid and all(side is None or integrity.is_side(side) for side in shape)
+    if not valid or channels not in (None, *range(1, MAX_CHANNELS + 1)):
         raise integrity.damaged(folder, f"the images have shape {shape!r:.80}")
-    channels = channels or (1 if shape[2] == 1 else 3)
-    text = next((name for name in CAPTION_FEATURES if name in features), None)
-    decode = PictureReader(image, channels, bool(metadata.get("upright")))
-    captions = CaptionReader(text, data["context"]) if text else None
-    return Opened((*shape[:2], channels), decode, captions, {image: tfds.decode.SkipDecoding()})
+    return (*shape[:2], channels or (1 if shape[2] == 1 else 3))
 
 
 def describe(shape: Shape) -> str:
     """Describe the size of the images in words."""
-    return "many sizes" if None in shape else "x".join(map(str, shape))
+    return "many sizes" if None in shape else "x".join(str(length) for length in shape)
 
 
 def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
@@ -119,25 +124,26 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     Raises:
         UserError: if images of many sizes shall be kept on the device.
     """
-    cached, why = False, "pictures of many sizes"
-    if source.one_size:
+    if not source.one_size:
+        if cache == "device":
+            raise UserError(
+                f"data.cache='device': the pictures of {source.name!r} have many sizes and must be "
+                "cropped on the host; leave it at 'auto'"
+            )
+        cached, why = False, "pictures of many sizes"
+    elif cache != "auto":
+        cached, why = cache == "device", "as data.cache asks"
+    else:
         needed, limit = len(source) * math.prod(source.shape), cache_limit()
-        fits = needed <= limit and not source.streamed
-        cached = cache == "device" or (cache == "auto" and fits)
+        cached = needed <= limit and not source.streamed
         why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
-        why = why if cache == "auto" else "as data.cache asks"
-    elif cache == "device":
-        raise UserError(
-            f"data.cache='device': the pictures of {source.name!r} have many sizes and must be "
-            "cropped on the host; leave it at 'auto'"
-        )
     if cached:
         return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
     host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
     cores = files.cpu_count()
     if workers == -1:
         workers = cores // 2 if cores > 4 else 0
-    readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
+    readers = {0: "threads", 1: "1 process"}.get(workers, f"{workers} processes")
     where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
     return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
 
@@ -145,7 +151,7 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
 def make_reader(
     source: Source, order: Order, rows: int, crops: Crops | None, captions: bool = False
 ) -> Reader:
-    """Build the reader of image batches."""
+    """Build the reader of batches of images, and of their captions if ``captions``."""
     read = ReadImages(source, crops, order.seed, captions)
     return batches.make_reader(read, source, order.batch_size, read.everything)
 
@@ -158,14 +164,14 @@ def find_crops(size: int, views: Sequence[Settings], small: Sequence[Settings]) 
     Raises:
         UserError: on an invalid range of areas or aspect ratios.
     """
-    cuts = [_crop(values) for values in (*views, *small)]
-    crops = tuple(crop for crop in cuts if crop is not None)
-    if len(crops) < len(cuts):
-        crops = ()
+    by_recipe = [_find_crop(values) for values in (*views, *small)]
+    crops = tuple(crop for crop in by_recipe if crop is not None)
+    if len(crops) < len(by_recipe):  # A recipe crops in another way.
+        return Crops((), (), size)
     return Crops(crops[: len(views)], crops[len(views) :], size)
 
 
-def _crop(values: Settings) -> Crop | None:
+def _find_crop(values: Settings) -> Crop | None:
     """Return a recipe's random resized crop, or None if the recipe crops in another way."""
     if "crop_scale" not in values or values.get("crop") == "pad":
         return None
@@ -197,20 +203,21 @@ def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[flo
     images = source.lazy_images(size)[chosen].reshape(-1, source.shape[-1])
     mean, std = images.mean(axis=0) / 255, images.std(axis=0) / 255
     return {
-        "mean": tuple(float(x) for x in mean.round(4)),
-        "std": tuple(float(x) for x in np.maximum(std, SMALLEST_STD).round(4)),
+        "mean": tuple(mean.round(4).tolist()),
+        "std": tuple(np.maximum(std, SMALLEST_STD).round(4).tolist()),
     }
 
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the views and small crops of a batch of two as `jax.ShapeDtypeStruct`."""
-    sides = {"views": (config.views, inputs.size)}
+
+    def images(number: int, side: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
+
+    views = {"views": images(config.views, inputs.size)}
     if config.crops.number:
-        sides["crops"] = (config.crops.number, config.crops.get("size", inputs.size))
-    return {
-        name: jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
-        for name, (number, side) in sides.items()
-    }
+        views["crops"] = images(config.crops.number, config.crops.get("size", inputs.size))
+    return views
 
 
 def make_inputs(config: ConfigDict, shape: Shape) -> Inputs:
