@@ -5,7 +5,7 @@ depends on it. A recipe of views and a network name their kind in the constant `
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import CaptionReader, Record
+
+if TYPE_CHECKING:
+    from jaxssl.data.batches import Plan, Reader
 
 Shape = tuple[Any, ...]  # sizes of the axes of an example, None where examples differ
 
@@ -23,8 +26,8 @@ class Opened(NamedTuple):
     Attributes:
         shape: shape of the examples, see `jaxssl.data.splits.Source`.
         decode: see `jaxssl.data.records.PreparedSplit`.
-        captions: likewise.
-        decoders: features that TFDS leaves encoded.
+        captions: see `jaxssl.data.records.PreparedSplit`.
+        decoders: for TFDS, the features that it must not decode.
     """
 
     shape: Shape
@@ -62,7 +65,7 @@ class Kind(NamedTuple):
         batch_of: ``images -> input`` of the views, without labels and captions. None if protocols
             cannot draw views.
         left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
-        check: raises UserError if an optional package is missing.
+        check: () -> None; raises UserError if an optional package is missing.
         small_crops: whether views may have small crops beside them.
         pictures: whether arrays and files of pictures from Python can be trained on and embedded.
         captions: whether the examples have captions, which need a network for text.
@@ -73,8 +76,8 @@ class Kind(NamedTuple):
     data: str
     open: Callable[..., Opened]
     describe: Callable[[Shape], str]
-    plan: Callable
-    make_reader: Callable
+    plan: "Callable[..., Plan]"
+    make_reader: "Callable[..., Reader]"
     array: Callable
     views: Callable
     view_shapes: Callable[..., dict]

@@ -5,6 +5,7 @@ has room for the largest row of the run, so that a training step is compiled onc
 distributed over devices and gradient accumulation steps. Their number does not change results.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +25,8 @@ from jaxssl.data.splits import Source
 from jaxssl.distributed import round_up
 from jaxssl.errors import UserError
 
-# Rows of packed graphs have room for the batches of this many epochs. A larger batch later would
-# compile a second program.
+# Rows of packed graphs have room for the batches of the first 100 epochs. A larger batch in a later
+# epoch compiles a second program.
 EPOCHS = 100
 MAX_DEGREE = 32  # Larger node degrees are clipped to this one.
 ROUND = 8  # Padded numbers of nodes and edges are multiples of this.
@@ -98,8 +99,8 @@ def pack(
     Raises:
         ValueError: if a row needs more than ``room``.
     """
-    k = -(-(size or len(graphs)) // rows)
-    out = {
+    k = math.ceil((len(graphs) if size is None else size) / rows)
+    packed = {
         "x": np.zeros((rows, room.nodes, num_tags), np.uint8),
         "graph": np.full((rows, room.nodes), k, np.int32),
         "edge": np.full((rows, room.edges, 2), room.nodes, np.int32),
@@ -117,11 +118,11 @@ def pack(
             raise ValueError(
                 f"the graphs' {len(tag)} nodes and {len(edge)} edges do not fit into {room}"
             )
-        out["x"][row, np.arange(len(tag)), tag] = 1
-        out["graph"][row, : len(tag)] = np.repeat(np.arange(len(members)), sizes)
-        out["edge"][row, : len(edge)] = edge
-        out["size"][row, : len(members)] = sizes
-    return out
+        packed["x"][row, np.arange(len(tag)), tag] = 1
+        packed["graph"][row, : len(tag)] = np.repeat(np.arange(len(members)), sizes)
+        packed["edge"][row, : len(edge)] = edge
+        packed["size"][row, : len(members)] = sizes
+    return packed
 
 
 def sizes_of(graphs: Sequence[Graph]) -> np.ndarray:
@@ -136,7 +137,7 @@ def room_for(sizes: np.ndarray, rows: int) -> Room:
         sizes: [n, 2] nodes and edges of each graph, in the order of the batch, n > 0.
         rows: number of rows that the batch is packed into.
     """
-    starts = np.arange(0, len(sizes), -(-len(sizes) // rows))
+    starts = np.arange(0, len(sizes), math.ceil(len(sizes) / rows))
     return _round_up(np.add.reduceat(sizes, starts).max(axis=0))
 
 
@@ -167,14 +168,17 @@ class GraphArray:
         Every row has room for any k consecutive graphs, so that all blocks have one shape.
         """
         if (size, rows) not in self._rooms:
-            k = -(-size // rows)
-            total = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)
-            self._rooms[size, rows] = _round_up((total[k:] - total[:-k]).max(axis=0))
+            k = math.ceil(size / rows)
+            # totals[i] are the nodes and edges of the first i graphs, then k empty graphs follow.
+            totals = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)
+            self._rooms[size, rows] = _round_up((totals[k:] - totals[:-k]).max(axis=0))
         return pack(self.graphs[indices], rows, self.num_tags, self._rooms[size, rows], size)
 
 
 def _round_up(counts: np.ndarray) -> Room:
-    return Room(*(round_up(max(int(count), 1), ROUND) for count in counts))
+    """Return a room for [nodes, edges] in multiples of `ROUND`, at least one of each."""
+    nodes, edges = (round_up(max(count, 1), ROUND) for count in counts.tolist())
+    return Room(nodes, edges)
 
 
 def open_graphs(folder: Path, features: object, metadata: Settings, data: object) -> Opened:
@@ -204,24 +208,24 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = None) -> Reader:
     """Build the reader of packed batches, which keeps all graphs of the split in memory."""
-    graphs, num_tags, batch_size = array(source).graphs, source.shape[0], order.batch_size
+    graphs, num_tags = array(source).graphs, source.shape[0]
     sizes = sizes_of(graphs)
-    steps = range(EPOCHS * (len(sizes) // batch_size))
-    enough = largest([room_for(sizes[order(step)], rows) for step in steps])
+    steps = range(EPOCHS * (len(sizes) // order.batch_size))
+    usual_room = largest([room_for(sizes[order(step)], rows) for step in steps])
 
-    def packed(indices: np.ndarray, rows: int, room: Room) -> Batch:
-        inputs = pack([graphs[i] for i in indices], rows, num_tags, room)
-        return {"input": inputs, "label": source.labels[indices], "index": indices}
+    def make_batch(indices: np.ndarray, rows: int, room: Room) -> Batch:
+        packed = pack([graphs[i] for i in indices], rows, num_tags, room)
+        return {"input": packed, "label": source.labels[indices], "index": indices}
 
     def read(step: int, indices: np.ndarray) -> Batch:
         # Every process measures the whole batch, so that the rows of all processes have equal
         # capacity.
-        needed = room_for(sizes[order(step)], rows)
-        return packed(indices, rows * len(indices) // batch_size, largest([enough, needed]))
+        room = largest([usual_room, room_for(sizes[order(step)], rows)])
+        return make_batch(indices, rows * len(indices) // order.batch_size, room)
 
     first = np.arange(min(2, len(graphs)), dtype=np.int32)
     shapes = jax.eval_shape(lambda: read(0, order(0)))
-    return Reader(read, packed(first, 1, room_for(sizes[first], 1)), shapes)
+    return Reader(read, make_batch(first, 1, room_for(sizes[first], 1)), shapes)
 
 
 def array(source: Source, inputs: object = None) -> GraphArray:
@@ -274,13 +278,13 @@ def histograms(examples: GraphArray, extract: Callable[..., object] | None = Non
     Returns:
         [n, f] float32: counts of degrees 0 to 32, counts of tags, log(1 + nodes), log(1 + edges).
     """
-    rows = []
+    features = []
     for tag, edge in examples.graphs:
         degree = np.minimum(np.bincount(edge.ravel(), minlength=len(tag)), MAX_DEGREE)
         degrees = np.bincount(degree, minlength=MAX_DEGREE + 1)
         tags = np.bincount(tag, minlength=examples.num_tags)
-        rows.append(np.concatenate([degrees, tags, np.log1p([len(tag), len(edge)])]))
-    return np.array(rows, np.float32)
+        features.append(np.concatenate([degrees, tags, np.log1p([len(tag), len(edge)])]))
+    return np.array(features, np.float32)
 
 
 kind = Kind(
