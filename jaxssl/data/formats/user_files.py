@@ -8,7 +8,6 @@ import csv
 import dataclasses
 import hashlib
 import io
-import itertools
 import logging
 import re
 from collections import deque
@@ -29,7 +28,7 @@ from jaxssl.errors import UserError, abbreviate, suggest
 log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
-GROUP = 4  # number of image files that a thread checks in one task
+GROUP = 2**18  # bytes of image files that a thread checks in one task
 CHANNELS = 3
 
 
@@ -192,20 +191,27 @@ def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Ch
         The images, with the reason of those that cannot be read or decoded.
     """
 
-    def load() -> Iterator[tuple[str, bytes, str]]:
+    def groups() -> Iterator[list[tuple[str, bytes, str]]]:
+        group, size = [], 0
         for name, read in pictures:
             try:
-                yield name, read(), ""
-            except OSError as error:
-                yield name, b"", str(error)
+                data, error = read(), ""
+            except OSError as reason:
+                data, error = b"", str(reason)
+            group.append((name, data, error))
+            size += len(data)
+            if size > GROUP:
+                yield group
+                group, size = [], 0
+        yield group
 
     def check(group: Sequence[tuple[str, bytes, str]]) -> list[Checked]:
         return [Checked(x, data, error or image_size(data, channels)) for x, data, error in group]
 
-    loaded, threads = load(), files.cpu_count()
+    threads = files.cpu_count()
     with ThreadPoolExecutor(threads) as pool:
         running = deque()
-        while group := list(itertools.islice(loaded, GROUP)):
+        for group in groups():
             running.append(pool.submit(check, group))
             if len(running) > threads:
                 yield from running.popleft().result()
