@@ -120,6 +120,8 @@ def test_port_of_the_coordinator_is_checked_before_jax_uses_it():
     for address in ("host", "host:", ":80", "host:0", "host:65536", "host:x"):
         with pytest.raises(UserError, match="expected HOST:PORT with a port from 1 to 65535"):
             processes.initialize(address, 2, 1)
+    with pytest.raises(UserError, match="host..example is not a host name .*label empty"):
+        processes.initialize("host..example:80", 2, 1)
 
 
 @pytest.mark.long

@@ -44,8 +44,8 @@ def window(video: Array, start: ArrayLike, frames: int, *, stride: int = 1) -> A
     Raises:
         ValueError: if the video is too short.
     """
-    length = len(video) - _num_starts(video, frames, stride) + 1
-    return jax.lax.dynamic_slice_in_dim(video, start, length)[::stride]
+    _num_starts(video, frames, stride)  # raises an error if the video is too short
+    return jax.lax.dynamic_slice_in_dim(video, start, span(frames, stride))[::stride]
 
 
 def random_window(u: Array, video: Array, frames: int, *, stride: int = 1) -> Array:

@@ -27,7 +27,7 @@ SMALL = 64
 SUBSETS = {"imagenet100": "imagenet2012"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """Examples of a data set's split, which may join slices of prepared splits, in a fixed order.
 
@@ -84,7 +84,7 @@ class Source:
 
     @cached_property
     def labelled(self) -> bool:
-        """Return True if the examples have labels. One example of each prepared split is read."""
+        """Return True if all labels in memory, or the first of each prepared split, are known."""
         if self.class_names and all(part.path is None for part, _ in self.parts):
             return bool((self.labels != UNLABELLED).all())
         return bool(self.class_names) and all(

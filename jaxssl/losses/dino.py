@@ -10,8 +10,11 @@ from jaxssl import collectives
 from jaxssl.losses.objective import Objective, Ranges, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, partners, promote
 
-RANGES = {"student_temperature": "> 0", "teacher_temperature": "> 0"}
-RANGES |= {"center_momentum": "in [0, 1]"}
+RANGES = {
+    "student_temperature": "> 0",
+    "teacher_temperature": "> 0",
+    "center_momentum": "in [0, 1]",
+}
 
 
 def dino_loss(
@@ -61,7 +64,8 @@ def with_center(
 
     .. math:: c \leftarrow m c + (1 - m) \bar t
 
-    where t are the outputs of the keys on all devices, and m is ``center_momentum`` in [0, 1].
+    where t are the outputs of the keys on all devices, and m is ``center_momentum`` in [0, 1]. The
+    loss of a step uses the centre before its update.
 
     Args:
         loss_fn: ``(pairs, center, **hyper) -> [n]``.
@@ -72,12 +76,12 @@ def with_center(
     def init(key, num_examples, dim):
         return {}, jnp.zeros(dim, jnp.float32)
 
-    def compute(pairs, params, memory, hyper, key):
+    def compute(pairs, params, center, hyper, key):
         momentum = hyper.pop("center_momentum")
         outputs = jnp.mean(promote(lax.stop_gradient(pairs.partner)), axis=0)
-        batch = collectives.mean(outputs, pairs.axis_name)
-        per_anchor = loss_fn(pairs, memory, **hyper)
-        return Terms(per_anchor, momentum * memory + (1 - momentum) * batch)
+        batch_mean = collectives.mean(outputs, pairs.axis_name)
+        per_anchor = loss_fn(pairs, center, **hyper)
+        return Terms(per_anchor, momentum * center + (1 - momentum) * batch_mean)
 
     def build(hyper: dict[str, object]) -> Objective:
         return make_objective(compute, hyper, init, **flags)

@@ -30,8 +30,9 @@ SIZES = {
     "50x16": ((6, 8, 18, 8), 96, 768),
     "50x64": ((3, 15, 36, 10), 128, 1024),
 }
-# Maps the stem to the smallest side of an image, in pixels. Stem and stages reduce that side to 1.
-STEMS = {"cifar": 8, "imagenet": 32}
+# Maps the stem to the smallest side of an image in pixels, which stem and stages reduce to 1, and
+# to the stride of the stem's first convolution and pool.
+STEMS = {"cifar": (8, 1), "imagenet": (32, 2)}
 ATTENTION_INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 _conv = partial(square_conv, kernel_init=TORCH_KERNEL_INIT)
 
@@ -52,7 +53,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Apply the block to feature maps [n, h, w, c]: [n, h // s, w // s, 4 width]."""
+        """Apply the block to feature maps [n, h, w, c]: [n, h // stride, w // stride, 4 width]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
         out = 4 * self.width
         y = nn.relu(norm(_conv(self.width, 1)(x)))
@@ -99,8 +100,9 @@ class AttentionPool(nn.Module):
 class ClipResNet(nn.Module):
     """CLIP's ResNet: a stem, stages of bottleneck blocks and attention pooling.
 
-    See `net` for the attributes. ``stages`` holds the number of blocks in each stage. ``width`` is
-    the number of channels inside the blocks of the first stage, which doubles with every stage.
+    See `net` for the attributes (``heads`` is its ``num_heads``). ``stages`` holds the number of
+    blocks in each stage. ``width`` is the number of channels inside the blocks of the first stage,
+    which doubles with every stage.
     """
 
     stages: tuple[int, ...]
@@ -119,17 +121,17 @@ class ClipResNet(nn.Module):
             ValueError: if the images are too small, not square, or differ in size from the images
                 that the network was initialised with.
         """
-        if min(x.shape[1:3]) < STEMS[self.stem]:
+        smallest, stem_stride = STEMS[self.stem]
+        if min(x.shape[1:3]) < smallest:
             raise ValueError(
-                f"net.stem={self.stem!r} needs images of >= {STEMS[self.stem]} pixels a side, got "
+                f"net.stem={self.stem!r} needs images of >= {smallest} pixels a side, got "
                 f"{x.shape[1]} x {x.shape[2]}"
             )
-        small = self.stem == "cifar"
-        first = 1 if small else 2
-        for width, stride in ((self.width // 2, first), (self.width // 2, 1), (self.width, 1)):
+        half = self.width // 2
+        for width, stride in ((half, stem_stride), (half, 1), (self.width, 1)):
             x = _conv(width, 3, stride)(x)
             x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
-        x = x if small else average_pool(x, 2)
+        x = average_pool(x, stem_stride)
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 else 1
@@ -156,8 +158,8 @@ def net(
         size: "50", "101", "50x4", "50x16" or "50x64", with 1024, 512, 640, 768 and 1024 features.
         stem: "imagenet", which reduces the sides by 4, or "cifar", the same three convolutions
             without stride and pooling, for images of 8 to 64 pixels (not in the paper).
-        width: channels inside the first stage's blocks, even and >= 2. Default: that
-            of ``size``, 64 to 128.
+        width: channels inside the first stage's blocks, even and >= 2. Default: that of ``size``,
+            64 to 128.
         num_heads: heads of the attention pooling, dividing 32 ``width``. Default: ``width / 2``,
             which gives a head dimension of 64.
         dim: feature dimension, >= 1. Default: that of ``size``.

@@ -56,7 +56,9 @@ def export(
     if push is not None:
         hub.repository_name(push)
     source = as_path(path)
-    path = hub.local(path).resolve()  # a copy of a file in a bucket
+    path = hub.local(path)  # a copy of a file in a bucket
+    # The name of a file is kept, because its target in a cache may have no suffix.
+    path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
     pretrained = load_pretrained(path, step, trust=trust)
     if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
@@ -75,13 +77,13 @@ def export(
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
         contents = _contents(pretrained, header, formats, stem)
-        with explain_write_errors(out):
-            out.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            write_bytes(out / name, content)
-        write_text(out / "README.md", _card(pretrained, header, out, stem, results))
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
+    with explain_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_bytes(out / name, content)
+    write_text(out / "README.md", _card(pretrained, header, out, stem, results))
     names = [*contents, "README.md"]
     if push is not None:
         hub.push(out, names, push)
@@ -96,9 +98,8 @@ def _contents(
     Raises:
         ValueError: if a format cannot hold the network.
     """
-    contents = {}
-    for file, write in (FORMATS[name] for name in formats):
-        contents[file.format(stem=stem)] = write(pretrained, header)
+    chosen = [FORMATS[name] for name in formats]
+    contents = {x.file.format(stem=stem): x.write(pretrained, header) for x in chosen}
     if "timm" in formats:
         num_features, arrays = json.loads(header)["features"], weights.public_arrays(pretrained)
         contents["config.json"] = timm_format.config(pretrained, num_features, arrays).encode()
@@ -107,10 +108,10 @@ def _contents(
 
 def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
     """Return the model card of all files exported from this checkpoint, earlier ones included."""
-    names = [name.format(stem=stem) for name, _ in FORMATS.values()]
+    names = [x.file.format(stem=stem) for x in FORMATS.values()]
     files = [name for name in names if (out / name).exists()]
-    wanted = pretrained.metadata["step"], "pretrained"
-    rows = [row for row in read_results(results) if (row["step"], row["features"]) == wanted]
+    step = pretrained.metadata["step"]
+    rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     return model_card.render(pretrained, json.loads(header)["features"], files, rows)
 
 

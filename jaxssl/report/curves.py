@@ -40,8 +40,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#5
 MAX_MARKERS = 10  # maximum number of markers on a curve
 NARROW = 16  # legend names up to this many characters fit side by side
 # Settings that the online k-NN accuracy depends on.
-KNN_SETTINGS = ["eval.knn", "data.name", "data.path", "data.classes"]
-KNN_SETTINGS += ["data.train_split", "data.bank_split", "data.test_split"]
+DATA_KEYS = ("name", "path", "classes", "train_split", "bank_split", "test_split")
+KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in DATA_KEYS)]
 
 
 def run_curves(metrics: Sequence[Row]) -> list[Image]:
@@ -69,7 +69,7 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
         name, (colour, dashes) = key.replace("_", " "), next(styles)
         axes.plot(x, y, dashes, color=colour, marker="." if len(x) <= 30 else None, label=name)
         ends.append(f"{name} {_ends(y)}")
-        gaps = len(y) - len(list(filter(is_finite, y)))
+        gaps = sum(not is_finite(value) for value in y)
         if gaps:
             caption += f" {gaps} of {len(y)} values are not finite and left blank."
     if not ends:

@@ -7,7 +7,6 @@ k2 = 1.
 
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.grid import LINEAR, METRIC_NAMES
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
@@ -21,10 +20,10 @@ ARMS = {
     "k1=50000, k2=3.25": (50000.0, 3.25),
 }
 # Sources of gradients by key of metrics.jsonl.
-KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
+SOURCES = {"positive_gradient": "positives", "negative_gradient": "negatives"}
 Gradients = dict[str, dict[str, list[float]]]  # of each seed, by key and arm
 PAPER = "tcl"
-CLOSED = 10.0  # percent of SupCon's gradient within which a gap counts as closed
+CLOSED_PERCENT = 10.0  # of SupCon's gradient within which a gap counts as closed
 CLAIMS = read_claims("gradients")
 
 
@@ -35,23 +34,24 @@ def run(setting: Setting) -> Findings:
         for name, (k1, k2) in ARMS.items()
     }
     results = grid.run_grid(setting, cells)
-    means: Gradients = {key: {} for key in KEYS}  # over the training
-    ends: Gradients = {key: {} for key in KEYS}  # at the end of training
+    means: Gradients = {key: {} for key in SOURCES}  # over the training
+    ends: Gradients = {key: {} for key in SOURCES}  # at the end of training
     pictures = []
-    for key, source in KEYS.items():
+    for key, source in SOURCES.items():
         curves = {name: metric_curve(runs, key, points=20) for name, runs in results.items()}
         for name, (_, values) in curves.items():
             means[key][name] = [mean(of_seed) for of_seed in zip(*values, strict=True)]
-            ends[key][name] = values[-1]
+            ends[key][name] = metric_curve(results[name], key)[1][-1]
         title = f"mean gradient from {source}"
         alt = f"{title} over training for {', '.join(ARMS)}; see the tables"
         caption = "Bars are one standard deviation over seeds."
         pictures.append(Picture(key, plot_lines(curves, "epoch", title), alt, caption))
-    accuracies = {name: grid.seed_values(results[name], LINEAR) for name in ARMS}
+    accuracies = {name: grid.seed_values(results[name], grid.LINEAR) for name in ARMS}
+    rows = [(name, spread(values)) for name, values in accuracies.items()]
     tables = [
         _table("Mean gradient over training", means),
         _table("Gradient at the end of training", ends),
-        Table(METRIC_NAMES[LINEAR], ("", "top-1"), [(n, spread(v)) for n, v in accuracies.items()]),
+        Table(grid.METRIC_NAMES[grid.LINEAR], ("", "top-1"), rows),
     ]
     verdicts = _verdicts(means, accuracies)
     return Findings(tables, pictures, verdicts, {"means": means}, grid.describe_runs(results))
@@ -59,8 +59,8 @@ def run(setting: Setting) -> Findings:
 
 def _table(title: str, gradients: Gradients) -> Table:
     """Build a table with a row for each arm, and a column for each source of gradients."""
-    rows = [(name, *(spread(gradients[key][name], 4) for key in KEYS)) for name in ARMS]
-    return Table(title, ("", *(f"from {source}" for source in KEYS.values())), rows)
+    rows = [(name, *(spread(gradients[key][name], 4) for key in SOURCES)) for name in ARMS]
+    return Table(title, ("", *(f"from {source}" for source in SOURCES.values())), rows)
 
 
 def _verdicts(means: Gradients, accuracies: dict[str, list[float]]) -> dict[str, Verdict]:
@@ -87,10 +87,10 @@ def _verdicts(means: Gradients, accuracies: dict[str, list[float]]) -> dict[str,
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
     """Judge whether TCL's gradients are within a tenth of SupCon's, if there is a gap."""
     changes = finite(100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True))
-    verdict = within(changes, CLOSED, digits=1)
+    verdict = within(changes, CLOSED_PERCENT, digits=1)
     if len(changes) < 2:
         return verdict
     text = f"{verdict.measured} % of SupCon's"
     if not gap.holds:
-        return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
+        return Verdict(f"{text}; at k2 = 1 no gap to close is shown", None)
     return verdict._replace(measured=text)

@@ -28,16 +28,16 @@ from jaxssl.training.output.console import show_error
 
 # Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
 # process earlier (`Peers`).
-HEARTBEAT = 100
+HEARTBEAT_TIMEOUT = 100
 # Seconds that a process that has finished its run waits for the other processes.
-SHUTDOWN = 24 * 3600
+SHUTDOWN_TIMEOUT = 24 * 3600
 INTERVAL = 1.0  # seconds between two looks at the other processes
 LIMIT = 20.0  # A process counts as lost after this many seconds without a sign of life.
 # The first process ends later than the others, because JAX aborts them when its store is gone.
 GRACE = 4.0
 AGAIN = f"{rendezvous.AGAIN}, and they resume at the last checkpoint"
 # Keys of the store: counts of living processes, and errors of processes that have ended.
-KEY, ALIVE, ENDED = "jaxssl/", "jaxssl/alive/", "jaxssl/ended/"
+PREFIX, ALIVE, ENDED = "jaxssl/", "jaxssl/alive/", "jaxssl/ended/"
 
 
 def initialize(
@@ -60,7 +60,7 @@ def initialize(
     """
     if "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         _one_program_at_a_time()
-    coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     processes = _number("JAX_NUM_PROCESSES") if processes is None else processes
     process = _number("JAX_PROCESS_ID") if process is None else process
     if coordinator is None and not _is_cluster():
@@ -82,8 +82,8 @@ def initialize(
             processes,
             process,
             coordinator_bind_address=listen,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=SHUTDOWN,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+            shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
     except (ValueError, RuntimeError) as error:
         raise UserError(
@@ -219,7 +219,7 @@ class Peers:
         """Return the values that the watched processes have written, as far as they can be read."""
         if self._process == 0:
             with suppress(Exception):  # the exceptions of a store differ between JAX's versions
-                return dict(self._store.key_value_dir_get(KEY))
+                return dict(self._store.key_value_dir_get(PREFIX))
         values = {}
         for key in (f"{ALIVE}0", f"{ENDED}0"):
             with suppress(Exception):
@@ -279,6 +279,12 @@ def _listen_address(coordinator: str, process: int | None) -> str | None:
         raise UserError(
             f"--coordinator={coordinator}: expected HOST:PORT with a port from 1 to 65535"
         )
+    try:
+        host.strip("[]").encode("idna")
+    except UnicodeError as error:
+        raise UserError(
+            f"--coordinator={coordinator}: {host} is not a host name ({error}); check it"
+        ) from error
     if process != 0 or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
         return None
     address = _address_of_this_machine(host.strip("[]"))

@@ -305,6 +305,14 @@ def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
             export(path, formats, **options)
 
 
+def test_linked_weights_file_is_exported_under_the_name_of_the_link(runs, tmp_path):
+    path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path / "cache")
+    link = tmp_path / "encoder.safetensors"
+    link.symlink_to(path.rename(path.with_name("0a1b2c")))  # as in the cache of Hugging Face
+    exported, _ = export(link, ["safetensors"])
+    assert exported == tmp_path / "export" / "encoder.safetensors"
+
+
 def command(*arguments):
     line = [sys.executable, "-m", "jaxssl", "export", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)

@@ -133,7 +133,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     if root.is_dir():
         names = [name for name in _list_folder(root) if name.lower().endswith(suffixes)]
     for name in names:
-        path = f"{root}/{name}" if name else root
+        path = root / name  # the archive itself if the name is ""
         try:
             status = os.stat(path)
         except OSError:  # A broken symbolic link has no size.

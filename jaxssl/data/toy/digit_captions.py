@@ -21,9 +21,9 @@ TEMPLATES = (
 class Builder(digits.Builder):
     """TFDS builder of scikit-learn's digits with five generated captions an image.
 
-    A caption names the digit, the thickness of its strokes and its slant. Thickness and slant are
-    measured on the image and divided into thirds: the mean of its pixels, and the slope of the main
-    axis of its ink.
+    A caption names the digit, the thickness of its strokes and its slant. Both are measured on the
+    image and divided into thirds of all images: the mean pixel, and the slope of the regression
+    line of the ink's columns over its rows.
     """
 
     name = "digit_captions"
@@ -50,7 +50,7 @@ def ink(images: np.ndarray) -> np.ndarray:
 
 
 def lean(images: np.ndarray) -> np.ndarray:
-    """Return how far each digit leans to the right from row to row, [n]."""
+    """Return each digit's slope: columns to the right per row upwards, by regression, [n]."""
     weight = images / np.maximum(images.sum(axis=(1, 2), keepdims=True), 1)
     rows, columns = np.mgrid[: images.shape[1], : images.shape[2]]
     x = columns - (weight * columns).sum(axis=(1, 2), keepdims=True)
