@@ -201,9 +201,8 @@ def _run(command: str, arguments: list[str]) -> int:
         return 130
     except Exception as error:
         # JAX has no exception type for a lack of memory.
-        if isinstance(error, MemoryError) or re.search(
-            "RESOURCE_EXHAUSTED|Out of memory", str(error)
-        ):
+        exhausted = re.search("RESOURCE_EXHAUSTED|Out of memory", str(error))
+        if exhausted or isinstance(error, MemoryError):
             return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
         if _peers and re.search("Gloo|NCCL|UNAVAILABLE", str(error)):
@@ -369,10 +368,8 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
             rest.append(item)
             continue
         key, equals, value = item.removeprefix(PREFIX).partition("=")
-        if not equals:
-            value = next(items, None)
-            if value is None:
-                raise UserError(f"{item} needs a value: {item}=VALUE")
+        if not equals and (value := next(items, None)) is None:
+            raise UserError(f"{item} needs a value: {item}=VALUE")
         overrides.append((key, value))
     return rest, overrides
 

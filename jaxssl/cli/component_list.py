@@ -34,7 +34,7 @@ GROUPS = {
 def main() -> None:
     """Print configs and components with a line about each, or the settings of a component."""
     topics = (*FILES, *GROUPS)
-    chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
+    chosen, *names = NAMES.value or [""]
     if chosen not in ("", *topics):
         raise UserError(f"topic {chosen!r} is unknown{suggest(chosen, topics)}")
     if names:

@@ -89,7 +89,7 @@ def write(
         i: list(zip(nearest.indices[i].tolist(), nearest.similarity[i].tolist(), strict=True))
         for i in shown
     }
-    first = dict(list(duplicates.items())[:rows])
+    first = {i: others[:k] for i, others in list(duplicates.items())[:rows]}
     html = render(
         "neighbours.html",
         title=f"{number} pictures: likely duplicates and nearest neighbours",
@@ -97,11 +97,12 @@ def write(
         csv_file=csv_file.name,
         threshold=f"{threshold:g}",
         num_pairs=len(pairs),
+        k=k,
         num_duplicates=len(duplicates),
-        duplicates=_table("likely duplicates", first, embedded, names, k),
+        duplicates=_table("likely duplicates", first, embedded, names),
         quantiles=[f"{x:.3f}" for x in np.quantile(nearest.similarity[:, 0], (0.5, 0.9, 0.99))],
         num_pictures=number,
-        nearest=_table("nearest pictures", similar, embedded, names, k),
+        nearest=_table("nearest pictures", similar, embedded, names),
     )
     file_io.write_text(out, html)
     return number, len(pairs)
@@ -133,12 +134,12 @@ def _csv_rows(
         yield names[i], rank + 1, neighbour, f"{cosine:.6f}", int(is_duplicate[i, rank])
 
 
-def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str], most: int) -> Table:
-    """Build a table of pictures, each beside at most ``most`` similar ones with cosines."""
+def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str]) -> Table:
+    """Build a table of pictures, each beside similar ones with cosines."""
     cells: list[list[str | Cell]] = []
     for i, similar in rows.items():
         row: list[str | Cell] = [image_cell(embedded.pixels[i], "picture", [names[i]], "first")]
-        for j, cosine in similar[:most]:
+        for j, cosine in similar:
             text = [f"{cosine:.3f}", names[j]]
             row.append(image_cell(embedded.pixels[j], "neighbour", text))
         cells.append(row)

@@ -67,21 +67,21 @@ def run(
             opened before the first evaluation starts.
     """
     suite = read(path)
-    select_protocols([_protocol_and_metric(suite, column)[0] for column in suite.datasets])
-    options["kinds"] = options.get("kinds") or ["pretrained"]
+    select_protocols([_field(suite, column, "protocol") for column in suite.datasets])
+    options = {"trust": False, **options, "kinds": options.get("kinds") or ["pretrained"]}
     data = {}
     for column, values in suite.datasets.items():
-        protocol, _ = _protocol_and_metric(suite, column)
+        protocol = _field(suite, column, "protocol")
         changes = [(f"data.{k}", str(v)) for k, v in values.items() if k not in NOT_DATA]
         for encoder in encoders:
-            changed, trust = [*changes, *overrides], options.get("trust", False)
-            settings = data_config(encoder, defaults, values["name"], changed, trust=trust)
-            evaluate(encoder, [protocol], data=settings, dry_run=True, **options)
-            data[column, encoder] = settings
+            changed, trust = [*changes, *overrides], options["trust"]
+            config = data_config(encoder, defaults, values["name"], changed, trust=trust)
+            evaluate(encoder, [protocol], data=config, dry_run=True, **options)
+            data[column, encoder] = config
     all_rows = []
-    for (column, encoder), settings in data.items():
-        protocol, metric = _protocol_and_metric(suite, column)
-        rows = evaluate(encoder, [protocol], data=settings, **options)
+    for (column, encoder), config in data.items():
+        protocol, metric = (_field(suite, column, name) for name in PER_DATASET)
+        rows = evaluate(encoder, [protocol], data=config, **options)
         metrics = sorted({row["metric"] for row in rows})
         if metric not in metrics:
             raise UserError(
@@ -93,10 +93,9 @@ def run(
     return all_rows
 
 
-def _protocol_and_metric(suite: Suite, column: str) -> tuple[str, str]:
-    """Return the protocol and the metric of a data set, by default the suite's."""
-    values = suite.datasets[column]
-    return values.get("protocol", suite.protocol), values.get("metric", suite.metric)
+def _field(suite: Suite, column: str, name: str) -> str:
+    """Return the field "protocol" or "metric" of a data set, by default the suite's."""
+    return suite.datasets[column].get(name, getattr(suite, name))
 
 
 def read(path: str | Path) -> Suite:
@@ -113,7 +112,8 @@ def read(path: str | Path) -> Suite:
             f"suite file {str(path)!r} failed: {type(error).__name__}: {error}; expected "
             f"get_suite() that returns a dict of {', '.join(Suite._fields)}"
         ) from error
-    if not suite.datasets or not all(isinstance(v, Mapping) for v in suite.datasets.values()):
+    values = suite.datasets.values() if isinstance(suite.datasets, Mapping) else ()
+    if not values or not all(isinstance(v, Mapping) for v in values):
         raise UserError(f"suite file {str(path)!r}: datasets must be a dict of dicts, not empty")
     for column, values in suite.datasets.items():
         if not values.get("name"):
@@ -141,7 +141,7 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     best = dict.fromkeys(suite.datasets, float("-inf"))
     for row in rows:
         name = row["column"]
-        if row["metric"] == _protocol_and_metric(suite, name)[1]:
+        if row["metric"] == _field(suite, name, "metric"):
             step = "" if row["step"] is None else f" (step {row['step']})"
             checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
             key = (row["encoder"], checkpoint, row["features"])

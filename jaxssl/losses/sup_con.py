@@ -24,7 +24,7 @@ def sup_con_loss(
               \log \frac{e^{s_{ip}/\tau}}{\sum_{j \ne i} e^{s_{ij}/\tau}}
 
     Args:
-        pairs: n anchors, m candidates, made with ``labels``. Without labels it is NT-Xent.
+        pairs: n anchors, m candidates, made with ``labels``. Without labels L_out is NT-Xent's.
         temperature: softmax temperature tau, > 0.
         base_temperature: tau_0, > 0, which scales the loss. None sets tau_0 = tau.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
@@ -34,10 +34,10 @@ def sup_con_loss(
         [n] float32, 0 for an anchor without a positive.
 
     References:
-        Khosla et al., Supervised Contrastive Learning, 2020, eq. 2.
+        Khosla et al., Supervised Contrastive Learning, 2020, eq. 2, which has no tau_0. The factor
+        tau / tau_0 is the released code's, where tau_0 is 0.07 by default.
 
-    Differs from the released code: anchors without a positive are left out of the mean. The
-    released code counts them in the denominator. Its base temperature is 0.07 by default.
+    Differs from the released code, which counts anchors without a positive in the mean, as 0.
 
     Checked against: SupContrast (``SupConLoss``) and the SupCon of TCL's repository.
     """

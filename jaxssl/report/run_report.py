@@ -145,11 +145,16 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
 
 
 def _comparable(row: results.Row, other: results.Row) -> bool:
-    """Return True if two results have the same protocol, preset, data set and seed."""
-    names = ("protocol", "dataset", "data", "bank", "split", "seed")
+    """Return True if two results of a protocol have the same preset, encoder, data and seed."""
     same_step = row["features"] != "pretrained" or row["step"] == other["step"]
     same_preset = row["details"].get("preset") == other["details"].get("preset")
-    return same_step and same_preset and all(row.get(n) == other.get(n) for n in names)
+    return same_step and same_preset and _source(row) == _source(other)
+
+
+def _source(row: results.Row) -> tuple[object, ...]:
+    """Return the layer, encoder, data set and seed that all results of a table share."""
+    layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
+    return layer, *(row.get(n) for n in ("source", "dataset", "data", "bank", "split", "seed"))
 
 
 def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
@@ -167,17 +172,13 @@ def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
 def _results(rows: Rows) -> list[dict[str, object]]:
     """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
-    names = ("source", "dataset", "data", "bank", "split", "seed")
     groups: dict[tuple, dict[tuple, Kinds]] = {}  # by encoder and data set, then by metric
     for row in rows:
-        layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
         metric = row["protocol"], row["details"].get("preset"), row["metric"]
-        # The baselines (raw pixels, untrained network) stand beside the results of every
-        # checkpoint.
-        is_pretrained = row["features"] == "pretrained"
-        steps = {row["step"]} if is_pretrained else pretrained_steps or {None}
+        # Baselines (raw pixels, untrained network) stand beside the results of every checkpoint.
+        steps = {row["step"]} if row["features"] == "pretrained" else pretrained_steps or {None}
         for step in sorted(steps, key=str):
-            group = groups.setdefault((layer, *(row.get(name) for name in names), step), {})
+            group = groups.setdefault((*_source(row), step), {})
             group.setdefault(metric, {})[row["features"]] = row
     sections = []
     for group in groups.values():

@@ -1,7 +1,7 @@
 """K-NN accuracy by epoch, to find the method that learns soonest.
 
-The default methods are the ones that the text of the paper names, or LightlyAI's benchmark, the
-source of its figure. --methods takes others.
+The default methods are named in the paper's text, or in LightlyAI's benchmark, from which the paper
+took its figure. --methods takes others.
 """
 
 from math import nan

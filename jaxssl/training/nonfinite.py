@@ -29,15 +29,13 @@ def describe(
         path: of fault.json.
     """
     counts: dict[str, int | None] = {}
-    norms: dict[str, dict[str, float | None]] = {}
+    norms: dict[str, dict[str, float | None]] = {quantity: {} for quantity in ORDER}
     for quantity in ORDER:
-        norms[quantity] = {}
         for name, (norm, num_not_finite) in measures[quantity].items():
             norms[quantity][name] = float(norm) if math.isfinite(norm) else None
             if num_not_finite:
                 counts[f"{quantity}: {name}"] = int(num_not_finite)
-    if not counts:
-        counts["the parameters after the step"] = None
+    counts = counts or {"the parameters after the step": None}
     cause, *others = counts
     document = {
         "step": first,

@@ -110,10 +110,11 @@ def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monke
     np.testing.assert_allclose(pairs, expected)
 
 
-def test_fine_tuning_search_without_validation_images_is_rejected(context):
+@pytest.mark.parametrize(("share", "least"), [(0.2, 3), (0.25, 3), (0.5, 2), (0.9, 2)])
+def test_fine_tuning_search_without_validation_images_is_rejected(context, share, least):
     few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
-    with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
-        finetune.search(None, few, [], validation=0.2, seed=0)
+    with pytest.raises(ValueError, match=f"needs a class with {least} training images or more"):
+        finetune.search(None, few, [], validation=share, seed=0)
 
 
 def test_stratified_subset_has_the_same_share_of_each_class():

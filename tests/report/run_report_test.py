@@ -161,6 +161,12 @@ def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(w
     assert '<i style="width: 64.2%"></i>' in html and '<i style="width: 100.0%"></i>' in html
 
 
+def test_summary_leaves_out_baselines_of_another_layer():
+    rows = [{**row, "layer": "backbone"} for row in RESULTS]
+    [figure] = run_report._key_figures([*rows, {**RESULTS[2], "layer": "projector"}])
+    assert [kind for kind, *_ in figure.bars] == ["pretrained"]
+
+
 @pytest.mark.parametrize(
     ("spread", "text"),
     [

@@ -11,14 +11,13 @@ from jaxssl.data.toy import digits
 
 SIZES = {"train": 600, "test": 200}
 FRAMES, SIDE = 12, 32
+SHAPE = (FRAMES, SIDE, SIDE, 1)
 SCALE = 2  # factor by which scikit-learn's 8 x 8 digits are enlarged
 SPEED = 2.0, 3.0  # range of a digit's speed in pixels a frame
 RADIUS = 3.0, 4.5  # range of the radius of circles and oscillations in pixels
 
-
-# Each motion returns the displacement in pixels to the right and down. Its arguments are the
-# distance since the first frame, and the point on a circle after that distance, which is clockwise
-# because y points down.
+# Displacement to the right and down, in pixels, after a distance in pixels. The point (x, y) has
+# moved that distance on a circle, clockwise because y points down.
 MOTIONS: dict[str, Callable[..., tuple[ArrayLike, ArrayLike]]] = {
     "right": lambda distance, x, y: (distance, 0),
     "left": lambda distance, x, y: (-distance, 0),
@@ -42,12 +41,11 @@ class Builder(toy.ToyBuilder):
     """
 
     name = "moving_digits"
-    metadata = {"kind": "video", "shape": [FRAMES, SIDE, SIDE, 1]}
+    metadata = {"kind": "video", "shape": list(SHAPE)}
 
     def _features(self) -> dict[str, object]:
-        shape = (FRAMES, SIDE, SIDE, 1)
         return {
-            "clip": tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding="zlib"),
+            "clip": tfds.features.Tensor(shape=SHAPE, dtype=np.uint8, encoding="zlib"),
             "label": tfds.features.ClassLabel(names=list(MOTIONS)),
         }
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix
 
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, subset
 from jaxssl.training import collapse
 
 # "features" is the largest number of training features (RankMe uses 25 600). "images", "views" and
@@ -110,12 +110,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     results = []
     for name, value in metrics.items():
         # As raw pixels, views may have another number of features than images.
-        dimensions = (views if name in VIEW_METRICS else train).shape[-1]
-        more = {"verdict": verdict} if name == "rankme" else {}
-        unit = "%" if name == "dead_dimensions" else ""
-        results.append(
-            Result(name, value, None, {**details, "dimensions": dimensions, **more}, unit)
-        )
+        facts = {**details, "dimensions": (views if name in VIEW_METRICS else train).shape[-1]}
+        if name == "rankme":
+            facts["verdict"] = verdict
+        results.append(Result(name, value, None, facts, "%" if name == "dead_dimensions" else ""))
     labels = np.concatenate([features.train_labels, features.test_labels])
     if len(labels) and labels.min() >= 0:
         names = getattr(context.train, "class_names", ())
@@ -133,18 +131,16 @@ def _class_results(
     size, correct = counts.sum(axis=1), np.diag(counts)
     tested = np.flatnonzero(size)
     accuracy = 100 * (correct[tested] / size[tested])
-    worst = int(np.argmin(accuracy))
+    worst, lowest = names[tested[np.argmin(accuracy)]], float(accuracy.min())
     per_class = dict(zip([names[c] for c in tested], accuracy.tolist(), strict=True))
     pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
     details = {**details, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
     mean, most = 100 * float(correct.sum() / size.sum()), pairs[0][2] if pairs else 0.0
     return [
-        *make_results({"class_mean_top1": mean}, **details, per_class=per_class, **matrix),
-        *make_results(
-            {"worst_class_top1": accuracy[worst]}, **details, **{"class": names[tested[worst]]}
-        ),
-        *make_results({"most_confused_pair": most}, **details, pairs=pairs),
+        Result("class_mean_top1", mean, None, {**details, "per_class": per_class, **matrix}),
+        Result("worst_class_top1", lowest, None, {**details, "class": worst}),
+        Result("most_confused_pair", most, None, {**details, "pairs": pairs}),
     ]
 
 

@@ -150,15 +150,13 @@ def search(
     held_out = base.stratified(source.labels, validation, seed=seed)
     if not len(held_out):
         raise ValueError(
-            f"the search needs a class with {np.ceil(1 / (2 * validation)):.0f} training images "
+            f"the search needs a class with {max(2, int(0.5 / validation) + 1)} training images "
             f"or more, to keep {validation:.0%} of them for validation"
         )
     train = source.take(np.setdiff1d(np.arange(len(source)), held_out))
-    test, scores = source.take(held_out), []
-    for pair in pairs:
-        classifier = tuner.fit(train, **pair, seed=seed)
-        scores.append(finetuning.accuracies(tuner.logits(classifier, test), test.labels)[metric])
-    return scores
+    test = source.take(held_out)
+    fitted = (tuner.fit(train, **pair, seed=seed) for pair in pairs)
+    return [finetuning.accuracies(tuner.logits(one, test), test.labels)[metric] for one in fitted]
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[base.Result]:

@@ -10,7 +10,7 @@ from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require_min
 class DinoHead(nn.Module):
     """DINO's projector: an MLP with normalised output, scored against unit-length prototypes.
 
-    See `head` for the attributes, which have the prefix ``proj_`` there.
+    See `head` for the attributes. All but ``norm_last_layer`` have the prefix ``proj_`` there.
     """
 
     hidden_dim: int
@@ -22,8 +22,7 @@ class DinoHead(nn.Module):
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
         """Map features [n, f] to prototype scores [n, d]. Training and evaluation do not differ."""
-        # The released code truncates this normal distribution at 2, which is 100 standard
-        # deviations.
+        # The released code truncates this normal at 2, which is 100 standard deviations.
         init = nn.initializers.normal(0.02)
         for _ in range(self.layers - 1):
             x = exact_gelu(nn.Dense(self.hidden_dim, kernel_init=init)(x))
