@@ -92,7 +92,7 @@ class PreparedSplit:
         records: random access to dicts of features.
         decode: converts a record to the input: a picture, a clip or a graph.
         label: name of the label feature. None if the set has no labels.
-        num_classes: number of classes. Labels are below it.
+        num_classes: number of classes. Labels are below it. The default allows every int32 label.
         path: prefix of the paths of cached arrays. None disables the cache.
         captions: returns the tokens of a record's captions. None if the set has no captions.
         labels: the label of every record, if they are known without reading the records.
@@ -157,12 +157,11 @@ class PreparedSplit:
             return UNLABELLED
         value = record.get(self.label)
         try:
-            label = int(cast(Any, value))
+            if UNLABELLED <= (label := int(cast(Any, value))) < self.num_classes:
+                return label
         except (TypeError, ValueError):
-            label = self.num_classes
-        if not UNLABELLED <= label < self.num_classes:
-            raise UserError(
-                f"a record of {self.path} has the label {value!s:.80}, expected a label below "
-                f"{self.num_classes}; prepare or copy the set again"
-            )
-        return label
+            pass  # The value is not a number.
+        raise UserError(
+            f"a record of {self.path} has the label {value!s:.80}, expected a label below "
+            f"{self.num_classes}; prepare or copy the set again"
+        )

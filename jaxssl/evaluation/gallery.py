@@ -5,6 +5,7 @@
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 
 import jax
@@ -81,9 +82,9 @@ def write(
     if ours.frames:
         arrays["frames"] = np.array(ours.frames)
     path = workdir / "gallery.npz"
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
     if distributed.is_first_process():
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
         file_io.write_bytes(path, content.getvalue())
     return path
 
@@ -97,7 +98,7 @@ def read_step(workdir: Path) -> int | None:
     try:
         with (workdir / "gallery.npz").open("rb") as raw, np.load(raw) as file:
             return int(file["step"]) if "block_size" in file else None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
 
 
@@ -197,6 +198,8 @@ def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> No
 
 def _map(features: np.ndarray, seed: int) -> np.ndarray:
     """Compute a t-SNE map [n, 2] of the features by cosine distance."""
+    if len(features) < 2:  # t-SNE needs neighbours.
+        return np.zeros((len(features), 2), np.float32)
     # scikit-learn is imported here because the import takes a second.
     from sklearn.manifold import TSNE
 

@@ -81,23 +81,23 @@ def mochi_loss(
         draws, [mixed, 2 * mixed, 3 * mixed, 3 * mixed + mixed_with_anchor], axis=1
     )
 
-    def hard(uniform: Array) -> Array:
+    def hard_negatives(uniform: Array) -> Array:
         """Return the negatives [n, k, d] of rank ``uniform`` * N among each anchor's N hardest."""
         rank = (uniform * available.astype(s.dtype)).astype(jnp.int32)
         rank = jnp.clip(rank, 0, jnp.maximum(available - 1, 0))
         return candidate[jnp.take_along_axis(order, rank, axis=1)]
 
     alpha, beta = alpha[:, :, None], beta[:, :, None] / 2
-    pure = alpha * hard(first) + (1 - alpha) * hard(second)
-    with_anchor = beta * anchor[:, None] + (1 - beta) * hard(third)
+    pure = alpha * hard_negatives(first) + (1 - alpha) * hard_negatives(second)
+    with_anchor = beta * anchor[:, None] + (1 - beta) * hard_negatives(third)
     synthetic = unit(lax.stop_gradient(jnp.concatenate([pure, with_anchor], axis=1)))
-    harder = jnp.einsum("nd,nkd->nk", anchor, synthetic, precision=lax.Precision.HIGHEST)
+    s_synthetic = jnp.einsum("nd,nkd->nk", anchor, synthetic, precision=lax.Precision.HIGHEST)
     weight = jnp.asarray(weight, s.dtype)
-    used = (available > 0) & (weight > 0)
+    has_synthetic = (available > 0) & (weight > 0)
     log_weight = jnp.log(jnp.where(weight > 0, weight, 1))
     logits = [
         jnp.where(not_self(pairs), s / temperature, empty),
-        jnp.where(used, harder / temperature + log_weight, empty),
+        jnp.where(has_synthetic, s_synthetic / temperature + log_weight, empty),
     ]
     total = jax.nn.logsumexp(jnp.concatenate(logits, axis=1), axis=1)
     pos = positives(pairs)

@@ -43,7 +43,7 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
     """
     z = promote(stack_views(pairs, "w_mse"))
     white = [unit(_whiten(view, epsilon, pairs.axis_name)) for view in z]
-    distances = [jnp.zeros_like(z[0, :, 0]) for _ in white]
+    distances = [jnp.zeros_like(view[:, 0]) for view in white]
     for v, w in combinations(range(len(white)), 2):
         distance = (2 - 2 * jnp.sum(white[v] * white[w], axis=1)) / (len(white) - 1)
         distances[v], distances[w] = distances[v] + distance, distances[w] + distance

@@ -41,16 +41,16 @@ def _download(path: str | PathLike[str]) -> Path:
     match = REPOSITORY.fullmatch(fspath(path))
     if match is None:
         raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-    (name, revision), client = match.groups(), _client(path)
+    name, revision = match.groups()
+    client = _client(path)
     try:
         files = client.list_repo_files(name, revision=revision)
-        weights = [file for file in FILES if file in files]
+        weights = next((file for file in FILES if file in files), None)
         if weights:
-            patterns = _needed_files(weights[0])
-            folder = client.snapshot_download(name, revision=revision, allow_patterns=patterns)
-            return Path(folder)
+            patterns = _needed_files(weights)
+            return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # The client raises errors of several HTTP libraries.
-        reason = f"{type(error).__name__}: {one_line(error, 300)}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
     raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
 
@@ -64,7 +64,8 @@ def _needed_files(weights: str) -> list[str]:
 
 def results_folder(path: str | PathLike[str]) -> Path | None:
     """Return the folder for results of a repository on the Hub, None for a path on disk."""
-    return Path(f"{str(path).rpartition('/')[2]}.eval") if is_hub(path) else None
+    repository = fspath(path).removeprefix("hf:").lstrip("/").partition("/")[2]
+    return Path(f"{repository.replace('/', '-')}.eval") if is_hub(path) else None
 
 
 def push(folder: Path, names: Sequence[str], target: str) -> None:

@@ -110,6 +110,7 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     is_matrix = len(classes) <= MAX_MATRIX
     is_same = counts[:, 0] == counts[:, 1]
     same_class, confused = counts[is_same], counts[~is_same]
+    confused = confused[np.argsort(-confused[:, 2] / sizes[confused[:, 0]], kind="stable")]
     correct = np.bincount(same_class[:, 0], same_class[:, 2], minlength=len(sizes))
     tested = np.flatnonzero(sizes)
     shares = correct[tested] / sizes[tested]
@@ -117,7 +118,7 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     worst = [(class_name(names, int(tested[i])), float(shares[i])) for i in lowest if shares[i] < 1]
     return {
         "worst": worst,
-        "pair": _most_confused(gallery, confused, sizes),
+        "pair": _most_confused(gallery, confused),
         "is_matrix": is_matrix,
         "table": _matrix(classes, counts, names) if is_matrix else _pairs(confused, sizes, names),
         "num_classes": len(classes),
@@ -127,25 +128,21 @@ def _confusion(gallery: Gallery) -> dict[str, object]:
     }
 
 
-def _most_confused(gallery: Gallery, confused: np.ndarray, sizes: np.ndarray) -> list[Cell]:
+def _most_confused(gallery: Gallery, confused: np.ndarray) -> list[Cell]:
     """Return a test image of each of the two most confused classes, or [] without confusions.
 
     Args:
         gallery: with the test images, some of which may be of these classes.
-        confused: rows of `nearest_classes` in which the two classes differ.
-        sizes: number of test images of each class.
+        confused: rows of `nearest_classes` whose two classes differ, the largest share first.
     """
     if not len(confused):
         return []
-    labels = confused[np.argmax(confused[:, 2] / sizes[confused[:, 0]]), :2]
     cells = []
-    for label in labels:
+    for label in confused[0, :2]:
         name = class_name(gallery["class_names"], label)
         of_class = np.flatnonzero(gallery.get("query_label", np.array([])) == label)
-        if len(of_class):
-            cells.append(image_cell(gallery["query"][of_class[0]], "test image", [name]))
-        else:
-            cells.append(Cell(name))
+        images = [image_cell(gallery["query"][i], "test image", [name]) for i in of_class[:1]]
+        cells += images or [Cell(name)]
     return cells
 
 
@@ -168,12 +165,10 @@ def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table
 
 def _pairs(confused: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
     """Build the table of the most often confused pairs of classes, or None without confusions."""
-    shares = 100 * confused[:, 2] / sizes[confused[:, 0]]
     rows = []
-    for i in np.argsort(-shares, kind="stable")[:NUM_PAIRS]:
-        a, b, count = confused[i]
-        texts = f"{shares[i]:.1f} %", f"{count} of {sizes[a]}"
-        rows.append([class_name(names, a), class_name(names, b), *texts])
+    for a, b, count in confused[:NUM_PAIRS]:
+        share = f"{100 * count / sizes[a]:.1f} %"
+        rows.append([class_name(names, a), class_name(names, b), share, f"{count} of {sizes[a]}"])
     head = ["test image of", "nearest is of", "share", "images"]
     title = "most frequent confusions of nearest neighbours"
     return Table("results", head, rows, title) if rows else None

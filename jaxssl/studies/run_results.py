@@ -52,8 +52,8 @@ def run_label(name: object, seed: int) -> str:
 
 
 def last_values(results: Sequence[RunResult], key: str) -> list[float]:
-    """Return the value of a training metric at the end of each seed's run."""
-    return [result.history[-1][key] for result in results]
+    """Return a training metric at the end of each seed's run, NaN if none was logged."""
+    return [result.history[-1][key] if result.history else math.nan for result in results]
 
 
 def metric_curve(

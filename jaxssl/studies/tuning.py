@@ -29,7 +29,7 @@ CLAIMS = read_claims("tuning")
 OF_TRAINING = "_training"  # ends the name of a method whose training settings are compared
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
-HALF = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # temperatures for methods with a second constant
+COARSE_TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of methods with a second constant
 GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 QUEUES = (1024, 4096)
 MOMENTA = (0.8, 0.9, 0.95, 0.99, 0.996, 0.999)
@@ -78,12 +78,12 @@ CANDIDATES: dict[str, list[Cell]] = {
         *_candidates(temperature=(0.2,), k1=(100.0,), k2=(1.5,)),
     ],
     "dcl": _candidates(temperature=TEMPERATURES),
-    "sogclr": _candidates(temperature=HALF, gamma=(0.5, 0.9)),
-    "xbm": combinations({"loss.temperature": HALF, "method.queue_size": QUEUES}),
+    "sogclr": _candidates(temperature=COARSE_TEMPERATURES, gamma=(0.5, 0.9)),
+    "xbm": combinations({"loss.temperature": COARSE_TEMPERATURES, "method.queue_size": QUEUES}),
     "moco_v3": combinations(
         {"loss.temperature": (0.05, 0.1, 0.2, 0.5), "method.momentum": (0.9, 0.99, 0.996)}
     ),
-    "nnclr": _candidates(temperature=HALF, support_size=QUEUES),
+    "nnclr": _candidates(temperature=COARSE_TEMPERATURES, support_size=QUEUES),
     "byol": combinations({"method.momentum": MOMENTA, "predictor.pred_hidden_dim": (256, 1024)}),
     "barlow_twins": _candidates(
         off_diagonal_weight=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2), scale=(0.025, 1.0)
@@ -146,8 +146,7 @@ def _rank(runs: Sequence[RunResult]) -> float:
 
 
 def _describe(candidate: Cell) -> str:
-    texts = []
-    for key, value in candidate.items():
-        name = key.removesuffix(".name").rpartition(".")[2]
-        texts.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
-    return ", ".join(texts) or "no change"
+    """Return the settings of a candidate in words, such as "temperature 0.1"."""
+    names = [key.removesuffix(".name").rpartition(".")[2] for key in candidate]
+    values = [f"{v:g}" if isinstance(v, float) else str(v) for v in candidate.values()]
+    return ", ".join(map("{} {}".format, names, values)) or "no change"

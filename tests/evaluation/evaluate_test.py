@@ -405,6 +405,7 @@ def test_suite_reports_wins_and_means_of_each_encoder():
         ("get_suite = lambda: {'protocol': 'knn'}", "expected get_suite.* protocol, metric"),
         ("x = 1", "failed: AttributeError"),
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
+        (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "['A']"), "must be a dict of"),
         (SUITE.replace('{"A": {"name": "digits"}', '{"A": {}'), "data set 'A' has no 'name'"),
     ],
 )

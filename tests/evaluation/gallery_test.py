@@ -163,6 +163,15 @@ def test_gallery_file_with_a_pickle_is_reported_as_damaged_and_runs_no_code(tmp_
     assert not trap.exists()
 
 
+def test_empty_gallery_file_counts_as_missing(tmp_path):
+    (tmp_path / "gallery.npz").touch()
+    assert gallery.read_step(tmp_path) is None
+
+
+def test_map_of_a_single_test_image_is_one_point():
+    np.testing.assert_array_equal(gallery._map(np.ones((1, 3), np.float32), 0), np.zeros((1, 2)))
+
+
 def test_frame_grid_arranges_frames_of_a_clip_in_rows():
     clip = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
     grid = frame_grid(clip)

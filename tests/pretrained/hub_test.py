@@ -5,6 +5,7 @@ import sys
 import types
 from functools import partial
 from importlib import util
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from public_encoders_test import write_folder
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained import export as export_lib
-from jaxssl.pretrained import load, timm_format
+from jaxssl.pretrained import hub, load, timm_format
 
 # Encoders that timm cannot hold, with the setting that the error names.
 REFUSED = {
@@ -123,6 +124,14 @@ class FakeHub(types.ModuleType):
         assert commit_message
         for name in allow_patterns:
             self.files[f"{repo_id}/{name}"] = (folder_path / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("me/tiny", "tiny"), ("me/tiny@v1", "tiny@v1"), ("me/tiny@refs/pr/1", "tiny@refs-pr-1")],
+)
+def test_results_folder_is_named_after_repository_and_revision(address, name):
+    assert hub.results_folder(f"hf://{address}") == Path(f"{name}.eval")
 
 
 def test_push_to_the_hub_uploads_exactly_the_exported_files(exported, tmp_path, monkeypatch):

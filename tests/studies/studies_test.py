@@ -260,6 +260,12 @@ def test_alpha_study_denies_collapse_only_if_b_has_converged(runs, shrinks, coll
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
 
 
+def test_alpha_study_decides_nothing_if_a_run_diverged_before_its_first_row():
+    lost = RunResult(0, Path("nowhere"), {KNN: math.nan, LINEAR: math.nan}, [], 1.0)
+    verdicts = study("alpha")._judge_collapse([lost, collapse_run(0.1, 0.97, 10.0)])
+    assert {verdict.holds for verdict in verdicts.values()} == {None}
+
+
 @pytest.mark.parametrize("name", ["convergence", "convergence_mmcl"])
 @pytest.mark.parametrize("seeds", [[2], [0, 1, 2]])
 def test_convergence_studies_report_a_method_that_diverges_late(

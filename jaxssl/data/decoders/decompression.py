@@ -39,8 +39,8 @@ class Budget:
     """
 
     def __init__(self, name: Path | str, size: int) -> None:
-        self._name, self._left = name, FREE + RATIO * size
-        self._total = self._left
+        self._name = name
+        self._left = self._total = FREE + RATIO * size
 
     def spend(self, count: int) -> None:
         """Subtract further decompressed bytes from the limit.
@@ -126,10 +126,8 @@ class _Streams:
                 if not data:
                     return b""
                 self._stream = stream = self._start()
-            elif stream.needs_input:
-                data = self._file.read(CHUNK)
-                if not data:
-                    raise EOFError("the compressed data were cut short")
+            elif stream.needs_input and not (data := self._file.read(CHUNK)):
+                raise EOFError("the compressed data were cut short")
             try:
                 out = stream.decompress(data, size)
             except OSError as error:  # raised by bz2 for damaged data

@@ -49,7 +49,7 @@ def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
     Raises:
         UserError: if the path does not exist, or is a file but not an archive.
     """
-    whole = Path(path).expanduser()
+    whole = Path(os.path.expanduser(path))  # An unknown user is left as it is.
     root = whole
     while not os.path.exists(root) and root != root.parent:
         root = root.parent

@@ -120,7 +120,7 @@ def read_labels(path: str) -> dict[str, str]:
     try:
         text = Path(path).expanduser().read_bytes().decode("utf-8-sig")
         columns, table = user_files.read_table(text, f"data.labels={path}")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, RuntimeError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data.labels={path} cannot be read: {error}") from error
     if not {"file", "label"} <= set(columns):
         raise UserError(

@@ -77,12 +77,8 @@ def config_settings(config: ConfigDict) -> list[Setting]:
 def table(settings: Sequence[Setting]) -> list[str]:
     """Return the lines of a table of settings, with aligned columns."""
     rows = [(key, kind, _text(value), line) for key, kind, value, line in settings]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    texts = []
-    for *cells, line in rows:
-        aligned = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        texts.append("  ".join([*aligned, line]).rstrip())
-    return texts
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _text(value: object) -> str:
@@ -102,5 +98,5 @@ def _argument_lines(group: str, name: str) -> dict[str, str]:
         sections = "\n".join(_SECTION.findall(inspect.getdoc(function) or ""))
         for names, text in _ARGUMENT.findall(sections):
             sentence = re.split(r"(?<=\.)\s", " ".join(text.split()))[0]
-            lines = dict.fromkeys(names.split(", "), sentence) | lines
+            lines |= {name: sentence for name in names.split(", ") if name not in lines}
     return lines

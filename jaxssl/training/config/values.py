@@ -49,10 +49,9 @@ LIMITS = {
 CHOICES = {"data.cache": ("auto", "device", "none"), "precision": tuple(PRECISIONS)}
 UNIONS = (typing.Union, types.UnionType)  # origins of "int | None" and Optional[int]
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-MOST_LAYERS = 1000
+MOST_LAYERS = 1000  # limit on numbers of layers, and on the length of lists
 MOST_WIDTH = 2**20  # limit on every other integer of a network's config
-# largest side of a view in pixels, because JAX counts the pixels of an image in 32 bits
-MOST_PIXELS = 2**15
+MOST_PIXELS = 2**15  # limit on a view's side, because JAX counts an image's pixels in 32 bits
 
 
 def is_schedule(value: object) -> TypeGuard[Settings]:
@@ -124,7 +123,7 @@ def add_later_keys(config: Any) -> None:
 
 
 def check_argument(key: str, component: str, value: Any) -> None:
-    """Check a number that sets a network's size or an augmentation. It must not be negative.
+    """Check the range of an argument that sets a network's size or an augmentation.
 
     Args:
         key: dotted config key of the argument.
@@ -137,8 +136,8 @@ def check_argument(key: str, component: str, value: Any) -> None:
     is_list, is_network = isinstance(value, tuple | list), component in NETWORKS
     if not is_network and (component != "augment" or is_list):
         return
-    name, types = key.rpartition(".")[2], (int,) if is_network else (int, float)
-    numbers = [x for x in (value if is_list else (value,)) if type(x) in types]
+    name, allowed = key.rpartition(".")[2], (int,) if is_network else (int, float)
+    numbers = [x for x in (value if is_list else (value,)) if type(x) in allowed]
     if is_network:
         most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
         if max(numbers, default=0) > most:
