@@ -134,10 +134,14 @@ LOST = (
     "they resume at the last checkpoint"
 )
 WATCHED = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 from jaxssl.training import processes
-process, abort = int(sys.argv[2]), sys.argv[3] == "abort"
+process, abort, watching = int(sys.argv[2]), sys.argv[3] == "abort", pathlib.Path(sys.argv[4])
 processes.start(f"127.0.0.1:{sys.argv[1]}", 2, process)
+if process == 1:
+    watching.touch()
+while not watching.exists():
+    time.sleep(0.1)
 if process == abort:
     os.abort() if abort else os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(60 if abort else 20)
@@ -148,12 +152,13 @@ time.sleep(60 if abort else 20)
     ("action", "status"),
     [("kill", 1), ("abort", -signal.SIGABRT)],  # Process 0 is killed, or process 1 aborts itself.
 )
-def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status):
+def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status, tmp_path):
     port = free_port()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     options = {"env": environment, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-c", WATCHED, str(port)]
-    hosts = [subprocess.Popen([*command, str(i), action], **options) for i in range(2)]
+    watching = str(tmp_path / "watching")
+    hosts = [subprocess.Popen([*command, str(i), action, watching], **options) for i in range(2)]
     errors = hosts[1].communicate(timeout=120)[1]
     hosts[0].kill()
     hosts[0].communicate()
