@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -58,10 +59,14 @@ GROUPS = {
 
 
 class _Registered(NamedTuple):
-    """A Python object that a user has registered, with the digest of its source code."""
+    """A Python object that a user has registered, with the digest of its source code.
+
+    Two functions with the same source, such as closures, have different numbers.
+    """
 
     value: Any
     digest: str
+    number: int
 
 
 PACKAGE = Path(__file__).parent
@@ -75,6 +80,7 @@ OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, or attributes of a P
 DIGITS = 16  # hexadecimal digits of a digest
 MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
+_NUMBERS = itertools.count()
 _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned` is active
 
 
@@ -220,10 +226,17 @@ def register(group: str, value: Any) -> str:
         source = ""
     # repr(value) has the object's settings, and may have memory addresses, which differ by process.
     text = source + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    before = _REGISTERED.get((group, name))
+    index = before.number if before is not None and before.value is value else next(_NUMBERS)
     _REGISTERED[group, name] = _Registered(
-        value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+        value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS], index
     )
     return name
+
+
+def number(group: str, name: str) -> int | None:
+    """Return the number of a registered Python object, or None for another component."""
+    return _registered(group, name).number if name.startswith(FROM_PYTHON) else None
 
 
 @contextmanager

@@ -176,6 +176,12 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
 
 
+def test_splits_by_name_are_refused_for_data_from_python(tmp_path):
+    with pytest.raises(UserError, match="data.train_split does not apply to data from Python"):
+        jaxssl.train(tiny_config(), data=images(), workdir=tmp_path, train_split="train[:50%]")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("way", ["train", "evaluate", "encoder", "file"])
 def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkeypatch, tmp_path):
     taken = []

@@ -36,6 +36,9 @@ from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
 
+# Settings of `config.data` that Python objects replace.
+DATA_KEYS = ("name", "path", "train_split", "bank_split", "test_split", "classes", "labels")
+
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Settings | Any
 
@@ -191,7 +194,13 @@ def train(
             # The split of `data` depends on the overrides.
             run_config.data = configs.complete(run_config, overrides).data
         splits = _use_data(run_config, data)
+    named = run_config.data.to_dict()
     run_config = configs.complete(run_config, overrides)
+    changed = [key for key in DATA_KEYS if run_config.data[key] != named[key]]
+    if splits and changed:
+        raise UserError(
+            f"data.{changed[0]} does not apply to data from Python; pass data=(train, test)"
+        )
     return _train(run_config, as_path(workdir), splits, trust)
 
 

@@ -104,7 +104,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             classes without training images and a protocol does not support that.
     """
     if splits.labelled:
-        if not all(one.protocol.novel_classes for one in selected):
+        if any(x.protocol.needs_labels and not x.protocol.novel_classes for x in selected):
             _require_no_novel_classes(splits)
         return selected
     dropped = [one.text for one in selected if one.protocol.needs_labels]

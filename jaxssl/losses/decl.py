@@ -132,7 +132,9 @@ def _log_similarity(
         return s / temperature
     if noise_on == "similarity":
         return (s + noise) / temperature
-    return jnp.log(jnp.maximum(jnp.exp(s / temperature) + noise, MIN_SCORE))
+    logits = s / temperature  # Above the bound, the noise is below the rounding of float32.
+    noisy = jnp.exp(jnp.minimum(logits, MAX_LOG)) + noise
+    return jnp.where(logits > MAX_LOG, logits, jnp.log(jnp.maximum(noisy, MIN_SCORE)))
 
 
 def objective(

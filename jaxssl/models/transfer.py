@@ -159,6 +159,8 @@ class FixedNorms(NamedTuple):
             if context.method_name == "__call__" and isinstance(module, norms) and is_fixed(module):
                 if isinstance(module, MaskedBatchNorm):
                     kwargs = {**kwargs, "train": False}
+                elif module.use_running_average is None:  # It is an argument of the call.
+                    args, kwargs = args[:1], {**kwargs, "use_running_average": True}
                 else:
                     # Flax has made this module for a single call, so it may be changed.
                     object.__setattr__(module, "use_running_average", True)

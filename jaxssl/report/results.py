@@ -64,11 +64,10 @@ def read_results(folder: Path) -> list[Row]:
 
 def _is_result(row: Mapping[str, object]) -> bool:
     """Return True if a row has all required fields, and the types that readers rely on."""
-    texts, number = ("protocol", "metric"), (int, float)
+    texts, number = ("protocol", "metric", "features"), (int, float)
     return (
         {"dataset", "split", "seed"} <= row.keys()
         and all(isinstance(row[name], str) for name in texts)
-        and row["features"] in KINDS
         and isinstance(row["value"], number)
         and isinstance(row.get("std"), (*number, NoneType))
         and isinstance(row["step"], int | NoneType)

@@ -11,12 +11,13 @@ from jax import Array
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from jaxssl import distributed
+from jaxssl import components, distributed
 from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Carried, Method, init_variables
 from jaxssl.models.encoder import Images
 from jaxssl.training import online_metrics
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
+from jaxssl.training.config import custom
 from jaxssl.training.state import Step, Steps, TrainState, make_train_step, make_train_steps
 
 Variables = tuple[Collection, Carried]
@@ -93,7 +94,9 @@ def make_programs(
     leaves, tree = jax.tree.flatten(batches.example)
     shapes = tuple((x.shape, x.dtype) for x in leaves)
     data = batches.num_examples, tree, shapes, batches.crops, resident
-    key = _structure(config, values), tuple(values), data, inputs, mesh
+    named = custom.names(config.to_dict()).items()
+    objects = tuple(components.number(group, name) for group, name in named)
+    key = _structure(config, values), tuple(values), objects, data, inputs, mesh
     if key not in _cache:
         _cache.clear()
         _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
@@ -113,8 +116,8 @@ def make_programs(
     programs = Programs(shared.init, next_batches, steps, shared.encode, most_steps)
     if not probed_classes:
         return programs
-    components = setup.method, setup.augment, batches.example, probed_classes
-    probe = online_metrics.make_online_probe(*components, setup.batch_size, mesh, resident=resident)
+    parts = setup.method, setup.augment, batches.example, probed_classes
+    probe = online_metrics.make_online_probe(*parts, setup.batch_size, mesh, resident=resident)
     return _add_probe(programs, probe)
 
 

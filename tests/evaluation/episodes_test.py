@@ -66,6 +66,11 @@ def test_episode_has_distinct_classes_and_examples():
     assert set(indices[:, :, 0].ravel()) == set(range(len(LABELS)))  # each is also drawn as a shot
 
 
+def test_features_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="features must be finite"):
+        episodes.evaluate(np.full_like(FEATURES, np.nan), LABELS, **SETTINGS, seed=0)
+
+
 def test_classes_with_too_few_examples_are_not_drawn_for_episodes():
     indices = episodes.draw(LABELS, 3, 8, 60, 0)
     assert set(LABELS[indices].ravel()) == {0, 2, 3}

@@ -142,6 +142,12 @@ def test_eval_reads_published_corrupted_sets_from_the_data_folder(run, out, data
     assert not out.exists()
 
 
+def test_gallery_is_written_if_no_protocol_fits(run, monkeypatch):
+    monkeypatch.setattr(evaluate.gallery, "write", written := Mock())
+    assert evaluate.evaluate(run) == []
+    assert written.call_args.args[3].test.size
+
+
 def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypatch):
     seen = []
     run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731
@@ -217,6 +223,18 @@ def test_protocols_that_need_labels_are_dropped_or_refused_on_data_without_label
     assert [one.text for one in rest] == ["diagnostics"]
     with refused("protocols knn,linear need labels, and 'pictures' has none"):
         drop_unlabelled(selected, splits, strict=True)
+
+
+def test_protocols_without_labels_accept_classes_without_training_images():
+    def part(*labels):
+        names = {"name": "set", "split": "split", "class_names": ("a", "b")}
+        return SimpleNamespace(labels=np.array(labels), **names)
+
+    splits = SimpleNamespace(labelled=True, bank=part(0, 0), test=part(0, 1))
+    selected = select_protocols(["captions"], "image_text")
+    assert drop_unlabelled(selected, splits, strict=True) == selected
+    with refused("images of classes without images"):
+        drop_unlabelled(select_protocols(["knn"], "image"), splits, strict=True)
 
 
 def test_every_protocol_names_existing_kinds_of_examples():

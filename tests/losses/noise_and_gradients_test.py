@@ -21,7 +21,8 @@ def cosines(z):
 
 
 def decl(z, **hyper):
-    loss = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
+    hyper = {"temperature": 0.5, **hyper}
+    loss = objective(rate="batch", weight=0.0, include_positive=True, **hyper)
     return loss.loss(pair_views(z), {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
 
 
@@ -41,6 +42,12 @@ def test_decl_noise_is_added_to_similarities_or_to_their_exponentials(noise_on):
         terms += [-np.log(softmax(s[i][[p, *neg]])[0]) for p in pos]
     actual = decl(jnp.asarray(z), noise=0.7, noise_on=noise_on)
     assert actual == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_decl_noise_on_scores_is_finite_at_a_temperature_whose_scores_overflow():
+    settings = {"temperature": 0.01, "noise": 0.7, "noise_on": "score"}
+    value, gradient = jax.value_and_grad(lambda z: decl(z, **settings))(jnp.asarray(embeddings()))
+    assert np.isfinite(value) and np.isfinite(gradient).all()
 
 
 def test_decl_noise_is_normal_and_follows_the_example_index():

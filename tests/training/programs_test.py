@@ -11,9 +11,10 @@ from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 from tiny import DIGITS, TINY
 
-from jaxssl import distributed
+from jaxssl import components, distributed
 from jaxssl.data import kind, source
 from jaxssl.evaluation import pretrain
+from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.training import config, programs
 from jaxssl.training.build import build, make_batches, shared_numbers
 from jaxssl.training.output import compile_cache, metrics_writer
@@ -63,6 +64,18 @@ def test_runs_with_different_static_settings_have_separate_compiled_programs(dat
     first = steps()
     assert steps(**{"loss.alpha": "0.3"}) is first
     assert steps(**{"loss.negative_reduction": "sum"}) is not first
+
+
+def test_closures_with_the_same_source_have_separate_compiled_programs(data_dir):
+    def scaled(factor):
+        return lambda pairs: factor * nt_xent_loss(pairs)
+
+    one, two = scaled(1.0), scaled(2.0)
+    steps = [
+        programs_of(load(data_dir, **{"loss.name": components.register("loss", loss)})).steps.func
+        for loss in (one, one, two)
+    ]
+    assert steps[0] is steps[1] and steps[1] is not steps[2]
 
 
 def test_training_sets_of_different_sizes_have_separate_compiled_programs(data_dir):

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from file_cases import refused
+from flax import linen as nn
 from flax import nnx
 from jax import numpy as jnp
 from tiny import DIGITS, SETTINGS
@@ -145,6 +146,22 @@ def test_frozen_parameters_get_no_gradient():
     text = jax.make_jaxpr(gradient)(params)
     # Each gradient of a kernel would be one more convolution. Both kernels are frozen.
     assert str(text).count("conv_general_dilated[") == 2
+
+
+class NormAtCall(nn.Module):
+    """A network that chooses the mode of its BatchNorm at the call, as is common in Flax."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        return nn.BatchNorm()(x, use_running_average=not train)
+
+
+def test_frozen_norm_whose_mode_is_an_argument_of_the_call_uses_its_statistics():
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    variables = NormAtCall().init(jax.random.key(0), x, train=False)
+    fixed = FixedNorms(NormAtCall(), Transfer(freeze=("net",)))
+    actual = fixed.apply(variables, x, train=True)
+    np.testing.assert_array_equal(actual, NormAtCall().apply(variables, x, train=False))
 
 
 def test_lora_adapters_of_an_nnx_module_are_refused():

@@ -54,8 +54,8 @@ def evaluate(
         [episodes] accuracies in percent.
 
     Raises:
-        ValueError: if a setting is out of range, the distance is unknown, or fewer than ``ways``
-            classes have enough examples.
+        ValueError: if a setting is out of range, the distance is unknown, fewer than ``ways``
+            classes have enough examples, or a feature is not finite.
 
     References:
         Snell et al., Prototypical Networks for Few-shot Learning, 2017, eq. 1-2; Guo et al., A
@@ -68,6 +68,8 @@ def evaluate(
         )
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
+    if not np.isfinite(features).all():
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     index = draw(labels, ways, shots + queries, episodes, seed)
     h = jnp.asarray(features, jnp.float32)
     return 100 * np.asarray(_accuracies(h, index, shots=shots, distance=distance), np.float64)

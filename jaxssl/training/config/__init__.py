@@ -53,8 +53,6 @@ def load(
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
     named = {key.removeprefix("data.") for key, _ in overrides}
     trusted.require_data({k: v for k, v in config.data.items() if k not in named}, file, trust)
-    for key in {"mean", "std"} & set(config.data):  # The new run measures those of its own images.
-        del config.data[key]
     return complete(config, overrides)
 
 
@@ -69,6 +67,8 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
         UserError: as `load`.
     """
     config = _unlocked(config, "config")
+    for key in {"mean", "std"} & set(config.data):  # A run measures those of its own images.
+        del config.data[key]
     # Names and presets are set first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
