@@ -118,7 +118,7 @@ def evaluate(
     selected = drop_unlabelled(selected, splits, strict=strict)
     if not selected:
         kinds = ["pretrained"]  # for the gallery alone
-    use_features = not selected or any(one.protocol.needs_features for one in selected)
+    use_features = any(one.protocol.needs_features for one in selected)
     mesh = distributed.make_mesh()
     contexts = make_contexts(
         encoder, config, splits, kinds, mesh, layer=layer, features=use_features, seed=run_seed

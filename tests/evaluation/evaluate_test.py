@@ -142,12 +142,6 @@ def test_eval_reads_published_corrupted_sets_from_the_data_folder(run, out, data
     assert not out.exists()
 
 
-def test_gallery_is_written_if_no_protocol_fits(run, monkeypatch):
-    monkeypatch.setattr(evaluate.gallery, "write", written := Mock())
-    assert evaluate.evaluate(run) == []
-    assert written.call_args.args[3].test.size
-
-
 def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypatch):
     seen = []
     run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731

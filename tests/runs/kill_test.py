@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -88,7 +89,9 @@ def assert_equal(one: Path, other: Path) -> None:
     assert checkpoint.steps(one) == checkpoint.steps(other)
     documents = [json.loads((path / "results.json").read_text()) for path in (one, other)]
     assert documents[0] == documents[1] and (one / "report.html").exists()
-    files = [{p.name for p in x.iterdir() if "tfevents" not in p.name} for x in (one, other)]
+    # A write that is killed leaves its partial file.
+    ignored = re.compile(r"tfevents|\.partial$")
+    files = [{p.name for p in x.iterdir() if not ignored.search(p.name)} for x in (one, other)]
     assert files[0] == files[1]
 
 
