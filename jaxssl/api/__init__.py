@@ -36,8 +36,15 @@ from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
 
-# Settings of `config.data` that Python objects replace.
-DATA_KEYS = ("name", "path", "train_split", "bank_split", "test_split", "classes", "labels")
+# Settings of `config.data` for Python objects. The key "path" is their digest.
+OF_OBJECTS = {
+    "name": IN_MEMORY,
+    "train_split": "train",
+    "bank_split": "",
+    "test_split": "test",
+    "classes": "",
+    "labels": "",
+}
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Settings | Any
@@ -196,7 +203,7 @@ def train(
         splits = _use_data(run_config, data)
     named = run_config.data.to_dict()
     run_config = configs.complete(run_config, overrides)
-    changed = [key for key in DATA_KEYS if run_config.data[key] != named[key]]
+    changed = [key for key in (*OF_OBJECTS, "path") if run_config.data[key] != named[key]]
     if splits and changed:
         raise UserError(
             f"data.{changed[0]} does not apply to data from Python; pass data=(train, test)"
@@ -363,7 +370,6 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
                 return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
         path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
-        names = {"train_split": "train", "bank_split": "", "test_split": "test"}
-        config.data.update({"name": IN_MEMORY, "path": path, "classes": "", "labels": "", **names})
+        config.data.update({**OF_OBJECTS, "path": path})
         config.data.workers = 0  # worker processes would copy the examples
     return splits

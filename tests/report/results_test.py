@@ -64,6 +64,12 @@ def test_concurrent_writers_of_a_file_leave_the_content_of_one_of_them(tmp_path,
     assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]
 
 
+def test_partial_file_of_a_killed_writer_is_removed_by_the_next_one(tmp_path):
+    (tmp_path / "results.json.0.partial").touch()
+    results.add_results(tmp_path, [ROW])
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.json.lock"}
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_failed_write_keeps_the_old_file_and_leaves_no_partial_file(tmp_path, monkeypatch, call):
     results.add_results(tmp_path, [ROW])

@@ -10,6 +10,7 @@ Folders around all pictures, such as the top folder of an archive, are skipped.
 """
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -118,9 +119,9 @@ def read_labels(path: str) -> dict[str, str]:
         UserError: if the file cannot be read or has another content.
     """
     try:
-        text = Path(path).expanduser().read_bytes().decode("utf-8-sig")
+        text = Path(os.path.expanduser(path)).read_bytes().decode("utf-8-sig")
         columns, table = user_files.read_table(text, f"data.labels={path}")
-    except (OSError, RuntimeError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data.labels={path} cannot be read: {error}") from error
     if not {"file", "label"} <= set(columns):
         raise UserError(

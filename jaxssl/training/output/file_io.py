@@ -157,7 +157,8 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Lock a file, so that no other process or thread changes the file during the with block.
 
-    The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release.
+    The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release. All
+    writers of ``path`` must hold it.
 
     Raises:
         WriteError: if the lock cannot be written.
@@ -173,6 +174,10 @@ def locked(path: Path) -> Iterator[None]:
             lock = SoftFileLock(name)  # for file systems without locks
             _acquire(lock, path)
     try:
+        if not buckets.is_bucket(path):
+            with explain_write_errors(path):
+                for partial in path.parent.glob(f"{path.name}.*.partial"):
+                    partial.unlink(missing_ok=True)  # Its writer was killed.
         yield
     finally:
         lock.release()
