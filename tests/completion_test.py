@@ -125,7 +125,7 @@ def test_bash_completion_returns_only_the_part_after_the_last_break(words, expec
 def test_completion_scripts_of_zsh_and_fish_have_no_syntax_errors(shell, check, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    (tmp_path / "script").write_text(completion.SCRIPTS[shell])
+    (tmp_path / "script").write_text(completion.script(shell))
     subprocess.run([shell, check, str(tmp_path / "script")], check=True)
 
 

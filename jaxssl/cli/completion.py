@@ -23,12 +23,7 @@ from absl import flags
 from jaxssl import cli, components
 from jaxssl.errors import UserError, closest_key, suggest
 
-# The scripts pass the line up to the cursor. bash replaces only the text after the last character
-# at which it breaks words, such as "=" and ":".
-SCRIPTS = {
-    shell: Path(__file__).with_name("scripts").joinpath(f"completion.{shell}").read_text("utf-8")
-    for shell in ("bash", "zsh", "fish")
-}
+SHELLS = ("bash", "zsh", "fish")
 # Valid values of the flags that have the same values in all commands.
 CHOICES = {
     "kinds": ("raw", "untrained", "pretrained"),
@@ -44,14 +39,23 @@ ADDED: dict[str, dict[str, Any]] = {
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "shell"
-SHELL = flags.DEFINE_enum("shell", None, list(SCRIPTS), "Same as bash, zsh or fish.", FLAGS)
+SHELL = flags.DEFINE_enum("shell", None, list(SHELLS), "Same as bash, zsh or fish.", FLAGS)
 
 
 def main() -> None:
     """Print the script that completes `jaxssl` commands in a shell."""
     if SHELL.value is None:
-        raise UserError(f"name the shell: jaxssl completion {'|'.join(SCRIPTS)}")
-    print(SCRIPTS[SHELL.value], end="")
+        raise UserError(f"name the shell: jaxssl completion {'|'.join(SHELLS)}")
+    print(script(SHELL.value), end="")
+
+
+def script(shell: str) -> str:
+    """Return the script that completes `jaxssl` commands in a shell.
+
+    It passes the line up to the cursor. bash replaces only the text after the last character at
+    which it breaks words, such as "=" and ":".
+    """
+    return Path(__file__).with_name("scripts").joinpath(f"completion.{shell}").read_text("utf-8")
 
 
 def complete(line: str) -> list[str]:

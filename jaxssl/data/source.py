@@ -70,7 +70,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "the data of this run were given as Python objects, which are not stored; pass "
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
-    name = SUBSETS.get(data["name"], data["name"])
+    name = SUBSETS[data["name"]] if data["name"] in SUBSETS else data["name"]
     data_dir = _local_data_dir(data["dir"], name)
     try:
         builder = _find_builder(name, data, data_dir)

@@ -63,7 +63,7 @@ def write(
     if is_drawn:
         originals, views = example_views(config, splits.train, PAIRS)
         arrays |= {"pairs": views["views"], "pairs_original": originals}
-    if np.isfinite(features.train).all() and np.isfinite(features.test).all():
+    if features.is_finite:
         arrays["map"] = _map(features.test[:MAP_POINTS], config.seed)
         arrays["map_label"] = data.test_labels[:MAP_POINTS]
         counts = nearest_classes(*features, config.seed)

@@ -43,7 +43,7 @@ def arrays(
     """Compute the arrays of gallery.npz that describe a random batch of training images.
 
     Args:
-        workdir: workdir of the run; its log has the learned settings.
+        workdir: workdir of the run, whose log has the learned settings.
         config: config of the run.
         train: the training images.
         encoder: the pretrained network.
@@ -84,7 +84,7 @@ def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: in
     """Return the arguments of `mmcl_loss` at a checkpoint, with schedules and learned values.
 
     Args:
-        workdir: workdir of the run; metrics.jsonl has the learned values.
+        workdir: workdir of the run, whose metrics.jsonl has the learned values.
         config: config of the run.
         num_examples: number of training images.
         step: step of the checkpoint.

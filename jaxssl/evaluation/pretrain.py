@@ -131,7 +131,7 @@ def _accuracy(
         mesh = distributed.make_mesh()
         read = partial(extract, apply=encode, variables=variables, mesh=mesh)
         features = extract_features(read, data)
-        if not all(np.isfinite(array).all() for array in (features.train, features.test)):
+        if not features.is_finite:
             logs.log.warning("no k-NN: the features are not finite")
             return {}
         accuracies = knn.accuracy(features, **preset)

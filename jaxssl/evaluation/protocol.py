@@ -37,6 +37,11 @@ class Features(NamedTuple):
     test: np.ndarray
     test_labels: np.ndarray
 
+    @property
+    def is_finite(self) -> bool:
+        """Return True if no feature is NaN or infinite."""
+        return all(bool(np.isfinite(array).all()) for array in (self.train, self.test))
+
 
 def check_features(
     train_features: ArrayLike,

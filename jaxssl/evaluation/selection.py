@@ -44,10 +44,9 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     if "all" not in names:
         return selected
     fitting = []
-    for name in components.names("protocol"):
-        one = _select(name)
+    for one in [_select(name) for name in components.names("protocol") if name not in names]:
         kinds = one.protocol.examples  # None stands for all kinds.
-        if name not in names and (kinds is None or examples in kinds):
+        if kinds is None or examples in kinds:
             fitting.append(one)
     return fitting + selected
 

@@ -78,7 +78,7 @@ class LinenNetwork(NamedTuple):
         return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Apply the Linen module with those of the arguments that the module takes."""
+        """Apply the Linen module with the arguments that it takes."""
         name, mutable = type(self.module).__name__, options.get("mutable", False)
         accepted = _accepted(self.module.__call__, **options)
         several = options.get("axis_name") and lax.axis_size(options["axis_name"]) > 1
@@ -121,7 +121,7 @@ class FunctionNetwork(NamedTuple):
         return {"params": params, "batch_stats": {}}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Call ``apply_params`` with those of the arguments that this function takes."""
+        """Call ``apply_params`` with the arguments that it takes."""
         accepted = _accepted(self.apply_params, **options)
         out = self.apply_params(variables["params"], x, **accepted)
         _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
@@ -160,7 +160,7 @@ class NnxNetwork:
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Call the NNX module with those of the arguments that the module takes."""
+        """Call the NNX module with the arguments that it takes."""
         definition, params, stats = self._structure
         params = _from_dict(params, variables["params"])
         module = nnx.merge(definition, params, _from_dict(stats, variables["batch_stats"]))
@@ -177,14 +177,14 @@ class NnxNetwork:
 
 
 def _options(function: Callable[..., object]) -> set[str]:
-    """Return those of the keyword arguments in `OPTIONS` that a function takes."""
+    """Return the keyword arguments in `OPTIONS` that a function takes."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return {name for name in OPTIONS if takes_all or name in parameters}
 
 
 def _accepted(function: Callable, **options: object) -> dict[str, Any]:
-    """Select those of the keyword arguments in `OPTIONS` that a function takes."""
+    """Select the keyword arguments in `OPTIONS` that a function takes."""
     names = _options(function)
     return {name: value for name, value in options.items() if name in names}
 

@@ -20,9 +20,9 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
     shape = (net.tokens + patches, net.dim)
     if stored.shape[-2:] == shape:
         return encoder
-    is_timm = encoder.dialect is DIALECTS["timm's ViT"] and not _is_dino(encoder)
-    antialias = net.registers > 0 or is_timm
-    offset = 0.1 if _is_dino(encoder) and not antialias else 0.0
+    is_dino, is_timm = _is_dino(encoder), encoder.dialect is DIALECTS["timm's ViT"]
+    antialias = net.registers > 0 or (is_timm and not is_dino)
+    offset = 0.1 if is_dino and not antialias else 0.0
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)

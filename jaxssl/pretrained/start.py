@@ -66,6 +66,7 @@ def start(
     }
     theirs = _by_name({name: source.variables[name] for name in names})
     net = make_networks(config).net
+    old, new = getattr(source.inputs, "channels", 0), getattr(inputs, "channels", 0)
     fitted, reshaped, faults = {}, [], []
     for name, leaf in _by_name(ours).items():
         if f"/{ADAPTER}" in name:  # No weights file has values for adapters.
@@ -73,7 +74,7 @@ def start(
         elif name not in theirs:
             faults.append(f"{name} {[*leaf.shape]} is missing")
         else:
-            fitted[name] = _fit(name, theirs[name], leaf.shape, net, source.inputs, inputs)
+            fitted[name] = _fit(name, theirs[name], leaf.shape, net, old, new)
             change = f"{name} {[*theirs[name].shape]} -> {[*leaf.shape]}"
             if fitted[name].shape != leaf.shape:
                 faults.append(change)
@@ -118,9 +119,10 @@ def load_init(config: ConfigDict, *, trust: bool = False) -> PretrainedEncoder:
         UserError: if the weights cannot be read.
     """
     # A weights file does not tell a ViT's number of heads, nor whether the last layers are missing.
-    keys = () if is_run(hub.local(config.init)) else ("num_heads", "layers")
+    path = hub.local(config.init)
+    keys = () if is_run(path) else ("num_heads", "layers")
     settings = {key: config.net[key] for key in keys if config.net.get(key)}
-    return load_pretrained(config.init, trust=trust, **settings)
+    return load_pretrained(path, trust=trust, **settings)
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
@@ -145,15 +147,14 @@ def _fit(
     array: np.ndarray,
     shape: tuple[int, ...],
     net: object,
-    old_inputs: object,
-    new_inputs: object,
+    old: int,
+    new: int,
 ) -> np.ndarray:
     """Adapt an array of the weights to a shape, if it depends on channels or patches of images.
 
     Otherwise, and if the array is for another network, it is returned unchanged or in a third
     shape.
     """
-    old, new = getattr(old_inputs, "channels", 0), getattr(new_inputs, "channels", 0)
     if array.shape == shape:
         return array
     if old and new and array.ndim == 4 and array.shape[2] == old:

@@ -33,7 +33,10 @@ class Curve(NamedTuple):
 _FILE = Path(__file__).with_name("templates") / "curves.toml"
 _CURVES = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 RUN_CURVES = [Curve(**curve) for curve in _CURVES["run"]]
-COMPARISON_CURVES = [Curve(**curve) for curve in _CURVES["comparison"]]
+_OF_RUN = {curve["key"]: curve for curve in _CURVES["run"]}
+COMPARISON_CURVES = [
+    Curve(**{**_OF_RUN.get(curve["key"], {}), **curve}) for curve in _CURVES["comparison"]
+]
 RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
 # This is the palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")

@@ -1,6 +1,5 @@
 """Read the files of a workdir for a report. Damaged files raise errors that name them."""
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -90,7 +89,9 @@ def _thin(lines: Iterator[bytes], path: Path) -> list[bytes]:
                 kept[kind] = dict(list(kept[kind].items())[::2])
                 strides[kind] *= 2
         seen[kind] += 1
-    chosen = dict(itertools.chain({number: line}.items(), *(one.items() for one in kept.values())))
+    chosen = {number: line}
+    for of_kind in kept.values():
+        chosen |= of_kind
     if len(chosen) <= number:
         logs.log.info("%s: the report has %d of %d lines", path, len(chosen), number + 1)
     return [line for _, line in sorted(chosen.items()) if line]

@@ -41,12 +41,12 @@ class _Run(NamedTuple):
 
     Attributes:
         values: the text of the value of each key of the grid.
-        config: complete.
-        protocols: NAME or NAME:PRESET of those that evaluate the run.
+        seed: of the run.
+        protocols: NAME or NAME:PRESET of the protocols that evaluate the run.
     """
 
     values: Mapping[str, str]
-    config: ConfigDict
+    seed: int
     protocols: Sequence[str]
 
 
@@ -200,7 +200,7 @@ def _plan_runs(
         build(settings, len(train_set), devices)
         selected = select_protocols(PROTOCOLS if protocols is None else protocols, examples)
         fitting = drop_unlabelled(selected, splits_of[data], strict=protocols is not None)
-        runs.append(_Run(cell, settings, [one.text for one in fitting]))
+        runs.append(_Run(cell, settings.seed, [one.text for one in fitting]))
     return runs
 
 
@@ -219,8 +219,8 @@ def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[Config
 def _train_runs(setting: Setting, runs: Sequence[_Run]) -> list[RunResult]:
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
-    for number, (values, settings, protocols) in enumerate(runs, 1):
-        cell = {**values, "seed": settings.seed}
+    for number, (values, seed, protocols) in enumerate(runs, 1):
+        cell = {**values, "seed": seed}
         result, is_new = run_cell(setting, cell, {}, "--workdir")
         result = result._replace(metrics=_evaluate(result.workdir, protocols))
         results.append(result)

@@ -98,15 +98,11 @@ def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str
     return {"config": shared, "runs": entries}
 
 
-class RecordedRuns(NamedTuple):
-    """The runs of a study's document, by cell and seed, and the scale of the study."""
+def read_runs(path: Path) -> tuple[str, dict[tuple[object, int], RunResult]]:
+    """Read a study's JSON document, which --earlier names.
 
-    scale: str
-    results: dict[tuple[object, int], RunResult]
-
-
-def read_runs(path: Path) -> RecordedRuns:
-    """Read the runs of a study's JSON document, which --earlier names.
+    Returns:
+        The scale of the study, and its runs by cell and seed.
 
     Raises:
         UserError: if the document is damaged or does not list its runs.
@@ -133,7 +129,7 @@ def read_runs(path: Path) -> RecordedRuns:
             )
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
-    return RecordedRuns(document["scale"], results)
+    return document["scale"], results
 
 
 def _flatten(settings: Settings) -> Settings:
