@@ -24,7 +24,7 @@ from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.data.opening import in_memory, tar_shards
 from jaxssl.data.records import PreparedSplit, find_feature
-from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish
+from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish, labelled_part
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
@@ -36,7 +36,7 @@ def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
     open_split = _make_opener(data, examples)
     train, test = open_split(data["train_split"]), open_split(data["test_split"])
     bank = open_split(data["bank_split"]) if data["bank_split"] else train
-    return Splits(train, bank, test)
+    return Splits(train, labelled_part(bank), labelled_part(test))
 
 
 def load(data: ConfigDict, split: str, examples: str = "image") -> Source:

@@ -224,6 +224,21 @@ class Splits(NamedTuple):
         return self.bank.labelled and self.test.labelled
 
 
+def labelled_part(source: Source) -> Source:
+    """Return the labelled examples of a split in memory, or all of them if none has a label.
+
+    Splits on disk are returned as they are, because finding their labels would read all records.
+    """
+    if any(part.path is not None for part, _ in source.parts):
+        return source
+    labelled = np.flatnonzero(source.labels != UNLABELLED)
+    if len(labelled) in (0, len(source)):
+        return source
+    without = len(source) - len(labelled)
+    log.info("data       %d examples of %r have no label: not evaluated", without, source.split)
+    return source.take(labelled)
+
+
 def find_records(
     name: str, split: str, splits: Mapping[str, tfds.core.SplitInfo]
 ) -> list[tuple[str, np.ndarray]]:

@@ -58,10 +58,11 @@ def check(config: ConfigDict) -> None:
     _check(config.eval)
 
 
-def _finish(workdir: Path, splits: Splits) -> None:
+def _finish(workdir: Path, splits: Splits, step: int) -> None:
     """Evaluate a trained run with the config's protocols, and write results and online metrics."""
     # By training with the config, the user has permitted the files that it names.
     run.evaluate(workdir, splits=splits, online=True, trust=True)
+    distributed.on_first_process(lambda: results.add_results(workdir, [], evaluated_step=step))
 
 
 def _check(settings: ConfigDict) -> None:
@@ -152,10 +153,8 @@ def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
         protocols: the protocols of its config.
     """
     rows = results.read_results(workdir)
-    evaluated = {row["step"] for row in rows if row["protocol"] != "online"} - {None, 0}
-    # A run that was extended after its evaluation has results of an earlier step only.
-    is_extended = bool(evaluated) and step not in evaluated
-    if protocols and (is_extended or not (workdir / "report.html").exists()):
+    # A run that was extended after its evaluation has been evaluated at an earlier step.
+    if protocols and results.read_evaluated_step(workdir) != step:
         return False
     if rows:
         shown = [row for row in rows if row["step"] in (None, 0, step)]

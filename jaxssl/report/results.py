@@ -45,21 +45,46 @@ class Row(TypedDict):
     seed: int
 
 
+class _Document(TypedDict):
+    """The file results.json.
+
+    Attributes:
+        results: its rows.
+        evaluated_step: step at which the protocols of a run's config were last evaluated.
+    """
+
+    results: list[Row]
+    evaluated_step: NotRequired[int]
+
+
 def read_results(folder: Path) -> list[Row]:
     """Read the rows of results.json, or [] without the file.
 
     Raises:
         UserError: if the file is damaged.
     """
+    return _read(folder)["results"]
+
+
+def read_evaluated_step(folder: Path) -> int | None:
+    """Return the step of the run's last complete evaluation, None if there was none.
+
+    Raises:
+        UserError: if results.json is damaged.
+    """
+    return _read(folder).get("evaluated_step")
+
+
+def _read(folder: Path) -> _Document:
     path = folder / "results.json"
     if not path.exists():
-        return []
+        return {"results": []}
     with explain_damage(path):
-        rows = file_io.read_json(path, MOST_BYTES)["results"]
-        for number, row in enumerate(rows):
+        document = file_io.read_json(path, MOST_BYTES)
+        for number, row in enumerate(document["results"]):
             if not _is_result(row):
                 raise ValueError(f"row {number} of results.json lacks fields of a result")
-    return rows
+    return document
 
 
 def _is_result(row: Mapping[str, object]) -> bool:
@@ -79,10 +104,16 @@ def _is_result(row: Mapping[str, object]) -> bool:
     )
 
 
-def add_results(folder: Path, rows: Sequence[Row]) -> None:
+def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = None) -> None:
     """Write rows into results.json, in place of earlier rows with the same key.
 
     Several processes may do this at once.
+
+    Args:
+        folder: folder of results.json, which is made if necessary.
+        rows: the new rows.
+        evaluated_step: step of the run whose evaluation ends with these rows. None keeps the value
+            of the file.
 
     Raises:
         UserError: if the file is damaged.
@@ -92,8 +123,12 @@ def add_results(folder: Path, rows: Sequence[Row]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     path, new_keys = folder / "results.json", set(map(_key, rows))
     with file_io.locked(path):
-        kept = [row for row in read_results(folder) if _key(row) not in new_keys]
-        file_io.write_json(path, {"results": [*kept, *rows]})
+        document = _read(folder)
+        kept = [row for row in document["results"] if _key(row) not in new_keys]
+        document["results"] = [*kept, *rows]
+        if evaluated_step is not None:
+            document["evaluated_step"] = evaluated_step
+        file_io.write_json(path, document)
 
 
 def print_results(rows: Sequence[Row]) -> None:

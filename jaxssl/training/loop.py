@@ -57,7 +57,7 @@ class Evaluation(NamedTuple):
         online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
             returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
             images of `Programs.encode`.
-        finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
+        finish: ``(workdir, splits, step) -> None`` evaluates a run that has ended at a step.
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
         start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
@@ -66,7 +66,7 @@ class Evaluation(NamedTuple):
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
-    finish: Callable[[Path, Splits], object]
+    finish: Callable[[Path, Splits, int], object]
     show: Callable[[Path, int, Sequence[str]], bool]
     start: Callable[..., tuple[Collection, Carried, Settings]]
 
@@ -134,7 +134,7 @@ def train(
             console.show(f"{workdir} is finished ({total} steps).")
         if not evaluation.show(workdir, total, config.eval.protocols):
             with opening.open_workdir(config, workdir):
-                evaluation.finish(workdir, splits)
+                evaluation.finish(workdir, splits, total)
         return
     description, probe = evaluation.online(config, splits, setup, inputs, programs.encode)
 
@@ -250,7 +250,7 @@ def train(
         if config.eval.protocols:
             check_lock()
             times.lap("checkpoints")
-            times.call("evaluation", evaluation.finish, workdir, splits)
+            times.call("evaluation", evaluation.finish, workdir, splits, step)
             log.info("wall time  %s", times.write(ended=True))
 
 

@@ -64,6 +64,20 @@ def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, fo
     assert splits.test.labelled and len(splits.train) + len(splits.test) <= PICTURES
 
 
+def test_tar_shards_with_an_unlabelled_picture_are_evaluated_on_the_labelled_ones(tmp_path):
+    for number, name in enumerate(("train.tar", "test.tar")):
+        write_shard(
+            tmp_path / "shards" / name,
+            number * PICTURES,
+            lambda index: str(index % 3) * (index % 12 > 0),
+        )
+    splits = load_splits(settings(tmp_path / "shards", train_split="train+test"))
+    assert splits.labelled and not splits.train.labelled
+    assert [len(split) for split in splits] == [2 * PICTURES, 2 * PICTURES - 2, PICTURES - 1]
+    bank = load_splits(settings(tmp_path / "shards", bank_split="test[:4]")).bank
+    assert values(bank) == [PICTURES + 1, PICTURES + 2, PICTURES + 3]
+
+
 def test_index_of_tar_shards_is_stored_and_rebuilt_after_a_change(tmp_path, monkeypatch):
     scans = []
     scan = tar_shards._scan

@@ -64,6 +64,14 @@ def test_concurrent_writers_of_a_file_leave_the_content_of_one_of_them(tmp_path,
     assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]
 
 
+def test_later_results_keep_the_step_of_the_last_complete_evaluation(tmp_path):
+    assert results.read_evaluated_step(tmp_path) is None
+    for rows, step in (([], 8), ([ROW], None)):
+        results.add_results(tmp_path, rows, evaluated_step=step)
+        assert results.read_evaluated_step(tmp_path) == 8
+    assert results.read_results(tmp_path) == [ROW]
+
+
 def test_partial_file_of_a_killed_writer_is_removed_by_the_next_one(tmp_path):
     (tmp_path / "results.json.0.partial").touch()
     results.add_results(tmp_path, [ROW])

@@ -134,13 +134,18 @@ def test_metrics_see_all_views_are_synced_before_checkpoints_and_exclude_their_t
         assert calls[at - 1 : at + 2] == [("sync",), ("save", step), ("restart_clock", step)]
 
 
-def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(tiny, tmp_path):
+def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
+    tiny, tmp_path, monkeypatch
+):
     settings = tiny(**{"eval.protocols": "('knn',)"})
     stop(settings, tmp_path, STEPS, signal.SIGTERM)
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS]
     assert not (tmp_path / "results.json").exists()
+    (tmp_path / "report.html").touch()  # as `jaxssl report` writes it for a run that was stopped
     pretrain.train(settings, tmp_path)
-    assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
+    assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").read_bytes()
+    monkeypatch.setattr(run, "evaluate", lambda *_, **__: pytest.fail("it was evaluated before"))
+    pretrain.train(settings, tmp_path)
 
 
 def test_second_stop_signal_exits_at_once(monkeypatch):

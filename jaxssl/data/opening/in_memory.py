@@ -20,7 +20,7 @@ from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
 from jaxssl.data.opening import items, tar_shards
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records, finish
+from jaxssl.data.splits import Source, Splits, find_records, finish, labelled_part
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
@@ -82,6 +82,16 @@ def load_splits(
     Raises:
         UserError: if the data are none of these.
     """
+    train, test, digest = _load_pair(
+        data, test_fraction, seed, on_error=on_error, channels=channels, cache=cache
+    )
+    return Splits(train, labelled_part(train), labelled_part(test)), digest
+
+
+def _load_pair(
+    data: object, test_fraction: float, seed: int, *, on_error: str, channels: int, cache: str
+) -> tuple[Source, Source, str]:
+    """Return the splits "train" and "test" with all their examples, and the fingerprint."""
     train_data, test_data = _split(data)
     channels = channels or user_files.CHANNELS
     read = partial(_read, on_error=on_error, channels=channels, cache=cache)
@@ -100,17 +110,7 @@ def load_splits(
     for source in (train, test):
         if not len(source):
             raise UserError(f"data has no examples for the split {source.split!r}")
-    return Splits(train, _labelled_part(train), _labelled_part(test)), digest
-
-
-def _labelled_part(source: Source) -> Source:
-    """Return the labelled examples of a split, or all of them if none has a label."""
-    labelled = np.flatnonzero(source.labels != UNLABELLED)
-    if len(labelled) in (0, len(source)):
-        return source
-    without = len(source) - len(labelled)
-    log.info("data       %d examples of %r have no label: not evaluated", without, source.split)
-    return source.take(labelled)
+    return train, test, digest
 
 
 def call(data: ConfigDict) -> object:
@@ -152,8 +152,8 @@ def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     if data["labels"]:
         raise UserError("data.labels is only for folders and captions; leave it empty")
     load = call if components.is_custom(data["name"]) else tar_shards.load
-    splits, _ = load_splits(load(data), **split_options(data))
-    parts = {"train": splits.train, "test": splits.test}
+    train, test, _ = _load_pair(load(data), **split_options(data))
+    parts = {"train": train, "test": test}
     infos = {split: tfds.core.SplitInfo(split, [len(part)], 0) for split, part in parts.items()}
 
     def open_split(split: str) -> Source:
