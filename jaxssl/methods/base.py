@@ -9,7 +9,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue
-from jaxssl.losses.objective import Metrics, Objective
+from jaxssl.losses.objective import Metrics, Objective, check
 from jaxssl.losses.pairs import Pairs
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder, Images
@@ -104,6 +104,16 @@ def init_trained(
     if queue_size:
         memory = {"objective": memory, "queue": empty_queue(queue_key, queue_size, dim)}
     return params, Carried(stats, (), memory)
+
+
+def check_queue(queue_size: int, labels: bool) -> None:
+    """Raise ValueError for a negative queue size, or a queue in a scheme with class labels."""
+    check({"queue_size": ">= 0"}, queue_size=queue_size)
+    if queue_size and labels:
+        raise ValueError(
+            "the queue has no labels, so it would hold an anchor's positives as negatives; set "
+            "method.queue_size=0 or method.labels=False"
+        )
 
 
 def image_groups(batch: Batch) -> list[Images]:

@@ -62,9 +62,11 @@ def method(
         labels: True makes all keys of a class positives.
 
     Raises:
-        ValueError: on an unknown ``evaluate``, or if the number of views does not fit.
+        ValueError: on an unknown ``evaluate``, if a queue is used with labels, because its keys
+            have none, or if the number of views does not fit.
     """
-    check({"momentum": "in [0, 1]", "queue_size": ">= 0"}, momentum=momentum, queue_size=queue_size)
+    check({"momentum": "in [0, 1]"}, momentum=momentum)
+    base.check_queue(queue_size, labels)
     has_target = callable(momentum) or bool(momentum > 0)
     if evaluate not in ("online", "target") or (evaluate == "target" and not has_target):
         raise ValueError(

@@ -8,7 +8,7 @@ from functools import partial
 import jax
 
 from jaxssl.losses.memory import enqueue
-from jaxssl.losses.objective import Objective, check
+from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.methods import base
 from jaxssl.models import encoder as networks
@@ -38,14 +38,9 @@ def method(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020;
         Wang et al., Cross-Batch Memory for Embedding Learning, 2020, algorithm 1.
     """
-    check({"queue_size": ">= 0"}, queue_size=queue_size)
+    base.check_queue(queue_size, labels)
     if encoder.predictor is not None:
         raise ValueError('method.name="siamese" does not use a predictor; set predictor.name=none')
-    if queue_size and labels:
-        raise ValueError(
-            "the queue has no labels, so it would hold an anchor's positives as negatives; set "
-            "method.queue_size=0 or method.labels=False"
-        )
 
     def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)

@@ -1,7 +1,7 @@
 """Adapt networks of users to the interface of this package: Linen, NNX, or two pure functions."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -159,16 +159,31 @@ class NnxNetwork:
         _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
         return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
 
-    def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
-        """Call the NNX module with the arguments that it takes."""
+    def apply(
+        self,
+        variables: VariableDict,
+        x: object,
+        *,
+        is_fixed: Callable[[Sequence[object]], bool] = lambda path: False,
+        **options: Any,
+    ) -> object:
+        """Call the NNX module with the arguments that it takes.
+
+        Args:
+            variables: of the module.
+            x: inputs.
+            is_fixed: tells of the path of a BatchNorm whether it uses its running statistics.
+            options: as for other networks.
+        """
         definition, params, stats = self._structure
         params = _from_dict(params, variables["params"])
         module = nnx.merge(definition, params, _from_dict(stats, variables["batch_stats"]))
         module.train() if options["train"] else module.eval()
         axis_name = options.get("axis_name") if options["train"] else None
-        for _, node in nnx.iter_modules(module):
+        for path, node in nnx.iter_modules(module):
             if isinstance(node, nnx.BatchNorm):
                 node.axis_name = axis_name
+                node.use_running_average = node.use_running_average or is_fixed(path)
         out = module(x, **_accepted(module.__call__, **options))
         _require_features(type(module).__name__, out, x)
         if not options.get("mutable"):

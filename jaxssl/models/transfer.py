@@ -147,16 +147,20 @@ class FixedNorms(NamedTuple):
         frozen = transfer.frozen({"net": variables["params"]})["net"]
         norms = (nn.BatchNorm, MaskedBatchNorm)
 
-        def is_fixed(module: nn.Module) -> bool:
+        def is_fixed(path: Sequence[object]) -> bool:
             marks = frozen
-            for name in module.path:
-                marks = marks.get(name, {})
+            for name in path:
+                marks = marks.get(str(name), {})
             leaves = jax.tree.leaves(marks)
             return bool(leaves) and all(leaves)
 
+        if isinstance(self.net, NnxNetwork):
+            return self.net.apply(variables, x, is_fixed=is_fixed, **options)
+
         def fix(call: Callable, args: tuple, kwargs: dict, context: InterceptorContext) -> object:
             module = context.module
-            if context.method_name == "__call__" and isinstance(module, norms) and is_fixed(module):
+            is_call = context.method_name == "__call__"
+            if is_call and isinstance(module, norms) and is_fixed(module.path):
                 if isinstance(module, MaskedBatchNorm):
                     kwargs = {**kwargs, "train": False}
                 elif module.use_running_average is None:  # It is an argument of the call.

@@ -79,9 +79,10 @@ def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
         close(carried.memory["queue"]["rows"], rows)
 
 
-def test_siamese_queue_is_refused_with_labels():
+@pytest.mark.parametrize("scheme", [siamese, momentum])
+def test_queue_is_refused_with_labels(scheme):
     with pytest.raises(ValueError, match="^the queue has no labels.*set method.queue_size=0"):
-        siamese.method(ENCODER, NT_XENT, queue_size=8, labels=True)
+        scheme.method(ENCODER, NT_XENT, queue_size=8, labels=True)
 
 
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])

@@ -164,6 +164,30 @@ def test_frozen_norm_whose_mode_is_an_argument_of_the_call_uses_its_statistics()
     np.testing.assert_array_equal(actual, NormAtCall().apply(variables, x, train=False))
 
 
+class NnxNorms(nnx.Module):
+    """Two BatchNorms, of which the first one is in a list."""
+
+    def __init__(self, rngs):
+        self.first = nnx.List([nnx.BatchNorm(3, rngs=rngs)])
+        self.second = nnx.BatchNorm(3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(self.first[0](x))
+
+
+def test_frozen_norm_of_an_nnx_module_uses_its_statistics():
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    net = NnxNetwork(NnxNorms)
+    variables = net.init(jax.random.key(0), x)
+    _, updated = FixedNorms(net, Transfer(freeze=("net/first",))).apply(
+        variables, x, train=True, mutable=["batch_stats"]
+    )
+    same = jax.tree.map(np.array_equal, variables["batch_stats"], updated["batch_stats"])
+    assert all(jax.tree.leaves(same["first"])) and not any(jax.tree.leaves(same["second"]))
+    whole = FixedNorms(net, Transfer(freeze=("net",))).apply(variables, x, train=True)
+    np.testing.assert_array_equal(whole, net.apply(variables, x, train=False))
+
+
 def test_lora_adapters_of_an_nnx_module_are_refused():
     net = NnxNetwork(lambda *, rngs: nnx.Linear(2, 2, rngs=rngs))
     with pytest.raises(ValueError, match="optim.lora needs a Linen module, got an NNX module"):
