@@ -305,7 +305,12 @@ def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType
 
 @functools.cache
 def _load_plugin(path: Path, content: bytes) -> ModuleType:
-    return load_file(path, "component file", content)  # A file that has changed is loaded again.
+    import cloudpickle  # here, because it takes longer to import than the rest of this module
+
+    loaded = load_file(path, "component file", content)  # A file that has changed is loaded again.
+    # Processes that read data get the file's objects from Grain, and cannot import the module.
+    cloudpickle.register_pickle_by_value(loaded)
+    return loaded
 
 
 def _registered(group: str, name: str) -> _Registered:

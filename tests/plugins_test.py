@@ -1,8 +1,10 @@
 """Components of users: from files of their own, and as Python objects."""
 
 import shutil
+import sys
 from pathlib import Path
 
+import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -403,6 +405,23 @@ def test_user_data_set_supports_splits_slices_and_has_the_name_of_its_file(plugi
         source.load({**settings, "path": "x"}, "train")
     with pytest.raises(UserError, match="must be a function that returns the data set"):
         source.load({**settings, "name": plugin("number")}, "train")
+
+
+@pytest.mark.fast
+def test_streamed_data_of_a_user_file_are_read_by_processes_that_cannot_import_it(
+    tmp_path, monkeypatch
+):
+    lines = "import numpy as np", "class Stream:", "    def __len__(self): return 10"
+    item = "    def __getitem__(self, index): return np.full((4, 4, 1), index, np.uint8)"
+    path = tmp_path / "streams.py"
+    path.write_text("\n".join((*lines, item)))
+    train = source.load(data_config(name=f"{path}:Stream", cache="none"), "train")
+    assert train.streamed
+    sent = cloudpickle.dumps(train)
+    module = type(train.parts[0][0].records.images._data).__module__
+    monkeypatch.delitem(sys.modules, module)
+    values = [np.max(example.input) for example in cloudpickle.loads(sent).read(np.arange(10))]
+    assert values == list(range(10))
 
 
 @pytest.mark.fast
