@@ -94,7 +94,7 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
         presets: settings by name.
         preset: name of a preset, or "default".
         default: the preset that "default" means.
-        changes: settings that replace the preset's.
+        changes: settings that replace the preset's. A number may stand for a list of one number.
 
     Raises:
         ValueError: if the preset or a setting is unknown.
@@ -106,7 +106,11 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
     for name in changes:
         if name not in valid:
             raise ValueError(f"the setting {name!r} is unknown{suggest(name, valid)}")
-    return {**presets[preset], **changes}
+    chosen = {**presets[preset], **changes}
+    for name, value in presets[preset].items():
+        if isinstance(value, tuple) and isinstance(chosen[name], int | float):
+            chosen[name] = (chosen[name],)
+    return chosen
 
 
 def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:

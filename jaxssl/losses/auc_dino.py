@@ -6,7 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.dino import RANGES as DINO_RANGES
-from jaxssl.losses.dino import with_center
+from jaxssl.losses.dino import check_center, with_center
 from jaxssl.losses.objective import Scalar
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
@@ -69,9 +69,8 @@ def auc_dino_loss(
     its own batch. There the sum over negatives runs over the students of a teacher, here over the
     teachers of a student, with the same mean over anchors.
     """
-    dim = pairs.anchor.shape[1]
-    if center is not None and center.shape != (dim,):
-        raise ValueError(f"center must have shape [{dim}] like one embedding, got {center.shape}")
+    if center is not None:
+        check_center(center, pairs.anchor.shape[1])
     teacher = lax.stop_gradient(promote(pairs.candidate))
     teacher = teacher if center is None else teacher - center[None, :]
     target = jax.nn.softmax(teacher / teacher_temperature, axis=1)

@@ -44,7 +44,7 @@ def dino_loss(
         [n] float32.
 
     Raises:
-        ValueError: if there is only one view.
+        ValueError: if there is only one view, or the centre has another shape.
 
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
@@ -52,9 +52,16 @@ def dino_loss(
     log_p = jax.nn.log_softmax(promote(pairs.anchor) / student_temperature, axis=1)
     outputs = lax.stop_gradient(promote(partners(pairs, "dino")))
     if center is not None:
+        check_center(center, outputs.shape[2])
         outputs = outputs - center[None, None, :]
     target = jnp.mean(jax.nn.softmax(outputs / teacher_temperature, axis=2), axis=0)
     return -jnp.sum(target * log_p, axis=1)
+
+
+def check_center(center: Array, dim: int) -> None:
+    """Raise ValueError unless the centre has the shape of one output."""
+    if center.shape != (dim,):
+        raise ValueError(f"center must have shape [{dim}] like one embedding, got {center.shape}")
 
 
 def with_center(

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import read_examples, write_examples
 from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives, swap
-from jaxssl.losses.sogclr import Average, update_average
+from jaxssl.losses.sogclr import Average, check_bounds, update_average
 
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
 RANGES |= {"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"}
@@ -105,6 +105,7 @@ def objective(
     hyper = {"gamma": gamma, "rho": rho, "temperature_lr": temperature_lr}
     fixed = {"temperature": temperature, "temperature_min": temperature_min}
     check(RANGES, beta1=beta1, beta2=beta2, **fixed, **hyper)
+    check_bounds(temperature_min, temperature_max)
 
     def init(key, num_examples, dim):
         start = {"log_u": -math.inf, "temperature": temperature, "mean": 0, "square": 0, "count": 0}

@@ -106,6 +106,16 @@ def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar
     return Average(log_mean, log_u, weight, log_u - jnp.sum(weight * logits, axis=1))
 
 
+def check_bounds(temperature_min: object, temperature_max: object) -> None:
+    """Raise ValueError if the lower bound of the temperatures exceeds the upper one."""
+    bounds = temperature_min, temperature_max
+    numbers = [bound for bound in bounds if isinstance(bound, int | float)]
+    if numbers != sorted(numbers):
+        raise ValueError(
+            f"temperature_min must be at most temperature_max, got {numbers[0]} and {numbers[1]}"
+        )
+
+
 def _build(hyper: Hyper) -> Objective:
     """Return an objective with a moving average (iSogCLR: and a temperature) for every example."""
     temperature, individual = hyper["temperature"], hyper.pop("individual_temperature")
@@ -114,6 +124,7 @@ def _build(hyper: Hyper) -> Objective:
             "temperature must be a number if individual_temperature=True, got a schedule; "
             "set a number or individual_temperature=False"
         )
+    check_bounds(hyper["temperature_min"], hyper["temperature_max"])
 
     def init(key, num_examples, dim):
         memory = {"log_u": jnp.full(num_examples, -math.inf, jnp.float32)}

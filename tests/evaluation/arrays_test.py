@@ -54,7 +54,9 @@ def test_example_in_the_docstring_of_evaluate_runs(module):
 def test_keyword_settings_override_values_of_the_preset():
     expected = knn.accuracy(FEATURES, k=3, temperature=0.07)
     assert knn.evaluate(*FEATURES, preset="moco_v3_20", k=3) == expected
-    assert list(retrieval.evaluate(*FEATURES, k=(2,))) == ["retrieval_r2"]
+    for k in (2, (2,)):
+        assert list(retrieval.evaluate(*FEATURES, k=k)) == ["retrieval_r2"]
+    assert linear.evaluate(*FEATURES, C=0.1)["C"] == 0.1
     one = fewshot.evaluate(*FEATURES, shots=2, draws=3)
     assert list(one) == ["fewshot_2shot_top1", "fewshot_2shot_top1_std"]
 

@@ -94,8 +94,9 @@ def test_fine_tuning_search_selects_the_rate_by_the_requested_metric(context, mo
 def test_fine_tuning_with_one_candidate_skips_validation(context, monkeypatch):
     seen = oracle(0.2, monkeypatch)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
-    finetune.evaluate(images_of(context), training=None, **one)
+    outcome = finetune.evaluate(images_of(context), training=None, **one)
     assert [source for source, *_ in seen.fitted] == [context.train]
+    assert outcome.grid == [{"lr": 0.2, "weight_decay": 0.5}]
 
 
 def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monkeypatch):

@@ -219,6 +219,15 @@ def test_isogclr_temperatures_start_at_the_given_value_and_stop_at_their_bounds(
     assert set(np.asarray(memory["temperature"]).tolist()) == {np.float32(0.08), np.float32(0.12)}
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"), [("sogclr", {"individual_temperature": True}), ("fastclip", {})]
+)
+def test_lower_bound_of_temperatures_above_the_upper_one_is_refused(name, settings):
+    limits = {"temperature_min": 0.5, "temperature_max": 0.2}
+    with pytest.raises(ValueError, match="^temperature_min must be at most .* got 0.5 and 0.2"):
+        made(name, 8, **settings, **limits)
+
+
 def test_fastclip_trains_the_temperature_of_each_image_and_caption_by_adam():
     """The gradient is that of tau (log u + rho), with u after the update."""
     settings = {"temperature": 0.1, "gamma": 0.6, "rho": 0.5, "temperature_lr": 0.01}
@@ -324,6 +333,10 @@ def step_of(setting: str, mapping: str) -> Any:
         (
             lambda z: losses.auc_dino(z[0], z[1], jnp.zeros(3)),
             r"center must have shape \[4\] like one embedding, got \(3,\)",
+        ),
+        (
+            lambda z: losses.dino(z[0], z[1], jnp.zeros((8, 4))),
+            r"center must have shape \[4\] like one embedding, got \(8, 4\)",
         ),
         (lambda z: losses.nt_xent(*z, ring=True), "needs a mapped axis, got axis_name=None"),
         (

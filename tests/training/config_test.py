@@ -285,6 +285,15 @@ def test_error_about_another_config_names_the_command_that_goes_on(tmp_path, cha
         opening.check_same_config(load(*changes), tmp_path)
 
 
+def test_earlier_lengths_of_an_extended_run_stay_with_its_workdir(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(load().to_dict()))
+    extended = load()
+    with extended.unlocked():
+        extended.extended = ("2 epochs until step 4",)
+    assert opening.drop_extensions(extended, tmp_path) == extended
+    assert opening.drop_extensions(extended, tmp_path / "new") == load()
+
+
 def test_differences_between_two_configs_are_listed_by_key():
     ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
     lines = ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]

@@ -169,8 +169,9 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     outcome = evaluate(images, **settings, seed=seed)
     training, selected = settings["training"], (outcome.lr, outcome.weight_decay)
     details = finetuning.summarise(training, *selected, len(images.train), images.mesh.size)
-    details |= {"preset": preset, "validation": settings["validation"]}
-    details |= {"train_loss": outcome.train_loss, "grid": outcome.grid}
+    details |= {"preset": preset, "train_loss": outcome.train_loss, "grid": outcome.grid}
+    if len(outcome.grid) > 1:
+        details["validation"] = settings["validation"]
     scores = {f"finetune_{name}": outcome.accuracy[name] for name in METRICS}
     return base.make_results(scores, **details)
 

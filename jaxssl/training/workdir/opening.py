@@ -117,6 +117,13 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
         )
 
 
+def drop_extensions(config: ConfigDict, workdir: Path) -> ConfigDict:
+    """Return the config of a new run without the lengths of the run that it was read from."""
+    if "extended" not in config or (workdir / "config.json").exists():
+        return config
+    return ConfigDict({key: value for key, value in config.items() if key != "extended"}).lock()
+
+
 def check_name(workdir: Path) -> None:
     """Raise UserError if Orbax could not write checkpoints to a workdir of this name.
 
