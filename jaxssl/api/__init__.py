@@ -125,7 +125,7 @@ class Run:
         return Report(path)
 
 
-def get_config(name: str | Path) -> ConfigDict:
+def get_config(name: str | Path, *, trust: bool = False) -> ConfigDict:
     """Return a config with all values, to be changed and passed to `train`.
 
         config = jaxssl.get_config("cifar10_baselines:simclr")
@@ -133,12 +133,14 @@ def get_config(name: str | Path) -> ConfigDict:
         config.loss = {"name": "auc_cl"}  # with the defaults of this loss
 
     Args:
-        name: a packaged config, possibly with a variant, or a Python file with get_config().
+        name: a packaged config, possibly with a variant, a Python file with get_config(), or the
+            config.json of a run.
+        trust: as for `jaxssl.load_encoder`, for the config.json of a run.
 
     Raises:
         UserError: if there is no such config.
     """
-    return ConfigDict(configs.load(name).to_dict())
+    return ConfigDict(configs.load(name, trust=trust).to_dict())
 
 
 def train(
@@ -172,7 +174,7 @@ def train(
         augment: augmentation in place of the config's, in the same forms.
         init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.
-        trust: as for `jaxssl.load_encoder`, for the run that ``init`` names.
+        trust: as for `jaxssl.load_encoder`, for runs that ``config`` or ``init`` names.
         **settings: values of config keys, as ``--config.KEY=VALUE`` on the command line. The group
             may be left out of a key that only one group has, so that ``lr`` is "optim.lr".
 
@@ -188,7 +190,7 @@ def train(
             raise UserError("a config from Python has no name; choose a folder with workdir=...")
         run_config = ConfigDict(config.to_dict())
     else:
-        run_config = get_config(config)
+        run_config = get_config(config, trust=trust)
         workdir = workdir or Path("runs") / configs.run_name(config)
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:

@@ -168,6 +168,7 @@ def test_data_paths_of_an_untrusted_run_are_not_opened(key, forge, tmp_path, mon
         lambda: data_config(run, defaults, None, [("data.test_split", "test")]),
         lambda: jaxssl.resume(run),
         lambda: config.load(run / "config.json"),
+        lambda: jaxssl.train(run / "config.json", workdir=tmp_path / "ours"),
     ):
         with pytest.raises(UserError, match=message):
             read()
@@ -181,6 +182,8 @@ def test_data_paths_of_an_untrusted_run_are_not_opened(key, forge, tmp_path, mon
     for options in ({"trust": True}, {"data": named}):
         with pytest.raises(Opened):
             evaluation.evaluate(run, ["knn"], **options)
+    with pytest.raises(Opened):
+        jaxssl.train(run / "config.json", workdir=tmp_path / "ours", trust=True)
     trust.remember([], {"name": "folder", key: str(theirs)})
     with pytest.raises(Opened):
         jaxssl.evaluate(run, "knn")
