@@ -118,7 +118,12 @@ def evaluate(
     selected = drop_unlabelled(selected, splits, strict=strict)
     if not selected:
         kinds = ["pretrained"]  # for the gallery alone
-    use_features = any(one.protocol.needs_features for one in selected)
+    has_report = page and config is not None and data is None and workdir is not None
+    # A gallery alone is not worth reading a whole stream.
+    is_streamed = splits.bank.streamed or splits.test.streamed
+    use_features = any(one.protocol.needs_features for one in selected) or (
+        has_report and not selected and not is_streamed
+    )
     mesh = distributed.make_mesh()
     contexts = make_contexts(
         encoder, config, splits, kinds, mesh, layer=layer, features=use_features, seed=run_seed
@@ -155,7 +160,7 @@ def evaluate(
         results.print_results(rows)
     if out is not None:
         console.show(f"results: {out / 'results.json'}")
-    if page and config and data is None and workdir:
+    if has_report and config and workdir:
         if layer == "backbone" and features is not None:
             stale = gallery.read_step(workdir) != encoder.metadata["step"]
             if distributed.any_process(stale):

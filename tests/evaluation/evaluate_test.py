@@ -142,6 +142,16 @@ def test_eval_reads_published_corrupted_sets_from_the_data_folder(run, out, data
     assert not out.exists()
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_gallery_is_written_if_no_protocol_fits_unless_a_stream_would_be_read(
+    run, monkeypatch, streamed
+):
+    monkeypatch.setattr(source.Source, "streamed", streamed)
+    monkeypatch.setattr(evaluate.gallery, "write", written := Mock())
+    assert evaluate.evaluate(run) == []
+    assert written.called != streamed and (streamed or written.call_args.args[3].test.size)
+
+
 def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypatch):
     seen = []
     run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731
