@@ -71,6 +71,11 @@ def test_archive_has_the_files_of_its_folder_and_is_not_unpacked(
     assert sorted(path.parent.iterdir()) == before and not list(tmp_path.iterdir())
 
 
+@each_family
+def test_hidden_folder_inside_an_archive_may_be_named(archive, kind):
+    assert found(archive(kind), "a/.thumbs") == {"4.png": b"x"}
+
+
 @pytest.mark.parametrize("inside", ["a", "a/", "a/."])
 @each_kind
 def test_path_may_continue_inside_an_archive(archive, kind, inside):
@@ -173,6 +178,17 @@ def test_archive_with_links_repeated_names_or_special_entries_is_rejected(
         with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
             [archive.addfile(one) for one in entries]
     with refused(str(path), message):
+        names(path)
+
+
+@pytest.mark.parametrize("pax", [False, True])
+def test_tar_entry_of_negative_size_is_rejected(tmp_path, pax):
+    path = pack(tmp_path / "pack.tar", {"a.png": b"x", "b.png": b"x"})
+    size = {"pax_headers": {"size": "-512"}} if pax else {"size": -512}
+    header = entry(tarfile.TarInfo, **size)
+    form = tarfile.PAX_FORMAT if pax else tarfile.GNU_FORMAT
+    path.write_bytes(header.tobuf(form) + path.read_bytes())
+    with refused(str(path), "is damaged", "download it again"):
         names(path)
 
 

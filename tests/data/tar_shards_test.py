@@ -119,8 +119,15 @@ def write_sparse(path):
     path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT))
 
 
+def write_negative_size(path):
+    entry = tarfile.TarInfo("a.png")
+    entry.size = -512
+    path.write_bytes(path.read_bytes()[:512] + bytes(512) + entry.tobuf(tarfile.GNU_FORMAT))
+
+
 BAD = [
     (cut, "0.tar cannot be read: "),
+    (write_negative_size, "0.tar cannot be read: a header of -512 bytes"),
     (write_sparse, "0.tar cannot be read: an entry is a sparse file"),
     (lambda shard: shard.write_bytes(b"no tar" * 999), "0.tar cannot be read"),
     (lambda shard: shard.write_bytes(gzip.compress(shard.read_bytes())), "0.tar cannot be read"),

@@ -23,20 +23,24 @@ MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
 BLOCK = 2**16  # bytes of each block of a file that `fingerprint` hashes
 MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
 MAX_LONG_HEADER = 2**18  # bytes of a header with a long name or attributes
-GNU_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-PAX_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-LONG_HEADERS = GNU_HEADERS + PAX_HEADERS
+LONG_HEADERS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
 # zipfile ignores the limit of a read for these methods of compression.
 UNBOUNDED = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
-# Errors that the standard library raises for damaged archives. zipfile raises NotImplementedError
-# for an unknown compression method. tarfile recurses for each of thousands of headers of one file.
-FORMAT_ERRORS = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RecursionError)
-DECOMPRESSION_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
-NUMBER_ERRORS = (struct.error, IndexError, ValueError, OverflowError)  # for numbers in headers
-ARCHIVE_ERRORS = FORMAT_ERRORS + DECOMPRESSION_ERRORS + NUMBER_ERRORS
+# Errors that the standard library raises for damaged archives: of the format, of a compressed
+# stream, and of numbers in headers. zipfile raises NotImplementedError for an unknown compression
+# method. tarfile recurses for each of thousands of headers of one file.
+ARCHIVE_ERRORS = (
+    *(tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RecursionError),
+    *(gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError),
+    *(struct.error, IndexError, ValueError, OverflowError),
+)
 
 ReadBytes = Callable[[], bytes]
 Files = Iterable[tuple[str, ReadBytes]]  # names of files, and functions that read the files
+Entry = tuple[str, Callable[[], Any], int]  # name, function that opens the entry, and size in bytes
 
 
 def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
@@ -89,16 +93,17 @@ def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files
             yield name, partial(_read_from_folder, root / name, max_bytes)
         return
     entries = _zip_entries if root.name.lower().endswith(".zip") else _tar_entries
-    prefix, seen = f"{inside}/" if inside else "", set()
+    prefix = f"{inside}/" if inside else ""
+    seen = set()
     try:
-        for name, read in entries(root, max_bytes):
+        for name, opener, size in entries(root):
             name = _safe_name(name, root)
-            if not name.startswith(prefix) or "/." in f"/{name}":
+            if not name.startswith(prefix) or "/." in f"/{name.removeprefix(prefix)}":
                 continue
             if name in seen:
                 raise _unsafe(root, name, "occurs twice")
             seen.add(name)
-            yield name.removeprefix(prefix), read
+            yield name.removeprefix(prefix), partial(_read_entry, opener, size, max_bytes)
     except _SparseEntryError as error:
         raise UserError(
             f"the archive {root} is refused because it has an entry that is a sparse file; pack it "
@@ -125,8 +130,8 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     Args:
         root: the folder or archive.
         suffixes: files in a folder are ignored if their names do not end with one of these.
-        samples: number of blocks whose content is hashed too. They are evenly spaced in every file,
-            at least the first and the last block of each.
+        samples: about the number of blocks, in all files together, whose content is hashed too.
+            They are evenly spaced, with the first and the last block of each file among them.
     """
     digest = hashlib.sha256()
     names = [""]
@@ -151,7 +156,8 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
 def _list_folder(root: Path) -> list[str]:
     """List the relative paths of all files below a folder, sorted.
 
-    Symbolic links are followed, but no folder is entered twice.
+    Symbolic links are followed, but no folder is entered twice: the files of a folder that several
+    links lead to are listed once.
     """
 
     def stop(error: OSError) -> None:
@@ -171,7 +177,7 @@ def _list_folder(root: Path) -> list[str]:
     return sorted(paths)
 
 
-def _tar_entries(root: Path, max_bytes: int) -> Files:
+def _tar_entries(root: Path) -> Iterable[Entry]:
     with root.open("rb") as file:
         content = decompression.open_tar(file, root)
         fileobj: Any = content
@@ -181,14 +187,13 @@ def _tar_entries(root: Path, max_bytes: int) -> Files:
                     continue
                 if not member.isfile():
                     raise _unsafe(root, member.name, "is a link or a device")
-                opener = partial(archive.extractfile, member)
-                yield member.name, partial(_read_entry, opener, member.size, max_bytes)
+                yield member.name, partial(archive.extractfile, member), member.size
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
         while content is not file and content.read(decompression.CHUNK):
             pass  # Read to the end, where the decompressor compares checksums.
 
 
-def _zip_entries(root: Path, max_bytes: int) -> Files:
+def _zip_entries(root: Path) -> Iterable[Entry]:
     budget = decompression.Budget(root, root.stat().st_size)
     with zipfile.ZipFile(root) as archive:
 
@@ -204,8 +209,7 @@ def _zip_entries(root: Path, max_bytes: int) -> Files:
             if member.compress_type in UNBOUNDED:
                 method = UNBOUNDED[member.compress_type]
                 raise _unsafe(root, member.filename, f"is compressed by {method}, not by deflate")
-            opener = partial(open_entry, member)
-            yield member.filename, partial(_read_entry, opener, member.file_size, max_bytes)
+            yield member.filename, partial(open_entry, member), member.file_size
 
 
 def _read_from_folder(path: Path, max_bytes: int) -> bytes:
@@ -225,15 +229,16 @@ class TarEntry(tarfile.TarInfo):
     """Tar entry that raises errors for damage that the tarfile module ignores.
 
     At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
-    would seek beyond the end of the file. Long names and the maps of sparse files would be read
+    would seek beyond the end of the file, and for a negative size back to an earlier entry. Long
+    names and the maps of sparse files would be read
     into memory whatever their size.
     """
 
     @classmethod
     def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:  # pyright: ignore
-        """Parse a header, and refuse one that is followed by a huge extended header."""
+        """Parse a header, and refuse a negative size and a huge extended header."""
         entry = super().frombuf(buf, encoding, errors)
-        if entry.type in LONG_HEADERS and entry.size > MAX_LONG_HEADER:
+        if entry.size < 0 or (entry.type in LONG_HEADERS and entry.size > MAX_LONG_HEADER):
             raise tarfile.ReadError(f"a header of {entry.size} bytes")
         return entry
 
@@ -246,7 +251,7 @@ class TarEntry(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
-        if archive.offset - entry.offset > MAX_TAR_ENTRY:
+        if not 0 < archive.offset - entry.offset <= MAX_TAR_ENTRY:
             raise tarfile.ReadError(
                 f"the archive claims an impossible entry of {entry.size} bytes at byte "
                 f"{entry.offset}"
@@ -278,9 +283,7 @@ def _check_size(size: int, max_bytes: int) -> None:
 def _safe_name(name: str, root: Path) -> str:
     """Normalise the name of an archive entry, and refuse paths outside of the archive."""
     if not name:
-        raise UserError(
-            f"the archive {root} is damaged: an entry has no name; copy or download it again"
-        )
+        raise ValueError("an entry has no name")
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise _unsafe(root, name, "points out of the archive")
