@@ -1,6 +1,7 @@
 """results.json under several writers, full disks and damage."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -8,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
-import filelock
 import pytest
 from file_cases import full_disk
 from workdir_cases import ROW, changed
@@ -107,12 +107,13 @@ def test_damaged_results_json_is_refused_and_kept_when_results_are_added(tmp_pat
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_results_use_a_lock_file_on_file_systems_without_flock(tmp_path, monkeypatch, number):
     unsupported = Mock(side_effect=OSError(number, os.strerror(number)))
-    monkeypatch.setattr(filelock.FileLock, "_acquire", unsupported)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     path = tmp_path / "results.json"
     with file_io.locked(path):
-        assert (tmp_path / "results.json.lock").exists()
+        assert (tmp_path / "results.json.held").exists()
     results.add_results(tmp_path, [ROW])
     assert len(results.read_results(tmp_path)) == 1
+    assert unsupported.called and not (tmp_path / "results.json.held").exists()
 
 
 def test_lock_that_is_a_symbolic_link_is_not_followed(tmp_path):

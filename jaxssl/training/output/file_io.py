@@ -55,19 +55,27 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:
         OSError: if the file cannot be opened, or is refused.
     """
     if buckets.is_bucket(path):
-        if (size := path.stat().st_size) > most:
-            raise OSError(errno.EINVAL, f"its size of {size} bytes exceeds {most}", str(path))
+        _check_size(path, path.stat().st_size, most)
         return path.open("rb")
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
-    status, reason = os.fstat(file.fileno()), ""
-    if not stat.S_ISREG(status.st_mode):
-        reason = "it is not a regular file"
-    elif status.st_size > most:
-        reason = f"its size of {status.st_size} bytes exceeds {most}"
-    if reason:
+    file = open(path, "rb", opener=_open_without_blocking)
+    try:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        _check_size(path, status.st_size, most)
+    except OSError:
         file.close()
-        raise OSError(errno.EINVAL, reason, str(path))
+        raise
     return file
+
+
+def _open_without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_size(path: Path, size: int, most: int) -> None:
+    if size > most:
+        raise OSError(errno.EINVAL, f"its size of {size} bytes exceeds {most}", str(path))
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
@@ -103,16 +111,17 @@ def count_bytes(folder: Path) -> int:
     """Return the size of the files below a folder.
 
     Raises:
-        ValueError: for a link, a pipe or a device.
+        ValueError: for a link, a pipe or a device, which a bucket does not have.
     """
     if isinstance(folder, buckets.BucketPath):
         return folder.count_bytes()
     total = 0
     for path in folder.rglob("*"):
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        if stat.S_ISREG(status.st_mode):
+            total += status.st_size
+        elif not stat.S_ISDIR(status.st_mode):
             raise ValueError(f"{path.name!r} is neither a file nor a folder")
-        total += status.st_size
     return total
 
 
@@ -157,22 +166,20 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Lock a file, so that no other process or thread changes the file during the with block.
 
-    The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release. All
-    writers of ``path`` must hold it.
+    The lock is the file ``path`` with the suffix ".lock" appended, which stays after the release.
+    On file systems without locks it is a file with the suffix ".held", which is removed. All
+    writers of ``path`` must hold the lock.
 
     Raises:
         WriteError: if the lock cannot be written.
     """
-    name = path.with_name(f"{path.name}.lock")
-    lock: Any = bucket_files.Lease(name) if buckets.is_bucket(path) else FileLock(name)
-    with explain_write_errors(path):
-        try:
-            _acquire(lock, path)
-        except OSError as error:
-            if error.errno not in NO_FLOCK:
-                raise
-            lock = SoftFileLock(name)  # for file systems without locks
-            _acquire(lock, path)
+    if buckets.is_bucket(path):
+        lock: Any = bucket_files.Lease(_beside(path, "lock"))
+        with explain_write_errors(path):
+            lock.acquire(wait=True)
+    else:
+        with explain_write_errors(path):
+            lock = _acquire_on_disk(path)
     try:
         if not buckets.is_bucket(path):
             with explain_write_errors(path):
@@ -183,12 +190,24 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _acquire(lock: bucket_files.Lease | BaseFileLock, path: Path) -> None:
-    if isinstance(lock, bucket_files.Lease):
-        lock.acquire(wait=True)
-        return
+def _acquire_on_disk(path: Path) -> BaseFileLock:
+    try:
+        return _wait_for(FileLock(_beside(path, "lock"), fallback_to_soft=False), path)
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+    # A lock file without content, which the attempt above leaves, would count as held.
+    return _wait_for(SoftFileLock(_beside(path, "held")), path)
+
+
+def _wait_for(lock: BaseFileLock, path: Path) -> BaseFileLock:
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout:
         log.info("waiting for another process that writes %s", path)
         lock.acquire()
+    return lock
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}.{suffix}")
