@@ -221,6 +221,7 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("train", "digits"), "not understood; flags begin with --, such as '--config digits'"),
         (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),
         (("train", "--dry_run", "--profile=0:1"), "--dry_run takes no steps to trace"),
+        (("train", "--retry=2", "--profile=0:1"), "--retry would trace steps that are done; leave"),
         (("train", "--grid=seed=1", "--dry_run"), "--dry_run is for one run; leave it or --grid"),
         (("train", "--grid=seed=1", "--keys"), "--keys is for one run; leave it or --grid out"),
         (("train", "--grid=seed=1", "--topology=cpu:8"), "--topology is for one run; leave it or"),

@@ -135,6 +135,8 @@ def _check_flags() -> None:
             raise UserError(f"--{flag} is for one run; leave it or --grid out")
     if PROFILE.value is not None and DRY_RUN.value:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
+    if PROFILE.value is not None and RETRY.value:
+        raise UserError("--retry would trace steps that are done; leave it or --profile out")
     if TOPOLOGY.value and not DRY_RUN.value:
         raise UserError("--topology describes devices that are not here; add --dry_run")
 

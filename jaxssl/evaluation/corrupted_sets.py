@@ -8,6 +8,7 @@ A set is a folder of `data.dir`, either as its authors publish it or as TFDS pre
     imagenet2012_corrupted/fog_3/               TFDS' own run of the authors' code, not their files
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,8 @@ from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 
 CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
-# For each data set: TFDS' names of the corruptions, and the split that has the corrupted images.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
+# For each data set: TFDS' names of the corruptions, and the split that has the corrupted images.
 TFDS = {
     "cifar10_corrupted": ({name: TFDS_NAMES.get(name, name) for name in CORRUPTIONS}, "test"),
     "imagenet2012_corrupted": ({name: name for name in CORRUPTIONS}, "validation"),
@@ -107,12 +108,21 @@ def _find_arrays(root: Path) -> Readers:
 
 def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers:
     """Find ImageNet-C's folders, one for each corruption and severity."""
+    counts: dict[Path, int] = {}  # number of pictures in each folder that was read
 
     def read(folder: Path) -> tuple[LazyArray, np.ndarray]:
         classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
         _check_classes(classes, class_names, folder)
-        pictures = [path for name in class_names for path in sorted((folder / name).iterdir())]
-        labels = np.array([class_names.index(path.parent.name) for path in pictures])
+        by_class = [sorted(filter(_is_picture, (folder / name).iterdir())) for name in class_names]
+        pictures = list(itertools.chain(*by_class))
+        labels = np.repeat(np.arange(len(by_class)), [len(members) for members in by_class])
+        counts[folder] = len(pictures)
+        first = next(iter(counts))
+        if not all(by_class) or len(pictures) != counts[first]:
+            raise ValueError(
+                f"{folder} must have pictures of every class, and as many as {first} "
+                f"({counts[first]}), got {len(pictures)}; extract the set again"
+            )
 
         def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
             opened = (decoding.open_picture(pictures[i].read_bytes(), 3) for i in indices)
@@ -124,13 +134,18 @@ def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers
     return {key: partial(read, folder) for key, folder in folders.items() if folder.is_dir()}
 
 
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in decoding.SUFFIXES
+
+
 def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
     """Find a TFDS data set's prepared configurations, one for each corruption and severity."""
     names, split = TFDS[root.name]
 
     def read(config: str) -> tuple[LazyArray, np.ndarray]:
-        changes = {"name": f"{root.name}/{config}", "path": "", "labels": "", "classes": ""}
-        opened = source.load(ConfigDict({**data, **changes}), split)
+        keys = {"name": f"{root.name}/{config}", "dir": str(root.parent)}
+        unused = {"path": "", "labels": "", "classes": ""}
+        opened = source.load(ConfigDict({**data, **keys, **unused}), split)
         labels = opened.labels
         if root.name != "cifar10_corrupted":  # TFDS has no class names of CIFAR-10-C.
             _check_classes(opened.class_names, class_names, root / config)

@@ -12,8 +12,9 @@ from matplotlib.image import imsave
 
 # The short side of a thumbnail is less than twice this, in pixels. Browsers enlarge smaller ones.
 THUMBNAIL = 64
-# Series differ in marker and dashes, so that they can be told apart without colour.
-MARKERS = "o^sDvPX*<>hd"
+# Series differ in marker and dashes, so that they can be told apart without colour. The numbers of
+# markers and dashes have no common factor, so that 44 series differ.
+MARKERS = "o^sDvPX*<>h"
 DASHES = ("-", "--", "-.", ":")
 
 

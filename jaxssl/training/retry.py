@@ -17,11 +17,15 @@ PAUSE = 30.0
 def run(command: Sequence[str], retries: int) -> int:
     """Run a command until success or a final error, and return the last exit status.
 
-    SIGINT and SIGTERM end the command, which is then not started again.
+    SIGTERM is passed on to the command. After SIGTERM or SIGINT, which a terminal also sends to the
+    command, it is not started again.
 
     Args:
         command: the words of a command that resumes when it is called again.
-        retries: largest number of calls after the first.
+        retries: largest number of calls after the first, >= 0.
+
+    Returns:
+        The exit status, or 128 + N if signal N ended the command or arrived between two calls.
     """
     stopped: list[int] = []
     child: subprocess.Popen | None = None
@@ -29,7 +33,7 @@ def run(command: Sequence[str], retries: int) -> int:
 
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
-        # A terminal sends SIGINT to the command too, and a second signal would end it at once.
+        # A second SIGINT, after that of the terminal, would end the command at once.
         if child and number == signal.SIGTERM:
             child.send_signal(number)
 
@@ -38,10 +42,12 @@ def run(command: Sequence[str], retries: int) -> int:
         for attempt in range(retries + 1):
             if attempt:
                 show_error(f"the run ended with status {status}; retry {attempt} of {retries}")
-                time.sleep(PAUSE)
+                _pause(stopped)
             if stopped:
                 return 128 + stopped[0]
             child = subprocess.Popen(command)
+            if signal.SIGTERM in stopped:  # It arrived before the command had started.
+                child.send_signal(signal.SIGTERM)
             status = child.wait()
             status = 128 - status if status < 0 else status
             if status in FINAL or stopped:
@@ -50,3 +56,10 @@ def run(command: Sequence[str], retries: int) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _pause(stopped: list[int]) -> None:
+    """Wait for `PAUSE` seconds, or until a signal is received."""
+    end = time.monotonic() + PAUSE
+    while not stopped and time.monotonic() < end:
+        time.sleep(0.2)  # A signal does not interrupt it.

@@ -113,6 +113,13 @@ def open_set(folder, name, class_names=None):
     return corrupted_sets.open_set(name, data, class_names or SETS[name][1], 32)
 
 
+def test_prepared_corrupted_set_of_a_bucket_is_read_from_its_copy(folder, monkeypatch):
+    monkeypatch.setattr(corrupted_sets, "fetch", lambda path: folder / path.rpartition("/")[2])
+    opened = open_set("gs://bucket/sets", "cifar10_corrupted")
+    images, _ = opened[READ[0]]()
+    np.testing.assert_array_equal(images[:], images_of(*READ[0]))
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_published_corrupted_sets_are_read_by_corruption_and_severity(name, folder):
     opened = open_set(folder, name)
@@ -156,6 +163,22 @@ def test_missing_corrupted_sets_and_test_sets_of_other_classes_are_refused(folde
         expected = f"must have the 2 classes of the test set, got {number}; '{WNIDS[2]}' is in one"
         with pytest.raises(ValueError, match=expected):
             open_set(folder, name, WNIDS[:2])[KEYS[0]]()
+
+
+def test_severity_with_fewer_pictures_is_refused_and_other_files_are_ignored(folder, tmp_path):
+    shutil.copytree(folder / "ImageNet-C" / "fog", tmp_path / "ImageNet-C" / "fog")
+    readers = corrupted_sets._find_pictures(tmp_path / "ImageNet-C", WNIDS, 32)
+    fog = tmp_path / "ImageNet-C" / "fog"
+    (fog / "1" / WNIDS[0] / ".DS_Store").touch()
+    images, labels = readers["fog", 1]()
+    assert images.shape[0] == len(labels) == 4
+    (fog / "2" / WNIDS[1] / "3.JPEG").unlink()
+    (fog / "3" / WNIDS[2] / "2.JPEG").rename(fog / "3" / WNIDS[0] / "2.JPEG")
+    for severity, number in ((2, 3), (3, 4)):
+        with pytest.raises(
+            ValueError, match=rf"fog/{severity} must .* {fog}/1 \(4\), got {number};"
+        ):
+            readers["fog", severity]()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -53,3 +54,14 @@ def test_failed_command_is_retried_unless_the_exit_status_is_final(
 def test_signal_between_two_attempts_ends_the_retries(monkeypatch):
     monkeypatch.setattr(retry.time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     assert retry.run([sys.executable, "-S", "-c", "raise SystemExit(1)"], 5) == 143
+
+
+def test_signal_during_the_start_of_the_command_is_passed_on(monkeypatch):
+    popen = subprocess.Popen
+
+    def start(command):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return popen(command)
+
+    monkeypatch.setattr(retry.subprocess, "Popen", start)
+    assert retry.run([sys.executable, "-S", "-c", "import signal; signal.pause()"], 5) == 143
