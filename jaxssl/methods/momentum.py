@@ -11,7 +11,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import enqueue
-from jaxssl.losses.objective import Number, Objective, at_step, check
+from jaxssl.losses.objective import Number, Objective, check
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import base
 from jaxssl.models import encoder as networks
@@ -62,8 +62,13 @@ def method(
         labels: True makes all keys of a class positives.
 
     Raises:
-        ValueError: on an unknown ``evaluate``, if a queue is used with labels, because its keys
-            have none, or if the number of views does not fit.
+        ValueError: on an unknown ``evaluate``, or if a queue is used with labels, because its keys
+            have none.
+
+    References:
+        He et al., Momentum Contrast for Unsupervised Visual Representation Learning, 2020,
+        algorithm 1; Chen et al., An Empirical Study of Training Self-Supervised Vision
+        Transformers, 2021, algorithm 1; Grill et al., Bootstrap Your Own Latent, 2020, eq. 1-2.
     """
     check({"momentum": "in [0, 1]"}, momentum=momentum)
     base.check_queue(queue_size, labels)
@@ -98,8 +103,8 @@ def method(
 
         Returns:
             Embeddings of the trained network [V, b, d], crops after views; its predictions (the
-            queries) of the same shape; keys [K, b, d]; the new BatchNorm statistics and momentum
-            network.
+            queries) of the same shape; keys [K, b, d]; and the carried state with new BatchNorm
+            statistics of both networks.
         """
         views, *crops = base.image_groups(batch)
         num_views = base.count_views(views)
@@ -109,20 +114,21 @@ def method(
             key_views = jax.tree.map(lambda x: x[1:], views)
             if has_target:
                 query_views = jax.tree.map(lambda x: x[:1], views)
-        run = partial(networks.embed, encoder, index=batch["index"], axis_name=axis_name)
-        z, queries, stats = run(params, carried.batch_stats, [query_views, *crops], key=key)
-        target = carried.target
+        apply = partial(networks.embed, encoder, index=batch["index"], axis_name=axis_name)
+        z, queries, stats = apply(params, carried.batch_stats, [query_views, *crops], key=key)
+        carried = carried._replace(batch_stats=stats)
         if has_target:
+            target = carried.target
             # The momentum network gets no random key, which switches its stochastic depth off.
-            keys, _, new = run(target["params"], target["batch_stats"], [key_views], key=None)
-            target = {**target, "batch_stats": new}
+            keys, _, stats = apply(target["params"], target["batch_stats"], [key_views], key=None)
+            carried = carried._replace(target={**target, "batch_stats": stats})
         else:
             keys = z[:num_views] if symmetric else z[1:2]
-        return z, queries, lax.stop_gradient(keys), stats, target
+        return z, queries, lax.stop_gradient(keys), carried
 
     def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
-        z, queries, keys, stats, target = embed(params, carried, batch, net_key, axis_name)
+        z, queries, keys, carried = embed(params, carried, batch, net_key, axis_name)
         queue = carried.memory["queue"]
         pair = partial(
             pair_towers,
@@ -143,7 +149,7 @@ def method(
             objective, terms, params["objective"], memory, step=step, key=objective_key
         )
         queue = enqueue(queue, keys, axis_name) if queue_size else ()
-        carried = base.Carried(stats, target, {"objective": memory, "queue": queue})
+        carried = carried._replace(memory={"objective": memory, "queue": queue})
         if has_target and not symmetric:  # The trained network embeds the first view only.
             view_embeddings = jnp.concatenate([z[:1], keys])
         else:
@@ -151,7 +157,8 @@ def method(
         return value, (carried, metrics, view_embeddings)
 
     def update_target(params, carried, step):
-        m, target = at_step({"momentum": momentum}, step)["momentum"], carried.target
+        m = momentum(step) if callable(momentum) else momentum
+        target = carried.target
         mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
         return carried._replace(target={**target, "params": mean})
 
@@ -166,5 +173,5 @@ def method(
 
 
 def _select(tree: Collection) -> Collection:
-    """Select the parameters of the sub-networks that the momentum network also has."""
+    """Select the entries of the sub-networks that the momentum network also has."""
     return {name: tree[name] for name in ("net", "projector")}

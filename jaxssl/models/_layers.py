@@ -85,10 +85,11 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
 
 
 def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManager[None]:
-    """Let all BatchNorms of Linen modules average over groups of devices in place of all devices.
+    """Return a context in which BatchNorms of Linen modules average over groups of devices.
 
     Args:
-        size: number of consecutive devices of a group; 0 stands for all.
+        size: number of consecutive devices of a group, a divisor of their number. 0 stands for all,
+            and so does a size that is not below their number.
         axis_name: the mapped axis, or None.
     """
     devices = collectives.device_count(axis_name)
@@ -135,9 +136,9 @@ class MaskedBatchNorm(nn.Module):
             square = jnp.sum((x32 - mean[None]) ** 2 * weight, 0)
             var = add(square) / jnp.maximum(count, 1)
             if not self.is_initializing():
-                old, new = self.momentum, 1 - self.momentum
-                running_mean.value = old * running_mean.value + new * mean
-                running_var.value = old * running_var.value + new * var
+                m = self.momentum
+                running_mean.value = m * running_mean.value + (1 - m) * mean
+                running_var.value = m * running_var.value + (1 - m) * var
         else:
             mean, var = running_mean.value, running_var.value
         factor = scale.astype(jnp.float32) * lax.rsqrt(var + self.epsilon)
@@ -192,15 +193,15 @@ def _softmax(logits: Array) -> Array:
     return lax.optimization_barrier(weights)
 
 
-def _forward(logits: Array) -> tuple[Array, Array]:
+def _softmax_forward(logits: Array) -> tuple[Array, Array]:
     weights = _softmax(logits)
     return weights, weights
 
 
-def _backward(weights: Array, g: Array) -> tuple[Array]:
+def _softmax_backward(weights: Array, g: Array) -> tuple[Array]:
     weights32, g = weights.astype(jnp.float32), g.astype(jnp.float32)
     inner = jnp.sum(weights32 * g, axis=-1, keepdims=True)
     return ((weights32 * (g - inner)).astype(weights.dtype),)
 
 
-_softmax.defvjp(_forward, _backward)
+_softmax.defvjp(_softmax_forward, _softmax_backward)

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-# The short side of a thumbnail is less than twice this, in pixels. Browsers enlarge smaller ones.
+# Images are shrunk to a short side of at least this and less than twice this, in pixels. Smaller
+# images keep their size, and the page enlarges them.
 THUMBNAIL = 64
 # Series differ in marker and dashes, so that they can be told apart without colour. The numbers of
 # markers and dashes have no common factor, so that 44 series differ.
@@ -60,7 +61,10 @@ def figure_png(figure: Figure, dpi: int = 180) -> bytes:
 
 
 def shrink(images: np.ndarray) -> np.ndarray:
-    """Shrink uint8 images [..., h, w, c] to thumbnails, by averaging over an integer factor."""
+    """Shrink uint8 images [..., h, w, c] to thumbnails, by averaging over an integer factor.
+
+    Means are rounded down, and rows and columns beyond the last whole block are cut off.
+    """
     *n, h, w, c = images.shape
     factor = max(1, min(h, w) // THUMBNAIL)
     h, w = h // factor, w // factor
@@ -74,11 +78,11 @@ def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
     Args:
         pixels: uint8 [h, w, 1 or 3].
         alt: description.
-        css: "first" or "other" for a frame, "" for none.
+        css: class of the frame, such as "first" or "other", or "" for none.
     """
     small = shrink(pixels)
     h, w = small.shape[:2]
     png = io.BytesIO()
     imsave(png, np.broadcast_to(small, (h, w, 3)), format="png")
-    enlarged = "pixels" if min(h, w) < THUMBNAIL else ""
-    return embed_png(png.getvalue(), alt, f"thumb {enlarged} {css}")
+    size = "thumb pixels" if min(h, w) < THUMBNAIL else "thumb"
+    return embed_png(png.getvalue(), alt, f"{size} {css}".strip())

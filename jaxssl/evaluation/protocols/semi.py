@@ -5,8 +5,6 @@ from jaxssl.evaluation import protocol as base
 
 SIMCLR = {"nesterov": True, "batch_size": 4096, "lr_batch": 256}
 SWAV = {"batch_size": 256, "epochs": 20, "schedule": "step", "milestones": (12, 16), "gamma": 0.2}
-
-
 # This preset takes seconds on a laptop with a small network. It has no flips, because flips change
 # the class in data sets such as digits.
 QUICK = {"optimiser": "adamw", "batch_size": 8, "steps": 100, "crop_scale": (0.5, 1.0), "flip": 0.0}
@@ -35,8 +33,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     images and the augmentation.
 
     Raises:
-        ValueError: if there is no encoder of images to fine-tune, or the training images do not
-            fit.
+        ValueError: if there is no encoder of images to fine-tune, training images have no label or
+            one class, or a share has fewer images than there are devices.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
@@ -48,7 +46,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     results = []
     tuners = {}  # by settings, so that label shares with equal settings use the same compiled step
     for share, settings in PRESETS[preset].items():
-        training, lr, decay = (settings[name] for name in ("training", "lr", "weight_decay"))
+        training, lr, decay = settings["training"], settings["lr"], settings["weight_decay"]
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
         if training not in tuners:
             tuners[training] = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
@@ -57,8 +55,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
         scores = {f"semi_{100 * share:g}pct_{name}": accuracy[name] for name in ("top1", "top5")}
         details = finetuning.summarise(training, lr, decay, len(subset), mesh.size)
-        facts = {"share": share, "images": len(subset), "train_loss": classifier.loss}
-        results += base.make_results(scores, preset=preset, **facts, **details)
+        details |= {"share": share, "images": len(subset), "train_loss": classifier.loss}
+        results += base.make_results(scores, preset=preset, **details)
     return results
 
 
