@@ -14,6 +14,7 @@ import jaxssl
 from jaxssl import api
 from jaxssl.data import source
 from jaxssl.errors import Stopped, UserError
+from jaxssl.evaluation import picture_neighbours
 from jaxssl.kinds.image import statistics
 from jaxssl.pretrained.export import export
 from jaxssl.training import config as configs
@@ -272,6 +273,23 @@ def test_run_on_16_bit_images_with_five_channels_trains_evaluates_embeds_and_exp
     export(run.workdir, ["safetensors"], out=tmp_path / "out")
     [weights] = (tmp_path / "out").glob("*.safetensors")
     np.testing.assert_allclose(jaxssl.embed(weights, pixels), features, rtol=1e-4, atol=1e-5)
+    folder = tmp_path / "pictures"
+    for i in range(24):
+        (folder / str(i % 3)).mkdir(parents=True, exist_ok=True)
+        np.save(folder / str(i % 3) / f"{i:02}.npy", pixels[i])
+    order = np.argsort(np.arange(24) % 3, kind="stable")
+    actual = jaxssl.embed(run, folder)
+    np.testing.assert_allclose(actual, features[order], rtol=1e-4, atol=1e-5)
+    [row, *_] = jaxssl.evaluate(run, "knn", data=folder, kinds=["pretrained"])
+    assert row["dataset"] == "pictures"
+    page = tmp_path / "page.html"
+    shown = {"k": 2, "threshold": 0.9, "rows": 4}
+    assert picture_neighbours.write(run.encoder, pixels[:4], page, **shown)[0] == 4
+    assert page.exists()
+    grey = pixels[..., :1], np.arange(24) % 3
+    with pytest.raises(UserError, match="takes 1-channel images, 'python' has 5-channel images"):
+        jaxssl.train(config, data=(grey, (pixels, grey[1])), workdir=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
     Image.fromarray(np.zeros((9, 10, 3), np.uint8)).save(tmp_path / "rgb.png")
     with pytest.raises(UserError, match="3 channels, expected 5"):
         jaxssl.embed(run, tmp_path / "rgb.png")

@@ -348,12 +348,16 @@ def _component(group: str, value: object) -> dict[str, object]:
 
 
 def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
-    """Return how a run splits data without a test split, or {} if that is not recorded."""
+    """Return how a run reads and splits data from Python, or {} if that is not recorded."""
     if isinstance(encoder, PretrainedEncoder):
         data = encoder.metadata.get("config", {}).get("data", {})
     else:
         data = configs.read_config(encoder).data if is_run(encoder) else {}
-    return {name: data[name] for name in ("test_fraction", "split_seed") if name in data}
+    names = "test_fraction", "split_seed"
+    settings: dict[str, object] = {name: data[name] for name in names if name in data}
+    # Images from Python have as many channels as statistics were measured for.
+    channels = data.get("channels") or len(data.get("mean", ()))
+    return {**settings, "channels": channels} if channels else settings
 
 
 def _use_data(config: ConfigDict, data: object) -> Splits | None:

@@ -83,7 +83,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.buckets import local_path
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, published_tables, scale_config
-    from jaxssl.training import processes
+    from jaxssl.training import config, processes
+    from jaxssl.training.config.overrides import full_key
     from jaxssl.training.output import compile_cache
 
     compile_cache.enable()
@@ -91,13 +92,15 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     study = components.module("study", name)
     default = f"runs/studies/{'-'.join(filter(None, [SCALE.value, DATASET.value]))}"
     page = local_path("page", PAGE.value) if PAGE.value else None
+    name_of_config = scale_config(SCALE.value, getattr(study, "PAPER", ""))
+    base = config.load(name_of_config)
     setting = Setting(
         scale=SCALE.value,
-        config=scale_config(SCALE.value, getattr(study, "PAPER", "")),
+        config=name_of_config,
         dataset=DATASET.value or "",
         seeds=SEEDS.value,
         out=local_path("out", OUT.value or default),
-        overrides=tuple(overrides),
+        overrides=tuple((full_key(base, key), text) for key, text in overrides),
         methods=tuple(METHODS.value),
         batch_sizes=tuple(map(int, BATCHES.value)),
         workdir=local_path("workdir", WORKDIR.value) if WORKDIR.value else None,

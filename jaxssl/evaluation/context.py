@@ -84,6 +84,7 @@ def make_contexts(
                     fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
             if views is not None:
                 fields |= {"views": partial(views, encode_views), "size": inputs.size}
+                fields["resizing"] = getattr(pretrained.inputs, "resizing", ())[1:]
             columns = extract_features(encode if features else None, data)
             yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 

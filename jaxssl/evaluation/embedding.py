@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -22,6 +23,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
 
 SUFFIXES = (".npy", ".parquet")
+NAMES = ".files.csv"  # ends the name of the file with the names of the pictures
 
 
 class Embedded(NamedTuple):
@@ -64,6 +66,8 @@ def embed(
     """
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
+    if out is not None:
+        refuse_overwriting(images, out, out.with_suffix(NAMES))
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
     if out is not None and distributed.is_first_process():
         _write(out, embedded.features, embedded.names)
@@ -95,12 +99,22 @@ def embed_pictures(
     if isinstance(images, str | PathLike):
         path = fetch(images).expanduser()
         is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
-        images = path if is_single else _list_pictures(path)
+        suffixes = decoding.suffixes(encoder.inputs.channels)
+        images = path if is_single else _list_pictures(path, suffixes)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     inputs = ours.fit_inputs(encoder.inputs, source)
     pixels = source.lazy_images(*encoder.inputs.resizing)
     return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)
+
+
+def refuse_overwriting(images: object, *outputs: Path) -> None:
+    """Raise UserError if one of the outputs is the file that holds the images."""
+    if not isinstance(images, str | PathLike) or not os.path.exists(images):
+        return
+    for out in outputs:
+        if out.exists() and out.samefile(images):
+            raise UserError(f"{out} holds the images; choose another --out")
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
@@ -110,12 +124,12 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     file_io.write_text(path, text.getvalue())
 
 
-def _list_pictures(path: Path) -> list[items.PictureFile]:
+def _list_pictures(path: Path, suffixes: tuple[str, ...]) -> list[items.PictureFile]:
     """List the pictures of a folder or an archive. Those of an archive are kept in memory."""
     root, inside = files.locate(str(path), "images")
     pictures = []
     for name, read in files.read_files(root, inside):
-        if not name.lower().endswith(decoding.SUFFIXES):
+        if not name.lower().endswith(suffixes):
             continue
         try:
             content = root / name if root.is_dir() else read()
@@ -123,7 +137,7 @@ def _list_pictures(path: Path) -> list[items.PictureFile]:
             raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
         pictures.append(items.PictureFile(name, content))
     if not pictures:
-        raise UserError(f"{path} holds no pictures, files ending in {', '.join(decoding.SUFFIXES)}")
+        raise UserError(f"{path} holds no pictures, files ending in {', '.join(suffixes)}")
     return pictures
 
 
@@ -135,7 +149,7 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
     if out.suffix == ".npy":
         np.save(content, features)
         if names is not None:
-            write_csv(out.with_suffix(".files.csv"), [["file"], *zip(names)])
+            write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
     else:
         import pyarrow
         from pyarrow import parquet

@@ -139,7 +139,11 @@ class Hyper(NamedTuple):
 
 
 def make_tuner(
-    pretrained: PretrainedEncoder, training: Training, num_classes: int, mesh: Mesh
+    pretrained: PretrainedEncoder,
+    training: Training,
+    num_classes: int,
+    mesh: Mesh,
+    data: Settings | None = None,
 ) -> Tuner:
     """Build the functions that train a linear layer on a backbone, and the backbone unless frozen.
 
@@ -152,6 +156,8 @@ def make_tuner(
         training: the settings.
         num_classes: c, >= 2.
         mesh: the devices.
+        data: the group `config.data`, whose "cache" and "workers" say how images are read, see
+            `jaxssl.data.batches.make_plan`.
 
     Raises:
         ValueError: on an unknown augmentation, or fewer than two classes.
@@ -162,6 +168,7 @@ def make_tuner(
         )
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    reading = {key: data[key] for key in ("cache", "workers") if data and key in data}
     step = _make_step(pretrained, training, num_classes, mesh)
     whole = distributed.replicated_sharding(mesh)
     init = jax.jit(partial(_init, pretrained, training, num_classes), out_shardings=whole)
@@ -185,7 +192,8 @@ def make_tuner(
         frozen = variables["params"] if training.frozen else {}
         per_epoch, losses = len(source) // resolved.batch_size, []
         crops = _host_crops(training, pretrained.inputs.size)
-        batches = make_batches(source, resolved.batch_size, seed=seed, crops=crops, mesh=mesh)
+        options = {"seed": seed, "crops": crops, "mesh": mesh, **reading}
+        batches = make_batches(source, resolved.batch_size, **options)
         with closing(batches):  # pyright: ignore[reportArgumentType]  (a field, not a method)
             for number, rate in enumerate(rates, start=1):
                 hyper = Hyper(np.int32(number), np.float32(rate), np.float32(weight_decay))

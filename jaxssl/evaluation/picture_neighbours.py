@@ -8,8 +8,14 @@ import numpy as np
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, explain_write_errors
-from jaxssl.evaluation.embedding import Embedded, embed_pictures, write_csv
+from jaxssl.evaluation.embedding import (
+    Embedded,
+    embed_pictures,
+    refuse_overwriting,
+    write_csv,
+)
 from jaxssl.evaluation.nearest_neighbours import Nearest, nearest_others
+from jaxssl.kinds import image
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.gallery import image_cell, image_table
 from jaxssl.report.page import Cell, Table, render
@@ -64,6 +70,8 @@ def write(
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"the page {out} must end with one of {', '.join(SUFFIXES)}")
+    csv_file = out.with_suffix(".csv")
+    refuse_overwriting(images, out, csv_file)
     embedded = embed_pictures(encoder, images, **options)
     number = len(embedded.features)
     if number < 2:
@@ -79,7 +87,6 @@ def write(
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     names = embedded.names or [f"image {i}" for i in range(number)]
-    csv_file = out.with_suffix(".csv")
     write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))
     duplicates: Neighbours = {}
     for pair in pairs:
@@ -138,9 +145,10 @@ def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str]) -
     """Build a table of pictures, each beside similar ones with cosines."""
     cells: list[list[str | Cell]] = []
     for i, similar in rows.items():
-        row: list[str | Cell] = [image_cell(embedded.pixels[i], "picture", [names[i]], "first")]
+        pixels = image.draw(embedded.pixels[i])
+        row: list[str | Cell] = [image_cell(pixels, "picture", [names[i]], "first")]
         for j, cosine in similar:
             text = [f"{cosine:.3f}", names[j]]
-            row.append(image_cell(embedded.pixels[j], "neighbour", text))
+            row.append(image_cell(image.draw(embedded.pixels[j]), "neighbour", text))
         cells.append(row)
     return image_table(title, "picture", cells)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.data import kind
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
@@ -100,7 +102,7 @@ def _online(
 
 
 def _accuracy(
-    settings: ConfigDict, splits: Splits, inputs: object, encode: Callable[..., Array]
+    settings: ConfigDict, splits: Splits, inputs: Any, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
     """Return a description and a function that measures online accuracies (or None).
 
@@ -124,6 +126,8 @@ def _accuracy(
         description += "; online linear probe"
     elif settings.online_linear:
         description += f"; no online linear probe: {splits.train.split} has no labels"
+    for split in (splits.bank, splits.test):
+        kind.get(inputs.kind).fit_inputs(inputs, split)  # raises an error if they do not fit
     data = load_arrays(splits, inputs)
 
     def probe(state: TrainState) -> dict[str, float]:

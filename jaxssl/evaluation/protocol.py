@@ -176,6 +176,7 @@ class EvalContext(NamedTuple):
         encoder: the encoder to fine-tune. None for raw pixels, projector features, and examples
             other than images.
         size: side length in pixels to which images of different sizes are cropped.
+        resizing: further arguments of `Source.images`, by which they are resized and cropped.
         mesh: the devices.
         embed_images: ``() -> [m, d]``, embeds the test images in the space that they share with
             texts. None without a text network.
@@ -191,6 +192,7 @@ class EvalContext(NamedTuple):
     views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
     encoder: "PretrainedEncoder | None" = None
     size: int = 0
+    resizing: tuple[float | str, ...] = ()
     mesh: Mesh | None = None
     embed_images: Callable[[], np.ndarray] | None = None
     embed_texts: Callable[[np.ndarray], np.ndarray] | None = None
@@ -199,12 +201,13 @@ class EvalContext(NamedTuple):
 
 
 class Images(NamedTuple):
-    """The encoder, splits and devices that fine-tuning takes from an `EvalContext`."""
+    """The encoder, splits, devices and settings that fine-tuning takes from an `EvalContext`."""
 
     encoder: "PretrainedEncoder"
     train: "Source"
     test: "Source"
     mesh: Mesh
+    data: ConfigDict = ConfigDict()
 
 
 def images_of(context: EvalContext) -> Images:
@@ -216,7 +219,7 @@ def images_of(context: EvalContext) -> Images:
     if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
     mesh = context.mesh or distributed.make_mesh()
-    return Images(context.encoder, context.train, context.test, mesh)
+    return Images(context.encoder, context.train, context.test, mesh, context.data)
 
 
 class Result(NamedTuple):

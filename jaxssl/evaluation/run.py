@@ -114,7 +114,7 @@ def evaluate(
     splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
-    strict = protocols is not None and "all" not in protocols
+    strict = protocols is not None
     selected = drop_unlabelled(selected, splits, strict=strict)
     if not selected:
         kinds = ["pretrained"]  # for the gallery alone
@@ -148,7 +148,7 @@ def evaluate(
                 continue
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             fields = {**fields, **data_fields}
-            outcome = _run_protocol(one, context, kind, seed, strict=strict)
+            outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
             new = [results.Row(protocol=one.name, **x._asdict(), **fields) for x in outcome]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
@@ -213,7 +213,7 @@ def _require_results(
     """Raise UserError if a protocol ran on none of the kinds of features."""
     with_results = {row["protocol"] for row in rows}
     for one in selected:
-        if one.name not in with_results:
+        if one.named and one.name not in with_results:
             raise UserError(
                 f"protocol {one.text!r} trains the network: take --layer backbone, and pretrained "
                 f"or untrained features in --kinds (got {','.join(kinds)})"

@@ -21,12 +21,14 @@ class Selected(NamedTuple):
         name: name of the protocol. For a user's file it is FILE.py:NAME without the folder.
         preset: name of the preset; None for the protocol's default.
         protocol: the protocol.
+        named: whether the request names it, rather than "all".
     """
 
     text: str
     name: str
     preset: str | None
     protocol: Protocol
+    named: bool = True
 
 
 def select_protocols(names: Iterable[str], examples: str = "image") -> list[Selected]:
@@ -47,7 +49,7 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     for one in [_select(name) for name in components.names("protocol") if name not in names]:
         kinds = one.protocol.examples  # None stands for all kinds.
         if kinds is None or examples in kinds:
-            fitting.append(one)
+            fitting.append(one._replace(named=False))
     return fitting + selected
 
 
@@ -91,39 +93,47 @@ def _as_protocol(name: str, component: object) -> Protocol:
 
 
 def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:
-    """Drop the protocols that need labels if the data set has none.
+    """Drop the protocols that do not fit the labels of the data set.
+
+    These are protocols that need labels if the set has none, and protocols that do not support
+    test images of classes without training images if there are some.
 
     Args:
         selected: the protocols.
         splits: the data set.
-        strict: raise an error instead of dropping a protocol.
+        strict: raise an error instead of dropping a protocol that was requested by name.
 
     Raises:
-        UserError: if a protocol would be dropped and ``strict`` is set, or if the test split has
-            classes without training images and a protocol does not support that.
+        UserError: if such a protocol would be dropped.
     """
-    if splits.labelled:
-        if any(x.protocol.needs_labels and not x.protocol.novel_classes for x in selected):
-            _require_no_novel_classes(splits)
-        return selected
-    dropped = [one.text for one in selected if one.protocol.needs_labels]
-    if dropped and strict:
-        raise UserError(
-            f"protocols {','.join(dropped)} need labels, and {splits.test.name!r} has none in "
-            "data.bank_split (or train_split) or data.test_split"
-        )
-    if dropped:
-        logs.log.info("left out, as %r has no labels: %s", splits.test.name, ",".join(dropped))
-    return [one for one in selected if one.text not in dropped]
+    if not splits.labelled:
+        unfit = [one for one in selected if one.protocol.needs_labels]
+        if names := [one.text for one in unfit if strict and one.named]:
+            raise UserError(
+                f"protocols {','.join(names)} need labels, and {splits.test.name!r} has none in "
+                "data.bank_split (or train_split) or data.test_split"
+            )
+        reason = f"{splits.test.name!r} has no labels"
+    else:
+        supports = [x.protocol.novel_classes or not x.protocol.needs_labels for x in selected]
+        reason = "" if all(supports) else _describe_novel_classes(splits)
+        unfit = [one for one, fits in zip(selected, supports, strict=True) if reason and not fits]
+        if any(strict and one.named for one in unfit):
+            raise UserError(
+                f"{reason}; choose another data.test_split or a protocol for novel classes"
+            )
+    if unfit:
+        logs.log.warning("left out, as %s: %s", reason, ",".join(one.text for one in unfit))
+    return [one for one in selected if one not in unfit]
 
 
-def _require_no_novel_classes(splits: Splits) -> None:
-    """Raise UserError if the test split has images of a class without images in the bank."""
+def _describe_novel_classes(splits: Splits) -> str:
+    """Describe the classes of test images that have no images in the bank, "" if there are none."""
     novel = np.setdiff1d(splits.test.labels, splits.bank.labels)
-    if len(novel):
-        names = [splits.test.class_names[label] for label in novel[:3]]
-        raise UserError(
-            f"{splits.test.split!r} of {splits.test.name!r} has images of classes without "
-            f"images in {splits.bank.split!r} ({len(novel)}: {', '.join(names)}); choose "
-            "another data.test_split or a protocol for novel classes"
-        )
+    if not len(novel):
+        return ""
+    names = ", ".join(splits.test.class_names[label] for label in novel[:3])
+    return (
+        f"{splits.test.split!r} of {splits.test.name!r} has images of classes without images in "
+        f"{splits.bank.split!r} ({len(novel)}: {names})"
+    )

@@ -14,8 +14,9 @@ from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
-from jaxssl.evaluation import run
+from jaxssl.evaluation import pretrain, run
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
+from jaxssl.pretrained.start import load_init
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.report.results import Row
 from jaxssl.studies import documents
@@ -27,6 +28,7 @@ from jaxssl.studies.verdicts import mean, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.build import build
 from jaxssl.training.config.method import check_labels
+from jaxssl.training.config.overrides import full_key
 from jaxssl.training.output import console, file_io, logs
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
@@ -97,6 +99,9 @@ def train(
     """
     if distributed.process_count() > 1:
         raise UserError("--grid trains in one process; start one command per run instead")
+    base = config.load(name, overrides)
+    overrides = [(full_key(base, key), text) for key, text in overrides]
+    grid = _with_groups(base, grid)
     _check_keys(grid, dict(overrides))
     number = math.prod(map(len, grid.values()))
     if number > max_runs:
@@ -104,7 +109,6 @@ def train(
             f"--grid has {number:,} combinations, more than --max_runs={max_runs}; list fewer "
             "values, or raise --max_runs"
         )
-    base = config.load(name, overrides)
     protocols = base.eval.protocols if "eval.protocols" in dict(overrides) else None
     of_all_runs = tuple(item for item in overrides if item[0] != "eval.protocols")
     setting = Setting(
@@ -156,6 +160,16 @@ def make_table(
     return Table("Grid", (*keys, *(HEADINGS.get(key, key) for key in measured)), rows, note)
 
 
+def _with_groups(base: ConfigDict, grid: Grid) -> Grid:
+    """Add the group to keys that only one group has: "lr" is "optim.lr"."""
+    full: Grid = {}
+    for key, values in grid.items():
+        if full_key(base, key) in full:
+            raise UserError(f"--grid has {full_key(base, key)!r} twice; list all values once")
+        full[full_key(base, key)] = values
+    return full
+
+
 def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
     """Raise UserError for a key that a grid cannot vary, or that a grid sets itself."""
     for key in grid:
@@ -187,6 +201,7 @@ def _plan_runs(
     """
     configs = [cell_config(setting, cell) for cell in cells]
     _check_distinct(cells, configs)
+    loaded: set[str] = set()  # values of "init" that can be read
     splits_of: dict[tuple[str, str], Splits] = {}
     devices, runs = distributed.make_mesh().size, []
     for cell, settings in zip(cells, configs, strict=True):
@@ -195,6 +210,10 @@ def _plan_runs(
         if data not in splits_of:
             splits_of[data] = source.load_splits(settings.data, examples)
         train_set = splits_of[data].train
+        pretrain.check(settings)
+        if settings.init and settings.init not in loaded:
+            load_init(settings)
+            loaded.add(settings.init)
         check_labels(settings, train_set.num_classes, train_set.labelled)
         check_batch(settings.batch_size, len(train_set), devices)
         build(settings, len(train_set), devices)

@@ -102,7 +102,7 @@ def train(
     opening.check_name(workdir)
     loggers.check(config.log)
     opening.check_shared(workdir)
-    config = opening.drop_extensions(config, workdir)
+    config = opening.take_lengths(config, workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     opening.check_same_config(config, workdir)
     evaluation.check(config.eval)

@@ -306,6 +306,13 @@ def test_invalid_severities_are_rejected(n, severities, photos):
         corruptions.evaluate(photos[:n], np.zeros(n), len, severities=severities, seed=0)
 
 
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_corruptions_of_images_that_are_neither_grey_nor_rgb_are_refused(channels):
+    images = np.zeros((2, 8, 8, channels), np.uint8)
+    with pytest.raises(ValueError, match=f"need grey or RGB images, got {channels} channels"):
+        corruptions.evaluate(images, np.zeros(2), len, severities=(1,), seed=0)
+
+
 def test_corruption_rows_contain_the_settings_and_the_mean_over_corruptions(photos, monkeypatch):
     preset = {**corruptions.PRESETS["quick"], "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from file_cases import refused
+from file_cases import picture, refused
 
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.opening import items as items_of
@@ -89,6 +89,17 @@ def test_small_or_cached_sequences_are_read_into_memory(cache, side, streamed, m
     assert isinstance(images, np.ndarray) != streamed
     assert images[:][:, 0, 0, 0].tolist() == [i % 251 for i in range(500)]
     assert load_images(Items(500, side))[0].streamed == (side == 32)
+
+
+@pytest.mark.parametrize("damaged", [0, 5])
+def test_damaged_picture_of_a_stream_is_named_when_it_is_read(damaged):
+    def item(image, index):
+        return b"damaged" if index == damaged else picture(str(index), (8, 8))
+
+    with refused(f"item {damaged} cannot be decoded (is not an image in a supported format)"):
+        load_splits(Items(8, item=item), cache="none")[0].train.read(np.array([5]))
+    splits, _ = load_splits(Items(8, item=item), cache="auto", on_error="skip")
+    assert len(splits.train) == 7 and not splits.train.streamed
 
 
 def test_sequences_with_unequal_shapes_or_channels_or_too_many_items_are_refused():

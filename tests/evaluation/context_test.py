@@ -109,6 +109,12 @@ def test_augmented_views_of_an_image_do_not_depend_on_the_block_size(contexts, s
     np.testing.assert_allclose(contexts["raw"].views(images, 2, 1), whole, atol=1e-6)
 
 
+def test_images_that_protocols_change_are_resized_as_the_network_asks(encoder, splits, mesh):
+    bicubic = encoder._replace(inputs=encoder.inputs._replace(crop=0.5, interpolation="bicubic"))
+    [(_, made)] = context.make_contexts(bicubic, None, splits, ["raw"], mesh, seed=0)
+    assert (made.size, *made.resizing) == bicubic.inputs.resizing == (SIZE, 0.5, "bicubic")
+
+
 def test_images_of_different_sizes_are_centre_cropped_only_once(encoder, load, labelled, mesh):
     one_size = load(labelled, "train")
     many = one_size.__class__(**{**vars(one_size), "shape": (None, None, 3)})

@@ -59,3 +59,12 @@ def test_embed_with_layer_projector_returns_the_projector_output():
 def test_embed_rejects_a_step_for_a_weights_file(tmp_path):
     with refused("weights.safetensors is a weights file", "remove step 5"):
         jaxssl.embed(tmp_path / "weights.safetensors", np.zeros((1, 8, 8, 1), np.uint8), step=5)
+
+
+def test_embeddings_do_not_replace_the_file_of_their_images(tmp_path):
+    pixels = np.zeros((2, SIZE, SIZE, 1), np.uint8)
+    np.save(tmp_path / "x.npy", pixels)
+    for path in (tmp_path / "x.npy", str(tmp_path / "x.npy")):
+        with refused("x.npy holds the images; choose another --out"):
+            jaxssl.embed(flat_encoder(), path, tmp_path / "x.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), pixels)

@@ -239,6 +239,17 @@ def test_protocols_without_labels_accept_classes_without_training_images():
     assert drop_unlabelled(selected, splits, strict=True) == selected
     with refused("images of classes without images"):
         drop_unlabelled(select_protocols(["knn"], "image"), splits, strict=True)
+    selected = select_protocols(["knn", "retrieval", "diagnostics"], "image")
+    rest = drop_unlabelled(selected, splits, strict=False)
+    assert [one.text for one in rest] == ["retrieval", "diagnostics"]
+
+
+def test_protocols_that_all_stands_for_are_dropped_and_named_ones_refused():
+    splits = SimpleNamespace(labelled=False, test=SimpleNamespace(name="pictures"))
+    rest = drop_unlabelled(select_protocols(["all"], "image"), splits, strict=True)
+    assert [one.text for one in rest] == ["diagnostics"]
+    with refused("protocols knn need labels, and 'pictures' has none"):
+        drop_unlabelled(select_protocols(["all", "knn"], "image"), splits, strict=True)
 
 
 def test_every_protocol_names_existing_kinds_of_examples():

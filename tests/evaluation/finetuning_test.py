@@ -219,6 +219,16 @@ def test_mixup_pairs_images_with_the_reversed_batch_across_devices():
     np.testing.assert_array_equal(actual, x[::-1])
 
 
+def test_fine_tuning_reads_images_as_the_data_settings_say(mesh, data_dir, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(finetuning, "make_batches", lambda *_, **how: seen.update(how) or 1 / 0)
+    data = {"cache": "none", "workers": 0, "name": "digits"}
+    tuner = finetuning.make_tuner(tiny_encoder(), Training(batch_size=4, steps=1), 10, mesh, data)
+    with pytest.raises(ZeroDivisionError):
+        tuner.fit(digits(data_dir, 8), **HYPER)
+    assert (seen["cache"], seen["workers"]) == ("none", 0)
+
+
 def test_fine_tuning_crops_images_of_different_sizes_on_the_host(load, tmp_path, mesh):
     shapes = [(10, 12, 3), (14, 9, 3), (8, 8, 3)]
     files = {f"{c}/{i}.png": picture(f"{c}{i}", shapes[i]) for c in "ab" for i in range(3)}

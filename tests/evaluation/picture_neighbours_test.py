@@ -106,5 +106,11 @@ def test_unreadable_picture_raises_an_error_with_its_name_or_is_skipped(folder, 
 def test_page_without_html_suffix_and_a_single_picture_are_refused(folder, tmp_path):
     with refused("the page", "page.pdf must end with one of .html, .htm"):
         picture_neighbours.write(flat_encoder(), folder, tmp_path / "page.pdf", **SETTINGS)
+    table = tmp_path / "photos.csv"
+    table.write_text("file,label\npictures/0.png,a\npictures/1.png,b\n")
+    before = table.read_text()
+    with refused("photos.csv holds the images; choose another --out"):
+        picture_neighbours.write(flat_encoder(), table, table.with_suffix(".html"), **SETTINGS)
+    assert table.read_text() == before
     with refused("a picture has no neighbours in", "4.png"):
         picture_neighbours.write(flat_encoder(), folder / "4.png", tmp_path / "x.html", **SETTINGS)

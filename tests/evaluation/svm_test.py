@@ -9,6 +9,7 @@ from graph_cases import NUM_TAGS, graph, random_graphs
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
+from jaxssl.data.opening.in_memory import load_splits
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm
@@ -115,6 +116,18 @@ def test_svm_rejects_invalid_features_and_labels(labels, value, message):
     x[3, 1] = value
     with pytest.raises(ValueError, match=message):
         evaluate(x, np.array(labels))
+
+
+def test_all_examples_of_both_splits_of_data_in_memory_are_cross_validated(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (30, 4, 4, 1), np.uint8)
+    splits, _ = load_splits(((images[:20], np.arange(20) % 2), (images[20:], np.arange(10) % 2)))
+    seen = []
+    monkeypatch.setattr(svm, "evaluate", lambda x, y, **_: seen.append(len(y)) or np.zeros(10))
+    x = images.reshape(30, -1).astype(np.float32)
+    features = Features(x[:20], splits.train.labels, x[20:], splits.test.labels)
+    svm.run(EvalContext(features, splits.train, splits.test), seed=0)
+    svm.run(EvalContext(features, splits.train, splits.train.take(np.arange(10))), seed=0)
+    assert seen == [30, 20]
 
 
 def split_of(places, keep="train"):

@@ -286,12 +286,20 @@ def test_error_about_another_config_names_the_command_that_goes_on(tmp_path, cha
 
 
 def test_earlier_lengths_of_an_extended_run_stay_with_its_workdir(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(load().to_dict()))
-    extended = load()
-    with extended.unlocked():
-        extended.extended = ("2 epochs until step 4",)
-    assert opening.drop_extensions(extended, tmp_path) == extended
-    assert opening.drop_extensions(extended, tmp_path / "new") == load()
+    lengths = ("2 epochs until step 4",)
+    for name, earlier in (("extended", {"extended": lengths}), ("other", {})):
+        (tmp_path / name).mkdir()
+        stored = load().to_dict() | earlier
+        (tmp_path / name / "config.json").write_text(json.dumps(stored))
+    # A new run from the config of an extended one, its second start, and the extended run itself.
+    config = config_lib.load(tmp_path / "extended" / "config.json", trust=True)
+    for name in ("new", "other"):
+        assert "extended" not in opening.take_lengths(config, tmp_path / name)
+    opening.check_same_config(config, tmp_path / "other")
+    config = opening.take_lengths(config, tmp_path / "extended")
+    assert tuple(config.extended) == lengths
+    opening.check_same_config(config, tmp_path / "extended")
+    assert config == opening.resume_config(tmp_path / "extended", trust=True)
 
 
 def test_differences_between_two_configs_are_listed_by_key():

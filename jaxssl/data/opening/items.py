@@ -1,5 +1,6 @@
 """Read images and labels of Python objects, tables and arrays: all at once, or when needed."""
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,12 +172,15 @@ class Stream:
         """Read the image at an index.
 
         Raises:
-            UserError: if the image does not have `shape`.
+            UserError: if the image cannot be decoded, or does not have `shape`.
         """
         image, _ = read_item(self._data, int(index), self._name)
         if isinstance(image, PictureFile):
-            picture = decoding.open_picture(image.tobytes(), self._channels, upright=True)
-            image = decoding.pixels(picture)
+            try:
+                picture = decoding.open_picture(image.tobytes(), self._channels, upright=True)
+                image = decoding.pixels(picture)
+            except Exception as error:  # Pillow's decoders raise many exception types.
+                raise UserError(f"{image.name} cannot be decoded ({one_line(error)})") from error
         for length, expected in zip(image.shape, self.shape, strict=False):
             if expected not in (None, length):
                 raise UserError(
@@ -203,7 +207,13 @@ def is_streamed(data: Sequence, name: str, channels: int, cache: str) -> bool:
         return False
     if len(data) > MAX_ITEMS:
         raise UserError(f"{name} has {len(data)} items; expected at most {MAX_ITEMS}")
-    return cache == "none" or len(data) * Stream(data, name, channels)[0].nbytes > IN_ADVANCE
+    if cache == "none":
+        return True
+    stream = Stream(data, name, channels)
+    for index in range(min(len(data), PROBED)):
+        with contextlib.suppress(UserError):  # A damaged picture is reported, or skipped, later.
+            return len(data) * stream[index].nbytes > IN_ADVANCE
+    return False
 
 
 def label_column(data: Any) -> str | None:

@@ -47,7 +47,7 @@ def evaluate(
     """Compute the accuracy on images with each corruption at each severity.
 
     Args:
-        images: [n, h, w, c] uint8.
+        images: [n, h, w, c] uint8, grey or RGB, because one corruption is that of JPEG.
         labels: [n] int.
         predict: ``(uint8 images [n, h, w, c]) -> [n]`` labels.
         severities: each in 1, ..., 5.
@@ -57,13 +57,16 @@ def evaluate(
         For each corruption, accuracies in percent, [number of severities].
 
     Raises:
-        ValueError: if a severity is not in 1, ..., 5, or there are no images.
+        ValueError: if a severity is not in 1, ..., 5, there are no images, or they have other
+            numbers of channels.
     """
     if not len(images) or not set(severities) <= set(range(1, 6)):
         raise ValueError(
             f"severities must be in 1 to 5 and there must be images, got severities "
             f"{tuple(severities)} and {len(images)} images"
         )
+    if images.shape[3] not in (1, 3):
+        raise ValueError(f"corruptions need grey or RGB images, got {images.shape[3]} channels")
 
     def read(name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
         return corrupt(name, images, severity, seed=seed), labels
@@ -122,7 +125,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     if published:
         accuracies = _accuracies(lambda *key: published[key](), severities, predict)
     else:
-        images = context.test.images(context.size)[drawn]
+        images = context.test.images(context.size, *context.resizing)[drawn]
         accuracies = evaluate(images, labels, predict, severities=severities, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)

@@ -99,7 +99,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
         raise ValueError("diagnostics need a data set of images")
     settings, features = PRESETS[preset], context.features
     train = features.train[subset(len(features.train), settings["features"], seed=seed)]
-    images = context.train.images(context.size)
+    images = context.train.images(context.size, *context.resizing)
     drawn = subset(len(images), settings["images"], seed=seed)
     views = context.views(images[drawn], settings["views"], seed)
     metrics = evaluate(train, views, delta=settings["delta"])

@@ -113,11 +113,11 @@ def evaluate(
         Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
     """
-    encoder, train, test, mesh = images
+    encoder, train, test, mesh, data = images
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
     finetuning.check_labels(train)
-    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
+    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh, data)
     pairs = [
         {"lr": rate, "weight_decay": decay / rate if decay_over_lr else decay}
         for rate, decay in itertools.product(lr, weight_decay)

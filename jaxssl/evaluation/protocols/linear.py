@@ -170,8 +170,8 @@ def evaluate_on_crops(
     Raises:
         ValueError: if the training images are unlabelled or too few.
     """
-    encoder, train, test, mesh = images
-    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
+    encoder, train, test, mesh, data = images
+    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh, data)
     hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed}
     accuracies, loss = [], None
     for classifier in tuner.epochs(train, **hyper, every=best_of_every):

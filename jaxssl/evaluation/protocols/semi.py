@@ -41,7 +41,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         B.5; Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster
         Assignments, 2020.
     """
-    encoder, train, test, mesh = base.images_of(context)
+    encoder, train, test, mesh, data = base.images_of(context)
     finetuning.check_labels(train)
     results = []
     tuners = {}  # by settings, so that label shares with equal settings use the same compiled step
@@ -49,7 +49,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         training, lr, decay = settings["training"], settings["lr"], settings["weight_decay"]
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
         if training not in tuners:
-            tuners[training] = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
+            arguments = encoder, training, train.num_classes, mesh, data
+            tuners[training] = finetuning.make_tuner(*arguments)
         tuner = tuners[training]
         classifier = tuner.fit(subset, lr=lr, weight_decay=decay, seed=seed)
         accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)

@@ -117,7 +117,11 @@ def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) ->
 
 def _identify(source: Source) -> list[tuple[object, int]]:
     """Return prepared split and index of each example, by which duplicates are recognised."""
-    return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
+    return [
+        (part.path or id(part.records), index)
+        for part, indices in source.parts
+        for index in indices.tolist()
+    ]
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:

@@ -69,6 +69,8 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
     config = _unlocked(config, "config")
     for key in {"mean", "std"} & set(config.data):  # A run measures those of its own images.
         del config.data[key]
+    if "extended" in config:  # The earlier lengths are those of another run.
+        del config["extended"]
     # Names and presets are set first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):

@@ -78,7 +78,7 @@ def resume_config(
         UserError: if there is no run, or the number of epochs is not larger than that of the run.
     """
     read_config(workdir)  # raises an error if the folder holds no run
-    config = load(workdir / "config.json", overrides, trust=trust)
+    config = take_lengths(load(workdir / "config.json", overrides, trust=trust), workdir)
     if extend_to is None or (config.epochs == extend_to and not config.total_steps):
         return config
     facts = checkpoint.read_all_facts(workdir)
@@ -117,11 +117,12 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
         )
 
 
-def drop_extensions(config: ConfigDict, workdir: Path) -> ConfigDict:
-    """Return the config of a new run without the lengths of the run that it was read from."""
-    if "extended" not in config or (workdir / "config.json").exists():
+def take_lengths(config: ConfigDict, workdir: Path) -> ConfigDict:
+    """Return the config with the earlier lengths of the run in the workdir, if it was extended."""
+    if "extended" in config or not (workdir / "config.json").exists():
         return config
-    return ConfigDict({key: value for key, value in config.items() if key != "extended"}).lock()
+    lengths = read_config(workdir).get("extended")
+    return ConfigDict({**config, "extended": lengths}).lock() if lengths else config
 
 
 def check_name(workdir: Path) -> None:
