@@ -23,7 +23,7 @@ from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocol import top1_top5
+from jaxssl.evaluation.protocol import check_labels, top1_top5
 from jaxssl.methods.base import Batch
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -218,19 +218,6 @@ def make_tuner(
         return extract(images, partial(predict, crop=crop), classifier._replace(loss=None), mesh)
 
     return Tuner(epochs, fit, logits)
-
-
-def check_labels(source: Source) -> None:
-    """Raise ValueError unless all images have labels, of two classes or more."""
-    labels = source.labels
-    unlabelled = int(np.sum(labels < 0))
-    if unlabelled:
-        raise ValueError(
-            f"{unlabelled} of {len(labels)} training images have no label; "
-            "choose a labelled train_split"
-        )
-    if len(np.unique(labels)) < 2:
-        raise ValueError("the training images have one class, expected two or more")
 
 
 def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:

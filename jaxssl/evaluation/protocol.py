@@ -113,6 +113,19 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
     return chosen
 
 
+def check_labels(source: "Source") -> None:
+    """Raise ValueError unless all images have labels, of two classes or more."""
+    labels = source.labels
+    unlabelled = int(np.sum(labels < 0))
+    if unlabelled:
+        raise ValueError(
+            f"{unlabelled} of {len(labels)} training images have no label; "
+            "choose a labelled train_split"
+        )
+    if len(np.unique(labels)) < 2:
+        raise ValueError("the training images have one class, expected two or more")
+
+
 def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
     """Draw at most ``limit`` of n examples at random, and return the sorted indices."""
     if limit is None or n <= limit:

@@ -116,7 +116,7 @@ def evaluate(
     encoder, train, test, mesh, data = images
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
-    finetuning.check_labels(train)
+    base.check_labels(train)
     tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh, data)
     pairs = [
         {"lr": rate, "weight_decay": decay / rate if decay_over_lr else decay}

@@ -42,7 +42,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         Assignments, 2020.
     """
     encoder, train, test, mesh, data = base.images_of(context)
-    finetuning.check_labels(train)
+    base.check_labels(train)
     results = []
     tuners = {}  # by settings, so that label shares with equal settings use the same compiled step
     for share, settings in PRESETS[preset].items():
