@@ -82,7 +82,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.buckets import local_path
     from jaxssl.studies import documents
-    from jaxssl.studies.study import Setting, published_tables, scale_config
+    from jaxssl.studies.study import Setting, at_one_size, published_tables, scale_config
     from jaxssl.training import config, processes
     from jaxssl.training.config.overrides import full_key
     from jaxssl.training.output import compile_cache
@@ -116,6 +116,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         # An unwritable folder must fail before the work, not after it.
         setting.out.mkdir(parents=True, exist_ok=True)
     findings = study.run(setting)
+    if len(setting.batch_sizes) == 1:
+        findings = at_one_size(findings, study.CLAIMS)
     findings = findings._replace(tables=[*findings.tables, *published_tables(name)])
     title = components.summary(components.file("study", name)).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)

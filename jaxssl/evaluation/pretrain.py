@@ -162,7 +162,16 @@ def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
         return False
     if rows:
         shown = [row for row in rows if row["step"] in (None, 0, step)]
-        results.print_results([row for row in shown if row["protocol"] != "online"] or shown)
+        online = [row for row in shown if row["protocol"] == "online"]
+        # `jaxssl eval` may have added results on other data, with other seeds or of the projector.
+        layers = {one.name: one.protocol.layer for one in select_protocols(protocols)}
+        evaluated = [
+            row
+            for row in results.own_rows(shown)
+            if row["protocol"] != "online"
+            and row["layer"] in (layers.get(row["protocol"]) or "backbone", "pixels")
+        ]
+        results.print_results(evaluated or online or shown)
         console.show(f"evaluate it again with: jaxssl eval --workdir {workdir}")
     return True
 

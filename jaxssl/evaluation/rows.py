@@ -85,6 +85,8 @@ def data_fields(
     classes = Path(settings["classes"]).name
     relevant = {k: v for k, v in settings.items() if k not in ("dir", "cache", "workers")}
     hashed = [relevant, dict(encoder.metadata["net"]), path and str(path.resolve())]
+    if path:  # The flags of the command choose the inputs of a weights file.
+        hashed.append(encoder.inputs)
     text = json.dumps(hashed, default=str, sort_keys=True)
     return {
         "dataset": splits.test.name + (f" ({classes})" if classes else ""),

@@ -42,6 +42,7 @@ def evaluate(
     page: bool = True,
     splits: Splits | None = None,
     online: bool = False,
+    strict: bool | None = None,
     trust: bool = False,
     dry_run: bool = False,
 ) -> list[results.Row]:
@@ -66,6 +67,8 @@ def evaluate(
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
         online: whether to write rows of the metrics that the run measured during training, before
             the rows that are returned. See `rows.online_rows`.
+        strict: whether a protocol that does not fit raises an error, rather than being left out.
+            Default: whether ``protocols`` is given. Those that "all" stands for are left out.
         trust: whether to execute the Python files and to use the data that the config of a run
             names, even if this user has not trained with them.
         dry_run: whether to only check the input: encoder, protocols and data set are opened, but
@@ -114,7 +117,7 @@ def evaluate(
     splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
-    strict = protocols is not None
+    strict = protocols is not None if strict is None else strict
     selected = drop_unlabelled(selected, splits, strict=strict)
     if not selected:
         kinds = ["pretrained"]  # for the gallery alone

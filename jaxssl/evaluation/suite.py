@@ -134,11 +134,12 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
         headings.append("\n".join([name, f"({split[name]})", *changed]))
     columns = [Column(heading, justify="right") for heading in (*headings, "mean", "wins")]
     subtitle = f"{rows[-1]['layer']} features, seed {rows[-1]['seed']}"
-    title = f"{suite.protocol}, {suite.metric}; {subtitle}; percent"
+    unit = rows[-1].get("unit", "%")
+    title = f"{suite.protocol}, {suite.metric}; {subtitle}; {'percent' if unit == '%' else unit}"
     out = Table("encoder", "checkpoint", "features", *columns, title=title)
     # Maps encoder, checkpoint and kind of features to the result on each data set.
     lines: dict[tuple[str, str, str], dict[str, Row]] = {}
-    best = dict.fromkeys(suite.datasets, float("-inf"))
+    rounded: dict[str, list[float]] = {name: [] for name in suite.datasets}
     for row in rows:
         name = row["column"]
         if row["metric"] == _field(suite, name, "metric"):
@@ -146,7 +147,12 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
             checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
             key = (row["encoder"], checkpoint, row["features"])
             lines.setdefault(key, {})[name] = row
-            best[name] = max(best[name], round(row["value"], 2))
+            rounded[name].append(round(row["value"], 2))
+    best = {
+        name: min(each) if _field(suite, name, "metric") in results.LOWER_IS_BETTER else max(each)
+        for name, each in rounded.items()
+        if each
+    }
     for key, cells in lines.items():
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
         mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"

@@ -6,21 +6,19 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from jaxssl import components
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report.curves import comparison_curves
 from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
-from jaxssl.report.results import Row, format_value, metric_name
+from jaxssl.report.results import LOWER_IS_BETTER, Row, format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, length, speed
 from jaxssl.training.output import file_io
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
-# For these percentages less is better. Metrics in other units are not ranked.
-LOWER_IS_BETTER = ("corruption_drop", "corruption_mce", "corruption_mean_error")
-LOWER_IS_BETTER += ("dead_dimensions", "most_confused_pair")
 BEST = "★"
 # Results are comparable if these fields agree. Each entry is (label, field of a row of
 # results.json).
@@ -30,8 +28,8 @@ DATA_FIELDS = (
     ("tested on", "split"),
     ("features", "layer"),
 )
-# These settings of config.data decide which images of a folder are tested.
-FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
+# These settings of config.data decide which examples of files are tested.
+FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
 Cells = dict[int, list[Row]]  # result rows of the runs of a group, by the index of the group
 Source = tuple[tuple[str, str], ...]  # names and values of the settings of the evaluated data
@@ -150,11 +148,11 @@ def _data_source(row: Row, run: Run) -> Source:
     """Return names and values of the data settings in which comparable results must agree."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
-    is_folder = data.get("name") == "folder"
-    name = Path(str(data.get("path"))).name if is_folder else data.get("name")
+    is_file = data.get("name") in components.names("data")
+    name = Path(str(data.get("path"))).name if is_file else data.get("name")
     with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
     if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
-        keys = FOLDER_SETTINGS if is_folder else ("classes",)
+        keys = FILE_SETTINGS if is_file else ("path", "classes")
         source += [(f"data.{key}", str(data.get(key))) for key in keys]
     return tuple(source)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png
+from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png, legend_label
 from jaxssl.report.runs import Group
 from jaxssl.report.workdir import flatten, is_finite, metric_series
 from jaxssl.training.output.metrics_writer import Row
@@ -44,6 +44,7 @@ MAX_MARKERS = 10  # maximum number of markers on a curve
 NARROW = 16  # legend names up to this many characters fit side by side
 # Settings that the online k-NN accuracy depends on.
 DATA_KEYS = ("name", "path", "classes", "train_split", "bank_split", "test_split")
+DATA_KEYS += ("labels", "test_fraction", "split_seed")
 KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in DATA_KEYS)]
 
 
@@ -93,7 +94,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         dashes = DASHES[i % len(DASHES)]
         plot = partial(axes.plot, color=colour, marker=marker, linestyle=dashes, markersize=4)
-        label: str | None = group.short_name
+        label: str | None = legend_label(group.short_name)
         for run in group.runs:
             x, y = metric_series(run.metrics, curve.key, by="epoch")
             if not any(map(is_finite, y)):

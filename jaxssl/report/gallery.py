@@ -8,7 +8,14 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from jaxssl.components import Settings
-from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
+from jaxssl.report.images import (
+    MARKERS,
+    Image,
+    embed_png,
+    figure_png,
+    legend_label,
+    thumbnail,
+)
 from jaxssl.report.page import Cell, Table
 
 MAX_LEGEND = 20  # most classes in the legend of the embedding plot, so that it fits there
@@ -259,7 +266,7 @@ def _map(gallery: Gallery) -> Image:
         cloud = points[labels == label]
         name = class_name(gallery["class_names"], label) or "unlabelled"
         marker = MARKERS[i % len(MARKERS)]
-        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=name)
+        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=legend_label(name))
         if label >= 0:
             x, y = np.median(cloud, axis=0)
             axes.text(x, y, name, ha="center", va="center", weight="bold", path_effects=halo)

@@ -32,6 +32,11 @@ def figure_style() -> AbstractContextManager[None]:
     )
 
 
+def legend_label(name: str) -> str:
+    """Return a label for a legend, which would leave out a name that begins with "_"."""
+    return f"\u200b{name}" if name.startswith("_") else name
+
+
 class Image(NamedTuple):
     """An image embedded in a report page, with a description of the image.
 

@@ -15,6 +15,8 @@ from jaxssl.training.output import console, file_io
 # Kinds of features: those of two baselines, then those of the evaluated network.
 KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
+LOWER_IS_BETTER = ("corruption_drop", "corruption_mce", "corruption_mean_error")
+LOWER_IS_BETTER += ("dead_dimensions", "most_confused_pair", "mean_angle", "median_angle")
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
 KEY = tuple("source step features layer dataset data bank split seed protocol".split())
@@ -102,6 +104,15 @@ def _is_result(row: Mapping[str, object]) -> bool:
         and isinstance(row.get("unit", ""), str)
         and all(isinstance(row.get(name), str | int | NoneType) for name in KEY)
     )
+
+
+def own_rows(rows: Sequence[Row]) -> list[Row]:
+    """Select the results of a run on its own data and with its own seed.
+
+    These are the data and the seed of its online metrics. Without online metrics all are returned.
+    """
+    own = {(row.get("data"), row["seed"]) for row in rows if row["protocol"] == "online"}
+    return [row for row in rows if not own or (row.get("data"), row["seed"]) in own]
 
 
 def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = None) -> None:

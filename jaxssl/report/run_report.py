@@ -80,6 +80,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             title=_title(config, rows),
             facts=_facts(config, metrics, rows, goodput.read(workdir)),
             figures=_key_figures(rows),
+            gallery_step=_other_step(arrays, rows),
             collapse=_collapse(metrics, rows),
             results=_results(rows),
             curves=run_curves(metrics),
@@ -125,8 +126,8 @@ def _facts(
 
 
 def _key_figures(rows: Rows) -> list[KeyFigure]:
-    """Return the accuracies to show on the card, of the last evaluated encoder and data set."""
-    figures = []
+    """Return the accuracies to show on the card: the last of each protocol on the run's data."""
+    rows, figures = results.own_rows(rows), []
     for protocol in ON_CARD:
         of_protocol = [row for row in rows if row["protocol"] == protocol]
         pretrained = [row for row in of_protocol if row["features"] == "pretrained"]
@@ -157,9 +158,16 @@ def _source(row: results.Row) -> tuple[object, ...]:
     return layer, *(row.get(n) for n in ("source", "dataset", "data", "bank", "split", "seed"))
 
 
+def _other_step(arrays: gallery.Gallery, rows: Rows) -> int | None:
+    """Return the step of the gallery's checkpoint if it is not the latest that was evaluated."""
+    latest = max((row["step"] or 0 for row in rows if row["features"] == "pretrained"), default=0)
+    step = int(arrays["step"]) if "step" in arrays else latest
+    return None if step == latest else step
+
+
 def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
-    for row in reversed(rows):
+    for row in reversed(results.own_rows(rows)):
         if row["features"] == "pretrained" and "verdict" in row["details"]:
             return str(row["details"]["verdict"])
     spread = list(filter(files.is_finite, files.metric_series(metrics, "feature_std")[1]))

@@ -122,7 +122,7 @@ def _read_run(path: Path, name: str) -> Run:
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
     latest = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
-    chosen = _of_one_seed(latest, config.get("seed"))
+    chosen = _choose(latest, config.get("seed"))
     loss = config.get("loss", {}).get("name")
     return Run(
         name=name,
@@ -136,16 +136,24 @@ def _read_run(path: Path, name: str) -> Run:
     )
 
 
-def _of_one_seed(rows: list[results.Row], seed: object) -> list[results.Row]:
-    """Keep one of several results that differ only in the seed: that of the run's seed, if any."""
+def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
+    """Keep one of several results of a metric on data sets of the same name.
+
+    It is the one on the run's own data, which are those of its online metrics, with the run's seed,
+    at the latest step, as far as there are such results.
+    """
+    own_data = {row["data"] for row in rows if row["protocol"] == "online"}
     names = ("dataset", "bank", "split", "layer", "protocol", "metric")
     groups: dict[tuple, list[results.Row]] = {}
     for row in rows:
         key = (*(row.get(name) for name in names), row["details"].get("preset"))
         groups.setdefault(key, []).append(row)
-    return [
-        next((row for row in group if row["seed"] == seed), group[0]) for group in groups.values()
-    ]
+
+    def distance(row: results.Row) -> tuple[bool, bool, int]:
+        is_other = bool(own_data) and row["data"] not in own_data
+        return is_other, row["seed"] != seed, -(row["step"] or 0)
+
+    return [min(group, key=distance) for group in groups.values()]
 
 
 def _training_seconds(log: Path) -> float | None:
@@ -156,15 +164,16 @@ def _training_seconds(log: Path) -> float | None:
     if not log.exists():
         return None
     starts: list[datetime] = []
+    ends: list[datetime] = []
     with explain_damage(log):
         for line in read_lines(log):
             entry = START_OR_END.match(line.decode(errors="replace").rstrip())
             if entry is None:
                 continue
             time = datetime.strptime(entry[1], "%Y-%m-%d %H:%M:%S,%f")
-            if not entry[2].startswith("finished"):
-                starts.append(time)
-            elif len(starts) == 1:  # The time of a resumed run lacks that of its first command.
-                seconds = (time - starts[0]).total_seconds()
-                return seconds if seconds >= 0 else None
-    return None
+            (ends if entry[2].startswith("finished") else starts).append(time)
+    # The time of a resumed or extended run lacks that of its first command.
+    if len(starts) != 1 or not ends:
+        return None
+    seconds = (ends[0] - starts[0]).total_seconds()
+    return seconds if seconds >= 0 else None

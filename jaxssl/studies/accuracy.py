@@ -8,6 +8,7 @@ from jaxssl.studies.batch_size import MethodPair, judge_changes
 from jaxssl.studies.cells import Cell, batch_size_cells, batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Results
+from jaxssl.studies.run_results import first_run
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import spread
 
@@ -37,7 +38,7 @@ def run(setting: Setting) -> Findings:
     results = grid.run_grid(setting, cells)
     at_default = {(arm, default): results[arm, default] for arm in arms}
     of_sweep = {(arm, size): results[arm, size] for arm in sweep for size in sizes}
-    base = grid.baselines(results[arms[0], default][0])
+    base = grid.baselines(first_run(at_default))
     tables = [grid.accuracy_table(at_default, "batch size", m, base) for m in (KNN, LINEAR)]
     pictures = []
     if sweep and len(sizes) > 1:

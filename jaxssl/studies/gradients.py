@@ -5,12 +5,14 @@ P / tau, averaged over the batch (see `jaxssl.losses.tcl_gradients`). SupCon is 
 k2 = 1.
 """
 
+from statistics import fmean
+
 from jaxssl.studies import grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import metric_curve
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
-from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within
+from jaxssl.studies.verdicts import finite, judge, judge_all, spread, within
 
 # k1 and k2 by the name of an arm, as in Figures 5.5, 5.7 and 5.8 of the thesis.
 ARMS = {
@@ -40,7 +42,8 @@ def run(setting: Setting) -> Findings:
     for key, source in SOURCES.items():
         curves = {name: metric_curve(runs, key, points=20) for name, runs in results.items()}
         for name, (_, values) in curves.items():
-            means[key][name] = [mean(of_seed) for of_seed in zip(*values, strict=True)]
+            # NaN after the end of a run that diverged leaves it out of the means.
+            means[key][name] = [fmean(of_seed) for of_seed in zip(*values, strict=True)]
             ends[key][name] = metric_curve(results[name], key)[1][-1]
         title = f"mean gradient from {source}"
         alt = f"{title} over training for {', '.join(ARMS)}; see the tables"
@@ -86,9 +89,9 @@ def _verdicts(means: Gradients, accuracies: dict[str, list[float]]) -> dict[str,
 
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
     """Judge whether TCL's gradients are within a tenth of SupCon's, if there is a gap."""
-    changes = finite(100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True))
+    changes = [100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True)]
     verdict = within(changes, CLOSED_PERCENT, digits=1)
-    if len(changes) < 2:
+    if len(finite(changes)) < 2:
         return verdict
     text = f"{verdict.measured} % of SupCon's"
     if not gap.holds:

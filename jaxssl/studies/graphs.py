@@ -11,6 +11,7 @@ from pathlib import Path
 from jaxssl.configs.graphs.tu import VARIANTS
 from jaxssl.studies import grid
 from jaxssl.studies.grid import SVM, Comparison
+from jaxssl.studies.run_results import first_run
 from jaxssl.studies.study import Findings, Setting, read_claims, select_methods
 
 DEFAULT = ("graphcl", "mmcl", "auc_cl", "decl")
@@ -29,7 +30,7 @@ def run(setting: Setting) -> Findings:
     for path in setting.dataset.split(",") if setting.dataset else SETS:
         name = Path(path).stem
         results |= _train(setting, methods, folder / path)
-        first = results[methods[0], name][0]
+        first = first_run({arm: results[arm, name] for arm in methods})
         for features, metrics in grid.baselines(first, PROTOCOLS).items():
             baselines[features, name] = [first._replace(metrics=metrics)]
         claim = name.replace("-", "")

@@ -157,7 +157,9 @@ def judge_claims(
 def baselines(
     result: RunResult, protocols: Mapping[str, str] = PROTOCOLS
 ) -> dict[str, dict[str, float]]:
-    """Return the metrics of raw pixels and of the run's untrained network, in percent."""
+    """Return the metrics of raw pixels and of the run's untrained network, {} if it diverged."""
+    if not result.is_finite:
+        return {}
     if result.baselines is not None:
         return result.baselines
     path, features = result.workdir / "baselines.json", ("raw", "untrained")
@@ -222,7 +224,7 @@ def grid_findings(
         log: "x" for a logarithmic axis.
         **data: further numbers for the document.
     """
-    base = baselines(_first_run(results)) if has_baselines else {}
+    base = baselines(run_results.first_run(results)) if has_baselines else {}
     numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
     return Findings(
         [*(accuracy_table(results, axis, metric, base) for metric in metrics), *tables],
@@ -238,7 +240,7 @@ def grid_findings(
 
 def describe_runs(results: Results) -> str:
     """Describe data set, training length and number of seeds of a grid in words."""
-    config = _first_run(results).config
+    config = run_results.first_run(results).config
     data, steps = config["data"], config["total_steps"]
     most = max(map(len, results.values()))
     missing = sum(most - len(of_cell) for of_cell in results.values())
@@ -329,10 +331,6 @@ def _read_earlier(
 
 def _workdir(setting: Setting, cell: Cell) -> Path:
     return setting.out / "runs" / run_name(setting, cell)
-
-
-def _first_run(results: Results) -> RunResult:
-    return next(run for runs in results.values() for run in runs)
 
 
 def _arms_and_xs(results: Results) -> tuple[list[str], list[float | str]]:

@@ -45,11 +45,13 @@ class _Run(NamedTuple):
         values: the text of the value of each key of the grid.
         seed: of the run.
         protocols: NAME or NAME:PRESET of the protocols that evaluate the run.
+        strict: whether a protocol that does not fit the run is an error, rather than left out.
     """
 
     values: Mapping[str, str]
     seed: int
     protocols: Sequence[str]
+    strict: bool
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -218,8 +220,9 @@ def _plan_runs(
         check_batch(settings.batch_size, len(train_set), devices)
         build(settings, len(train_set), devices)
         selected = select_protocols(PROTOCOLS if protocols is None else protocols, examples)
-        fitting = drop_unlabelled(selected, splits_of[data], strict=protocols is not None)
-        runs.append(_Run(cell, settings.seed, [one.text for one in fitting]))
+        strict = protocols is not None and "all" not in protocols
+        fitting = drop_unlabelled(selected, splits_of[data], strict=strict)
+        runs.append(_Run(cell, settings.seed, [one.text for one in fitting], strict))
     return runs
 
 
@@ -238,10 +241,10 @@ def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[Config
 def _train_runs(setting: Setting, runs: Sequence[_Run]) -> list[RunResult]:
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
-    for number, (values, seed, protocols) in enumerate(runs, 1):
+    for number, (values, seed, protocols, strict) in enumerate(runs, 1):
         cell = {**values, "seed": seed}
         result, is_new = run_cell(setting, cell, {}, "--workdir")
-        result = result._replace(metrics=_evaluate(result.workdir, protocols))
+        result = result._replace(metrics=_evaluate(result.workdir, protocols, strict))
         results.append(result)
         time = "finished before"
         if is_new:
@@ -253,7 +256,7 @@ def _train_runs(setting: Setting, runs: Sequence[_Run]) -> list[RunResult]:
     return results
 
 
-def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
+def _evaluate(workdir: Path, protocols: Sequence[str], strict: bool) -> dict[str, float]:
     """Return the main result of each protocol on a run, by its name.
 
     Results that an earlier command has measured are read from a file of the run. A run that stopped
@@ -265,11 +268,13 @@ def _evaluate(workdir: Path, protocols: Sequence[str]) -> dict[str, float]:
     figures = json.loads(path.read_text()) if path.exists() else {}
     if missing := [text for text in protocols if text not in figures]:
         with logs.quiet():
-            rows = run.evaluate(workdir, missing, kinds=("pretrained",), page=False)
-        selected = select_protocols(missing)
+            how = {"kinds": ("pretrained",), "page": False, "strict": strict}
+            rows = run.evaluate(workdir, missing, **how)
+        with_results = {row["protocol"] for row in rows}
+        selected = [one for one in select_protocols(missing) if one.name in with_results]
         figures |= {one.text: _main_result(one, selected, rows) for one in selected}
         file_io.write_json(path, figures)
-    return dict(figures[text] for text in protocols)  # pairs of a name and a value
+    return dict(figures[text] for text in protocols if text in figures)  # names and values
 
 
 def _main_result(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -51,9 +51,18 @@ def run_label(name: object, seed: int) -> str:
     return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
 
+def first_run(results: Mapping[Any, Sequence[RunResult]]) -> RunResult:
+    """Return the first run of a grid that did not diverge, or the first one if all did."""
+    every = [run for runs in results.values() for run in runs]
+    return next((run for run in every if run.is_finite), every[0])
+
+
 def last_values(results: Sequence[RunResult], key: str) -> list[float]:
-    """Return a training metric at the end of each seed's run, NaN if none was logged."""
-    return [result.history[-1][key] if result.history else math.nan for result in results]
+    """Return a training metric at the end of each seed's run, NaN without one or if it diverged."""
+    return [
+        result.history[-1][key] if result.history and result.is_finite else math.nan
+        for result in results
+    ]
 
 
 def metric_curve(

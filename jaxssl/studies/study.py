@@ -7,6 +7,7 @@ config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by 
 """
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,6 +149,18 @@ def claims_file() -> Settings:
 def read_claims(study: str) -> dict[str, Claim]:
     """Read the claims of a study from claims.toml."""
     return {name: Claim(**fields) for name, fields in claims_file().get(study, {}).items()}
+
+
+def at_one_size(findings: Findings, claims: Mapping[str, Claim]) -> Findings:
+    """Return findings at a single batch size, which cannot confirm claims about all of them.
+
+    These are the claims whose texts say "at every batch size" or "at any batch size".
+    """
+    verdicts = dict(findings.verdicts)
+    for key, verdict in verdicts.items():
+        if verdict.holds and re.search("at (every|any) batch size", claims[key].text):
+            verdicts[key] = verdict._replace(holds=None)
+    return findings._replace(verdicts=verdicts)
 
 
 def published_tables(study: str) -> list[Table]:

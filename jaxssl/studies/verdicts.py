@@ -120,20 +120,22 @@ def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: i
 def judge_similar(pairs: Pairs, margin: float) -> Verdict:
     """Judge a claim that the two cells of all pairs differ by at most ``margin`` (Bonferroni)."""
     level = bonferroni_level(len(pairs))
-    by_name = {
-        name: finite(a - b for a, b in zip(*pair, strict=True)) for name, pair in pairs.items()
-    }
+    by_name = {name: [a - b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
     return combine_verdicts({name: within(d, margin, level) for name, d in by_name.items()})
 
 
 def within(
     differences: Sequence[float], margin: float, level: float = LEVEL, digits: int = 2
 ) -> Verdict:
-    """Judge whether the mean difference is at most ``margin`` in size, by its interval."""
+    """Judge whether the mean of the finite differences is at most ``margin`` in size."""
+    number = len(differences)
+    differences = finite(differences)
     if len(differences) < 2:
         return Verdict("one pair" if differences else "not finite", None)
     low, high = interval(differences, level)
-    text = f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    lost = number - len(differences)
+    text = f"({lost} of {number} pairs not finite) " if lost else ""
+    text += f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
     if low > margin or high < -margin:
         return Verdict(text, False)
     return Verdict(text, True if -margin <= low <= high <= margin else None)

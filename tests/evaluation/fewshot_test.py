@@ -290,3 +290,10 @@ def test_elevater_preset_reports_the_chosen_hyper_parameters(monkeypatch):
         assert row.value == pytest.approx(getattr(result, figure).mean())
         assert row.std == pytest.approx(getattr(result, figure).std())
         assert row.details == {"preset": "elevater", **SEARCH, **chosen}
+
+
+def test_elevater_refuses_features_that_are_not_finite():
+    train = FEATURES.train.copy()
+    train[0, 0] = np.nan
+    with pytest.raises(ValueError, match="features must be finite"):
+        fewshot.elevater(FEATURES._replace(train=train), **SEARCH, seed=0)

@@ -224,6 +224,27 @@ def test_comparison_caption_names_runs_without_a_curve_and_different_settings(tw
     assert words in visible_text(write_comparison([a, b], out))
 
 
+@pytest.mark.parametrize("name", ["python", "video", "tu"])
+def test_runs_on_other_data_of_the_same_name_are_not_compared_in_one_table(two, name):
+    a, b, out = two
+    for workdir, path in ((a, "one/set"), (b, "two/set")):
+        shown = "python" if name == "python" else "set"
+        config = changed(OTHER, data__name=name, data__path=path)
+        write(workdir, config, [changed(OF_OTHER, dataset=shown)])
+    text = visible_text(write_comparison([a, b], out))
+    assert len(tables(out, "results")) == 3 and "data.path (one/set / two/set)" in text
+
+
+def test_comparison_shows_results_on_the_own_data_of_the_latest_step(two):
+    a, *_ = two
+    online = changed(ROW, protocol="online", metric="last", data="own", value=50.0, step=90)
+    own = changed(ROW, data="own", value=70.0)
+    rows = [online, changed(online, value=60.0, step=100), changed(own, data="x", value=90.0), own]
+    write(a, CONFIG, rows)
+    [run] = read_runs([a])
+    assert {row["value"] for row in run.rows} == {60.0, 70.0}
+
+
 RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
 
 
@@ -236,6 +257,7 @@ RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
         (LOG.replace("INFO fin", "INFO resumes at step 5"), "–"),
         (LOG.replace("03:05:10", "02:00:00"), "–"),  # the log ends before it begins
         (LOG.replace("2026-01-02 03:05", RESUMES), "–"),
+        (f"{LOG}\n{LOG[:23]} INFO resumes at step 9\n", "–"),  # an extended run
     ],
 )
 def test_comparison_shows_training_hours_or_a_dash_if_they_are_unknown(two, log, shown):

@@ -7,7 +7,7 @@ import pytest
 from study_cases import claim
 
 from jaxssl.studies import verdicts
-from jaxssl.studies.study import Verdict
+from jaxssl.studies.study import Claim, Findings, Verdict, at_one_size
 
 pytestmark = pytest.mark.fast
 
@@ -84,6 +84,18 @@ def test_claim_of_similarity_holds_if_the_interval_lies_within_the_margin():
     wide = [1.0, 9.0, 5.0], [5.0, 5.0, 5.0]  # the mean difference is 0
     assert verdicts.judge_similar({"x": wide}, 1.0).holds is None
     assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
+    lost = [*OURS, math.nan], [*THEIRS, 1.0]
+    number = len(OURS) + 1
+    measured = verdicts.judge_similar({"x": lost}, 4.0).measured
+    assert measured.startswith(f"x: (1 of {number} pairs not finite) ")
+
+
+def test_single_batch_size_confirms_no_claim_about_every_batch_size():
+    claims = {"all": Claim("a is above b at every batch size", "x"), "one": Claim("a is b", "x")}
+    for holds, of_all in ((True, None), (False, False), (None, None)):
+        findings = Findings([], [], dict.fromkeys(claims, Verdict("1", holds)), {}, "")
+        judged = at_one_size(findings, claims).verdicts
+        assert (judged["all"].holds, judged["one"].holds) == (of_all, holds)
 
 
 def test_printed_mean_and_std_ignore_values_that_are_not_finite():

@@ -153,7 +153,11 @@ def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
 
 @pytest.mark.fast
 def test_finished_run_prints_only_baselines_and_results_of_its_last_step(tmp_path, monkeypatch):
-    rows = [{"step": step, "protocol": "knn"} for step in (None, 0, 4, 8)]
+    of_run = {"protocol": "knn", "layer": "backbone", "data": "own", "seed": 0}
+    rows = [{**of_run, "step": step} for step in (None, 0, 4, 8)]
+    # Results of `jaxssl eval` with other layers, data and seeds, and metrics of the training.
+    others = {"layer": "projector"}, {"data": "other"}, {"seed": 1}, {"protocol": "online"}
+    rows += [{**of_run, "step": 8, **other} for other in others]
     shown = []
     monkeypatch.setattr(pretrain.results, "read_results", lambda _: rows)
     monkeypatch.setattr(pretrain.results, "print_results", shown.extend)
@@ -162,7 +166,7 @@ def test_finished_run_prints_only_baselines_and_results_of_its_last_step(tmp_pat
         assert not pretrain._show(tmp_path, 8, ("knn",)) and not shown
     monkeypatch.setattr(pretrain.results, "read_evaluated_step", lambda _: 8)
     assert pretrain._show(tmp_path, 8, ("knn",))
-    assert [row["step"] for row in shown] == [None, 0, 8]
+    assert shown == rows[:2] + rows[3:4]
 
 
 def probe_of(devices):

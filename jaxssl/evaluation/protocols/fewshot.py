@@ -180,8 +180,8 @@ def elevater(
         seed: seed of draws, order and initial weights.
 
     Raises:
-        ValueError: if a class has fewer than ``shots`` training examples, or there are too few
-            shots to hold one out.
+        ValueError: if a class has fewer than ``shots`` training examples, there are too few shots
+            to hold one out, or a feature is not finite.
 
     References:
         Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented Visual
@@ -193,6 +193,8 @@ def elevater(
         raise ValueError(
             f"{shots} shots are too few to hold {held_out:.0%} of them out; take two or more"
         )
+    if not features.is_finite:
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     train, labels, test, test_labels = features
     classes, y = np.unique(labels, return_inverse=True)
     f, c = train.shape[1], len(classes)
