@@ -276,7 +276,7 @@ def fetch(path: str | PathLike[str]) -> Path:
     listing = sorted((name, x["size"], x.get("generation")) for name, x in objects.items())
     num_bytes = sum(x["size"] for x in objects.values())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxssl" / "buckets"
-    folder = home / hashlib.sha256(repr(listing).encode()).hexdigest()[:16]
+    folder = home / hashlib.sha256(repr((text, listing)).encode()).hexdigest()[:16]
     with explain_write_errors(folder):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):

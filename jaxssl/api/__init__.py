@@ -366,6 +366,7 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
         if isinstance(data, str):
             if data in known_names() or not Path(data).expanduser().exists():
                 config.data.name = data
+                config.data.channels = 0  # that of the data set
                 return None
         if isinstance(data, str | Path):
             path = Path(data).expanduser()

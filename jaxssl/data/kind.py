@@ -13,6 +13,7 @@ from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import CaptionReader, Record
+from jaxssl.errors import UserError
 
 if TYPE_CHECKING:
     from jaxssl.data.batches import Plan, Reader
@@ -117,6 +118,15 @@ def of(config: Settings) -> Kind:
 def of_network(net: str) -> str:
     """Return the name of the kind of examples that a network takes."""
     return getattr(components.module("net", net), "EXAMPLES", "image")
+
+
+def require(name: str, stored: str, expected: str) -> None:
+    """Raise UserError unless the data set of this name holds examples of the expected kind."""
+    if stored != expected:
+        raise UserError(
+            f"data.name={name!r} holds {units(stored)}, but augment.name makes views of "
+            f"{units(expected)}; change one of them"
+        )
 
 
 def units(name: str) -> str:

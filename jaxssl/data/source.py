@@ -4,6 +4,8 @@ import contextlib
 import importlib.util
 import io
 import logging
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -71,6 +73,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
     name = SUBSETS[data["name"]] if data["name"] in SUBSETS else data["name"]
+    data = _fetch_files(data)
     data_dir = _local_data_dir(data["dir"], name)
     try:
         builder = _find_builder(name, data, data_dir)
@@ -105,10 +108,11 @@ def _local_data_dir(data_dir: str, name: str) -> str | None:
         return None
     path = buckets.as_path(data_dir)
     if not buckets.is_bucket(path):
-        return str(path.expanduser())
+        return os.path.expanduser(data_dir)
     if needs_path(name):
         raise UserError(f"data.dir={data_dir}: files of data.path are prepared on disk only")
-    return str(buckets.fetch(f"{data_dir}/{name}").parent)
+    # A name may have a configuration and a version, as in "coco/2017:1.1.0".
+    return str(buckets.fetch(f"{data_dir}/{re.split('[/:]', name)[0]}").parent)
 
 
 def known_names() -> set[str]:
@@ -122,15 +126,19 @@ def needs_path(name: str) -> bool:
     return name in components.names("data")
 
 
+def _fetch_files(data: ConfigDict) -> ConfigDict:
+    """Return the group `config.data` with copies on the disk in place of files in a bucket."""
+    keys = [key for key in ("path", "labels", "classes") if "://" in data[key]]
+    copies = {key: str(buckets.fetch(buckets.as_path(data[key]))) for key in keys}
+    return ConfigDict({**data, **copies}) if copies else data
+
+
 def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     """Return a function from a split's name to the opened split. Arguments and errors as in `load`.
 
     Files in a bucket are copied to the disk. `prepare` does that with "dir".
     """
-    paths = [key for key in ("path", "labels", "classes") if "://" in data[key]]
-    if paths:
-        copies = {key: str(buckets.fetch(buckets.as_path(data[key]))) for key in paths}
-        data = ConfigDict({**data, **copies})
+    data = _fetch_files(data)
     if components.is_custom(data["name"]) or data["name"] == tar_shards.NAME:
         return in_memory.make_opener(data, examples)
     return partial(_open, prepare(data), data, examples)
@@ -141,11 +149,7 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
     with integrity.guard(root):
         metadata = dict(info.metadata or {})
         stored = metadata.get("kind", "image")
-        if stored != examples:
-            raise UserError(
-                f"data.name={data['name']!r} holds {kind.units(stored)}, but augment.name makes "
-                f"views of {kind.units(examples)}; change one of them"
-            )
+        kind.require(data["name"], stored, examples)
         label = find_feature(info.features, tfds.features.ClassLabel, "label")
         class_names = tuple(info.features[label].names) if label else ()
         opened, parts = kind.get(examples).open(root, info.features, metadata, data), []
@@ -178,7 +182,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 
 def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a data set, after checking the prepared files if there are any."""
-    root = Path(data_dir or constants.DATA_DIR).expanduser() / name
+    root = Path(os.path.expanduser(data_dir or constants.DATA_DIR)) / name.partition(":")[0]
     if not needs_path(name):
         for path in sorted(root.glob(f"**/{integrity.INFO}")):
             integrity.check_files(path.parent)

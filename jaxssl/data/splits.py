@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -245,7 +246,7 @@ def find_records(
     """Return the prepared splits that a split expression names, with record indices."""
     try:
         slices = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, NotImplementedError) as error:
         if split.isidentifier():
             hint = suggest(split, sorted(splits))
             raise UserError(
@@ -289,7 +290,7 @@ def finish(source: Source, data: ConfigDict) -> Source:
     if not path and data["name"] in SUBSETS:
         path = Path(__file__).with_name(f"{data['name']}.txt")
     if path:
-        source = _select_classes(source, read_classes(Path(path).expanduser()), path)
+        source = _select_classes(source, read_classes(Path(os.path.expanduser(path))), path)
     if not len(source):
         raise UserError(
             f"split {source.split!r} of {data['name']!r} has no examples; take another slice"

@@ -100,7 +100,7 @@ def embed_pictures(
         path = fetch(images).expanduser()
         is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         suffixes = decoding.suffixes(encoder.inputs.channels)
-        images = path if is_single else _list_pictures(path, suffixes)
+        images = path if is_single else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     inputs = ours.fit_inputs(encoder.inputs, source)
@@ -124,7 +124,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     file_io.write_text(path, text.getvalue())
 
 
-def _list_pictures(path: Path, suffixes: tuple[str, ...]) -> list[items.PictureFile]:
+def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list[items.PictureFile]:
     """List the pictures of a folder or an archive. Those of an archive are kept in memory."""
     root, inside = files.locate(str(path), "images")
     pictures = []
@@ -134,7 +134,9 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...]) -> list[items.PictureF
         try:
             content = root / name if root.is_dir() else read()
         except OSError as error:
-            raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
+            if on_error != "skip":
+                raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
+            content = b""  # is no picture, and is skipped as such
         pictures.append(items.PictureFile(name, content))
     if not pictures:
         raise UserError(f"{path} holds no pictures, files ending in {', '.join(suffixes)}")

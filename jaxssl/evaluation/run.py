@@ -114,7 +114,9 @@ def evaluate(
         results.read_results(out)  # raises an error for a damaged file before any work is done
     if data is None and splits is None:
         trusted.require_data(settings, run_name, trust)
-    splits = splits or source.load_splits(settings, kind_of_examples.get(encoder.inputs.kind).data)
+    examples = kind_of_examples.get(encoder.inputs.kind).data
+    splits = splits or source.load_splits(settings, examples)
+    kind_of_examples.require(splits.test.name, splits.test.kind, examples)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
     strict = protocols is not None if strict is None else strict

@@ -113,6 +113,7 @@ def train(
         lambda: splits or source.load_splits(config.data, examples.data)
     )
     train_set = splits.train
+    kind.require(train_set.name, train_set.kind, examples.data)
     check_labels(config, train_set.num_classes, train_set.labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
     record = run_record.RunRecord(None, data_digest, run_record.environment())

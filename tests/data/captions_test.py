@@ -67,6 +67,7 @@ def test_quoted_caption_fields_may_contain_separators_quotes_and_newlines():
         ("image,caption\n1.png,a cat\n2.png\n", ["line 3 of", "lacks a picture or a caption"]),
         ("image,caption\n1.png,a cat\n\n  ,a dog\n", ["line 4 of", "lacks a picture"]),
         ("image,caption\n1.png,a cat, black\n", ["line 2 of", "more columns", "quote captions"]),
+        ('image,caption\n1.png,"a cat\n2.png,a dog\n', ["cannot be read", "end of data"]),
         ('image,caption\n1.png,"a cat' + 140_000 * "\n1.png", ["cannot be read", "limit"]),
     ],
 )
@@ -215,6 +216,12 @@ def test_missing_caption_table_or_column_is_reported(opened_as, tmp_path):
     missing = {f"{name}.png": ["a text"] for name in "edcba"}
     (tmp_path / "captions.csv").write_bytes(table_of(TEXTS | missing))
     with refused("name 5 pictures that", "does not hold: a.png, b.png, c.png and 2 more"):
+        opened_as(tmp_path)
+    (tmp_path / "captions.csv").write_bytes(table_of({"c/1.png": ["in another folder"]}))
+    with refused("name 1 pictures that", "does not hold: c/1.png"):
+        opened_as(tmp_path)
+    (tmp_path / "a" / "captions.csv").write_bytes(table_of(TEXTS))
+    with refused("has several tables of captions (", "name one with data.labels"):
         opened_as(tmp_path)
 
 

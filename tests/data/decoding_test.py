@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from file_cases import encoded
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from jaxssl.augment import image as device
 from jaxssl.data.decoders import decoding
@@ -136,6 +137,24 @@ def test_big_endian_and_int32_images_are_rounded_to_eight_bits():
     for picture in (swapped, DEEP.astype(np.int32)):
         data = encoded(picture, "tiff")
         np.testing.assert_array_equal(opened(data, 1), np.floor(DEEP / 257 + 0.5))
+
+
+def test_orientation_in_xmp_is_applied():
+    pixels = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    xmp = '<x xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="3"/>'
+    picture, file = Image.fromarray(pixels), io.BytesIO()
+    text = PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", xmp)
+    picture.save(file, "png", pnginfo=text)
+    upright = decoding.open_picture(file.getvalue(), 1, upright=True)
+    np.testing.assert_array_equal(np.asarray(upright), pixels[::-1, ::-1])
+
+
+def test_16_bit_values_of_either_byte_order_are_rounded_to_8_bits():
+    values = np.array([[[0], [257], [65535]]])
+    for dtype in ("<u2", ">u2"):
+        rounded = decoding.to_8_bits(values.astype(dtype))
+        assert rounded.dtype == np.uint8 and rounded.ravel().tolist() == [0, 1, 255]
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

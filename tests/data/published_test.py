@@ -204,6 +204,19 @@ def test_unlabelled_images_have_the_label_minus_one(tmp_path):
     assert "no labels" in both.describe()
 
 
+def test_files_of_several_sets_with_the_same_names_are_refused(tmp_path):
+    path = bring("mnist", "folder", tmp_path)
+    load(group("mnist", tmp_path / "data", path), "train")
+    (path / "other").mkdir()
+    [file] = path.rglob("train-labels*")
+    name, content = file.name, file.read_bytes()
+    (path / "other" / name).write_bytes(content)
+    load(group("mnist", tmp_path / "again", path), "train")
+    (path / "other" / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with refused("holds different files named train-labels", "name the folder of mnist"):
+        load(group("mnist", tmp_path / "third", path), "train")
+
+
 def test_prepared_set_does_not_need_the_original_files(tmp_path):
     path = bring("mnist", "archive", tmp_path)
     before = load(group("mnist", tmp_path / "data", path), "train").images(0)

@@ -120,6 +120,7 @@ BAD_SPLITS = {
     "train+tset": "Unknown split 'tset'",
     "train[:2000]": "Requested slice [:2000] incompatible with 1297 examples; expected",
     "train[5:2]": "has no examples",
+    "all[:90%]": "'all[:90%]' of 'digits'",
     "train[5:5]": "has no examples",
 }
 MALFORMED = ("", "train[", "train[:10%", "train[0]", "train[::2]", "train[:110%]", "train[a:b]")

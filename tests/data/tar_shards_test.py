@@ -53,6 +53,21 @@ def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, name
         assert values(pickle.loads(pickle.dumps(splits.test)))[0] == PICTURES
 
 
+def test_minus_one_in_tar_shards_stands_for_no_label(tmp_path):
+    write_shard(tmp_path / "shards" / "0.tar", 0, lambda index: "-1" if index % 2 else "1")
+    train = load_splits(settings(tmp_path / "shards", cache="none")).train
+    assert set(train.labels.tolist()) == {1, -1} and train.num_classes == 2
+
+
+def test_linked_folders_of_tar_shards_are_read_and_hidden_ones_are_not(tmp_path):
+    write_shard(tmp_path / "elsewhere" / "1.tar", PICTURES)
+    write_shard(tmp_path / "shards" / "0.tar", 0)
+    write_shard(tmp_path / "shards" / ".old" / "2.tar", 2 * PICTURES)
+    (tmp_path / "shards" / "linked").symlink_to(tmp_path / "elsewhere")
+    splits = load_splits(settings(tmp_path / "shards", cache="none"))
+    assert sorted(values(splits.train) + values(splits.test)) == list(range(2 * PICTURES))
+
+
 @pytest.mark.parametrize("names", [("cat", "dog"), ("3000000000", "4000000000")])
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
 def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, format, names):

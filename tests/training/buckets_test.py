@@ -272,6 +272,10 @@ def test_bucket_folder_is_copied_once_and_again_after_a_change(workdir):
         assert (copies[-1] / "deep" / "b.txt").read_bytes() == b"deep/b.txt"
     assert copies[0] == copies[1] != copies[2] and copies[0].name == workdir.name
     assert buckets.fetch(workdir / "deep" / "b.txt").read_bytes() == b"deep/b.txt"
+    (workdir / "only" / "below").mkdir(parents=True, exist_ok=True)
+    (workdir / "only" / "below" / "c.txt").write_bytes(b"c")
+    assert (buckets.fetch(workdir / "only") / "below" / "c.txt").read_bytes() == b"c"
+    assert (buckets.fetch(workdir / "only" / "below") / "c.txt").read_bytes() == b"c"
     with pytest.raises(UserError, match=f"{workdir}/nothing does not exist"):
         buckets.fetch(workdir / "nothing")
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+# Keys of Pillow's `info` that may tell a picture's orientation.
+EXIF = {"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"}
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -127,7 +129,7 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
             raises other exceptions for other damage.
     """
     picture.load()
-    if upright and "exif" in picture.info:
+    if upright and EXIF & picture.info.keys():
         # Pillow rotates the image and then writes the EXIF data back. Damaged EXIF data may raise
         # any error in that second step.
         with contextlib.suppress(Exception):
@@ -170,7 +172,7 @@ def to_8_bits(values: np.ndarray) -> np.ndarray:
     """
     if values.dtype == np.uint8:
         return values
-    if values.dtype == np.uint16:
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # of either byte order
         return from_16_bits(values)
     if not np.issubdtype(values.dtype, np.floating):
         raise ValueError(

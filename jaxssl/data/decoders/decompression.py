@@ -19,6 +19,7 @@ FREE = 96 * 2**20  # bytes to which even the smallest archive may expand
 RATIO = 200  # bytes beyond `FREE` that an archive may expand to, for each of its own bytes
 CHUNK = 2**18  # bytes of one read
 MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
+BZIP2_BLOCK = b"1AY&SY"  # follows the four bytes of the header
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes of files
 
 
@@ -64,11 +65,11 @@ def open_tar(file: BinaryIO, name: Path) -> Readable:
         file: the opened file.
         name: its name, for messages.
     """
-    start = file.read(6)
+    start = file.read(10)
     file.seek(0)
     if start.startswith(GZIP):
         stream: Readable = gzip.GzipFile(fileobj=file)
-    elif start.startswith(BZIP2):
+    elif start.startswith(BZIP2) and start[4:] == BZIP2_BLOCK:  # "BZh" may begin a file's name.
         stream = _Streams(file, bz2.BZ2Decompressor)
     elif start.startswith(XZ):
         stream = _Streams(file, lambda: lzma.LZMADecompressor(memlimit=MAX_DICTIONARY))

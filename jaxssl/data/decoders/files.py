@@ -89,7 +89,7 @@ def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files
             if it is too large or cannot be read.
     """
     if root.is_dir():
-        for name in _list_folder(root):
+        for name in list_folder(root):
             yield name, partial(_read_from_folder, root / name, max_bytes)
         return
     entries = _zip_entries if root.name.lower().endswith(".zip") else _tar_entries
@@ -136,7 +136,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     digest = hashlib.sha256()
     names = [""]
     if root.is_dir():
-        names = [name for name in _list_folder(root) if name.lower().endswith(suffixes)]
+        names = [name for name in list_folder(root) if name.lower().endswith(suffixes)]
     for name in names:
         path = root / name  # the archive itself if the name is ""
         try:
@@ -153,7 +153,7 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     return digest.hexdigest()
 
 
-def _list_folder(root: Path) -> list[str]:
+def list_folder(root: Path) -> list[str]:
     """List the relative paths of all files below a folder, sorted.
 
     Symbolic links are followed, but no folder is entered twice: the files of a folder that several

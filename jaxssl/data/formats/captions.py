@@ -7,6 +7,7 @@ table's header names the columns "image" and "caption". A picture may have sever
 
 import csv
 import io
+import os
 from pathlib import Path, PurePosixPath
 
 import tensorflow_datasets as tfds
@@ -72,16 +73,23 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     source = user_files.locate(data, "a folder or archive of pictures", suffixes)
     table = None
     if data["labels"]:
-        table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
+        path = Path(os.path.expanduser(data["labels"]))
+        table = _read_text(path.read_bytes, data["labels"])
     content = *source.content, table
 
     def read_captions() -> dict[str, list[str]]:
-        text, pictures = table, []
+        text, pictures, tables = table, [], []
         for file, read in source.read():
             if file.lower().endswith(decoding.SUFFIXES):
                 pictures.append(file)
-            elif text is None and PurePosixPath(file).name in TABLES:
+            elif table is None and PurePosixPath(file).name in TABLES:
                 text = _read_text(read, file)
+                tables.append(file)
+        if len(tables) > 1:
+            raise UserError(
+                f"data.path={source.path} has several tables of captions ({abbreviate(tables)}); "
+                "name one with data.labels"
+            )
         if text is None:
             raise UserError(
                 f"data.path={source.path} has no table of captions ({', '.join(TABLES)}); name one "
@@ -105,7 +113,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
     """
     head = table.partition("\n")[0]
     separator = "\t" if "\t" in head else ","
-    reader = csv.DictReader(io.StringIO(table, newline=""), delimiter=separator)
+    reader = csv.DictReader(io.StringIO(table, newline=""), delimiter=separator, strict=True)
     try:
         fields = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
@@ -138,15 +146,17 @@ def _find_column(fields: list[str], names: tuple[str, ...]) -> str | None:
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
-    """Match captions to picture files. The table may omit the folders."""
+    """Match captions to picture files. The table or the files may omit leading folders."""
     by_name: dict[str, list[str]] = {}
     for picture in pictures:
         by_name.setdefault(PurePosixPath(picture).name, []).append(picture)
     paths = set(pictures)
-    matches = {
-        name: [name] if name in paths else by_name.get(PurePosixPath(name).name, [])
-        for name in captions
-    }
+    matches = {}
+    for name in captions:
+        candidates = [name] if name in paths else by_name.get(PurePosixPath(name).name, [])
+        matches[name] = [
+            p for p in candidates if f"/{p}".endswith(f"/{name}") or f"/{name}".endswith(f"/{p}")
+        ]
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
             f"the captions name {len(missing)} pictures that data.path={path} does not hold: "

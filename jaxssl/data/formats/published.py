@@ -70,7 +70,12 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                 if name in names:
                     data = read()
                     gzipped = data.startswith(GZIP_MAGIC)
-                    contents[name] = decompression.gunzip(data, member) if gzipped else data
+                    content = decompression.gunzip(data, member) if gzipped else data
+                    if contents.setdefault(name, content) != content:
+                        raise UserError(
+                            f"data.path={self.path} holds different files named {name}, such as "
+                            f"{member}; name the folder of {self.name}"
+                        )
         except (OSError, *files.ARCHIVE_ERRORS) as error:
             raise UserError(f"{member} of {self.name} cannot be read: {error}") from error
         if missing := sorted(set(names) - set(contents)):

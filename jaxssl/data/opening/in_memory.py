@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -188,7 +189,8 @@ def load_images(
     Raises:
         UserError: as `load_splits`.
     """
-    shape = getattr(images, "shape", ())
+    # Data frames and Hugging Face sets have a shape too.
+    shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
     # An array [n, h, 1] is n grey images one pixel wide, even if images of 1 channel are expected.
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
     if isinstance(images, Image.Image) or is_one:
@@ -221,7 +223,8 @@ def _is_labelled(data: object) -> bool:
     if not isinstance(labels, list) and getattr(labels, "ndim", 0) != 1:
         return False
     values = list(labels)
-    if all(isinstance(x, str) and x.lower().endswith(decoding.SUFFIXES) for x in values):
+    suffixes = (*decoding.SUFFIXES, ".npy")
+    if all(isinstance(x, str) and x.lower().endswith(suffixes) for x in values):
         return False  # The values are the paths of pictures.
     return all(
         isinstance(x, LABEL_TYPES) or (not hasattr(x, "shape") and items.is_missing(x))
@@ -282,7 +285,7 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     """Open a file or a table, and separate the images from the labels (or None) beside them."""
     if isinstance(data, str | Path):
-        data = items.open_path(Path(data).expanduser())
+        data = items.open_path(Path(os.path.expanduser(data)))
     elif hasattr(data, "columns"):
         data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
     if isinstance(data, Mapping):

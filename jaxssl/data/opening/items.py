@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
     else:
         image, label = item, None
     if isinstance(image, str | Path | bytes):
-        content = Path(image).expanduser() if isinstance(image, str) else image
+        content = Path(os.path.expanduser(image)) if isinstance(image, str) else image
         image_name = f"item {index}" if isinstance(image, bytes) else str(image)
         return PictureFile(image_name, content), label
     if isinstance(image, PictureFile):
@@ -298,6 +299,6 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
 def is_missing(label: Any) -> bool:
     """Return True for a value that stands for no label."""
     try:
-        return label is None or label in ("", UNLABELLED) or label != label
+        return label is None or label in ("", UNLABELLED, str(UNLABELLED)) or label != label
     except TypeError:  # pandas.NA is neither equal nor unequal to anything
         return True

@@ -22,6 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants
 
+from jaxssl.buckets import is_bucket
 from jaxssl.data.decoders import arrays, decoding, files
 from jaxssl.data.opening.items import PictureFile
 from jaxssl.data.records import UNLABELLED
@@ -110,10 +111,12 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
     Raises:
         UserError: if the folder has no shards, or a shard is damaged, or has no pictures.
     """
-    root = Path(data["path"]).expanduser()
+    root = Path(os.path.expanduser(data["path"]))
     if not data["path"] or not root.is_dir():
         raise UserError(f"data.path={data['path']!r} must be the folder of the .tar files")
-    paths = tuple(sorted(root.rglob("*.tar")))
+    if is_bucket(data["dir"]):
+        raise UserError(f"data.dir={data['dir']}: the index of tar shards is stored on disk only")
+    paths = tuple(root / name for name in files.list_folder(root) if name.lower().endswith(".tar"))
     if not paths:
         raise UserError(
             f"data.path={root} holds no .tar files; unpack shards that are compressed as a whole, "
@@ -121,7 +124,8 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
         )
     split_of = np.array(_find_splits(root, paths))
     _open.cache_clear()  # Open files may have been replaced under the same names.
-    index = _find_index(root, paths, Path(data["dir"] or constants.DATA_DIR).expanduser())
+    folder = Path(os.path.expanduser(data["dir"] or constants.DATA_DIR))
+    index = _find_index(root, paths, folder)
     splits = {}
     for split in np.unique(split_of).tolist():
         in_split = split_of[index.shard] == split
@@ -164,6 +168,7 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
             f"the shards in data.path={root} hold no pictures; expected files ending in "
             f"{', '.join(decoding.SUFFIXES)}"
         )
+    index = index._replace(label=np.where(index.label == str(UNLABELLED), "", index.label))
     present = index.label[index.label != ""]
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
