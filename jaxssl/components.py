@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +74,7 @@ PACKAGE = Path(__file__).parent
 # The configs of the package; a link to the folder of the same name in a source checkout.
 CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
-IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:\w+)?)")  # with a preset for a protocol
 # The line of a key in the config `base`, or of a group, and its comment.
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, or attributes of a Python object
@@ -187,10 +188,10 @@ def is_custom(name: str) -> bool:
 
 def absolute(name: str) -> str:
     """Make the path of a user's component absolute, so that it holds in any working directory."""
-    if name.startswith(FROM_PYTHON) or not is_custom(name):
+    in_file = IN_FILE.fullmatch(name)
+    if name.startswith(FROM_PYTHON) or not in_file:
         return name
-    path, _, attribute = name.rpartition(":")
-    return f"{Path(path).expanduser().resolve()}:{attribute}"
+    return f"{Path(os.path.expanduser(in_file[1])).resolve()}{in_file[2]}"
 
 
 def short_name(name: str) -> str:

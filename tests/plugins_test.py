@@ -408,6 +408,23 @@ def test_user_data_set_supports_splits_slices_and_has_the_name_of_its_file(plugi
 
 
 @pytest.mark.fast
+def test_settings_of_a_user_loss_that_a_config_cannot_hold_keep_their_defaults(tmp_path):
+    path = tmp_path / "loss.py"
+    path.write_text("def loss(pairs, *, t=0.5, inner=abs, name='x', **rest):\n    return t\n")
+    settings = config.load("digits", [("loss.name", f"{path}:loss")])
+    assert {*settings.loss} == {"name", "t", "learn"} and settings.loss.name == f"{path}:loss"
+
+
+@pytest.mark.fast
+def test_path_of_a_user_protocol_with_a_preset_is_stored_as_an_absolute_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    name = components.absolute("mine.py:spread:other")
+    assert name == f"{tmp_path}/mine.py:spread:other"
+    assert components.short_name(name) == "mine.py:spread:other"
+
+
+@pytest.mark.fast
 def test_streamed_data_of_a_user_file_are_read_by_processes_that_cannot_import_it(
     tmp_path, monkeypatch
 ):

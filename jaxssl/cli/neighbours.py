@@ -7,8 +7,6 @@ or an archive of pictures. The page shows pictures beside their neighbours by co
 pairs of likely duplicates. A CSV file beside the page lists the neighbours of all pictures.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from jaxssl import cli
@@ -37,6 +35,7 @@ def main() -> None:
     """Write the page with `jaxssl.evaluation.picture_neighbours.write`."""
     encoder, images = cli.encoder_and_pictures(FLAGS, "neighbours")
     options = cli.encoder_options(FLAGS)
+    from jaxssl.buckets import local_path
     from jaxssl.evaluation import picture_neighbours
     from jaxssl.pretrained.load import load_pretrained
     from jaxssl.training.output import console
@@ -44,7 +43,7 @@ def main() -> None:
     number, pairs = picture_neighbours.write(
         load_pretrained(encoder, options["step"], trust=options["trust"]),
         images,
-        Path(OUT.value),
+        local_path("out", OUT.value),
         k=K.value,
         threshold=THRESHOLD.value,
         rows=ROWS.value,

@@ -152,7 +152,7 @@ def train(
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, record))
         components = custom.names(config.to_dict()).values()
-        trust.remember([*components, *config.eval.protocols], config.data)
+        trust.remember([*components, *config.eval.protocols, *config.log], config.data)
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
         record = record._replace(**ids)
         step, damaged = 0, ()

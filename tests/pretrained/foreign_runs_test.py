@@ -151,6 +151,23 @@ def test_training_starts_from_a_run_that_the_user_trusts(forge, plugin):
     assert plugin.with_name("executed").exists()
 
 
+@pytest.mark.parametrize("key", ["config.log", "config.eval.protocols"])
+@pytest.mark.parametrize("preset", ["", ":other"])
+def test_loggers_and_protocols_of_an_untrusted_run_are_not_executed_by_training(
+    key, preset, forge, plugin, tmp_path
+):
+    run = forge({key: [f"{plugin}:loss{preset}"]})
+    for act in (
+        lambda: jaxssl.resume(run),
+        lambda: jaxssl.train(run / "config.json", workdir=tmp_path / "ours"),
+    ):
+        with pytest.raises(UserError, match=f"not trained with: {plugin} "):
+            act()
+    assert not plugin.with_name("executed").exists()
+    short = key.rpartition(".")[2]
+    assert config.load(run / "config.json", [(short, "()"), ("data.dir", "")])
+
+
 class Opened(Exception):
     """The data set of a run was opened."""
 

@@ -333,3 +333,22 @@ def test_user_error_message_has_bounded_length():
     assert len(str(caught.value)) < 3000
     error = UserError(f"begin {'a' * 120_000} end")
     assert len(str(error)) < 2100 and str(error).startswith("begin") and str(error).endswith("end")
+
+
+@pytest.mark.parametrize("key", ["epoch", "schedule.warmup", "optim.learning_rate", "eval.probes"])
+def test_unknown_keys_of_a_config_from_python_are_refused(key):
+    config = config_lib.load(DIGITS)
+    config = type(config)(config.to_dict())
+    *group, name = key.split(".")
+    (config[group[0]] if group else config)[name] = 1
+    with refused(f"config key {key!r} is unknown"):
+        config_lib.complete(config)
+
+
+def test_times_of_a_schedule_are_stored_as_text():
+    spec = {"schedule": "steps", "values": {0: 0.5, 5.0: 1.0}, "unit": "epochs"}
+    for given in (spec, str(spec)):
+        config = config_lib.load(DIGITS, [("loss.alpha", given)])
+        assert config.loss.alpha.to_dict()["values"] == {"0": 0.5, "5": 1.0}
+    with refused("config key 'loss.alpha': times of a schedule must be whole numbers, got 7.5"):
+        config_lib.load(DIGITS, [("loss.alpha", {**spec, "values": {0: 0.5, 7.5: 1.0}})])

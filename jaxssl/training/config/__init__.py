@@ -11,7 +11,7 @@ from jaxssl import components
 from jaxssl.buckets import fetch, is_bucket
 from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
-from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
+from jaxssl.errors import JSON_ERRORS, UserError, closest_key, one_line, suggest
 from jaxssl.training.config import custom, values
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, check_arguments, complete_group
@@ -50,9 +50,12 @@ def load(
         config = _unlocked(read(file, variant), f"config file {str(file)!r}")
         return complete(config, overrides)
     config = read_config(file.parent)
-    trusted.require(custom.names(config.to_dict()).values(), file, trust)
-    named = {key.removeprefix("data.") for key, _ in overrides}
-    trusted.require_data({k: v for k, v in config.data.items() if k not in named}, file, trust)
+    named = {full_key(config, key) for key, _ in overrides}
+    lists = {"eval.protocols": config.eval.get("protocols", ()), "log": config.get("log", ())}
+    listed = [name for key, names in lists.items() if key not in named for name in names]
+    trusted.require([*custom.names(config.to_dict()).values(), *listed], file, trust)
+    data = {k: v for k, v in config.data.items() if f"data.{k}" not in named}
+    trusted.require_data(data, file, trust)
     return complete(config, overrides)
 
 
@@ -85,6 +88,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
     _add_defaults(config)
     others = [(full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
     apply_overrides(config, others)
+    _write_times_as_text(config)
     validate(config)
     _shorten_warmup(config, dict(others))
     custom.record(config)
@@ -180,7 +184,33 @@ def validate(config: ConfigDict) -> None:
         UserError: on a missing key, or a value of another type or out of its range.
     """
     values.check_common_keys(config)
+    others = (*MEASURED_KEYS, "plugins", "extended")
+    for key in values.flat_keys(config):
+        if key.split(".")[0] not in (*GROUPS, *VIEW_GROUPS) and key not in (*values.TYPES, *others):
+            close = closest_key(key, values.TYPES)
+            hint = f"; did you mean {close!r}?" if close else ""
+            raise UserError(f"config key {key!r} is unknown{hint}")
     check_arguments(config)
+
+
+def _write_times_as_text(config: ConfigDict) -> None:
+    """Write the times of "steps" schedules as texts, because JSON has no other keys.
+
+    Raises:
+        UserError: for a time that is not a whole number.
+    """
+    for key, value in values.flat_keys(config).items():
+        if not isinstance(value, ConfigDict) or not isinstance(value.get("values"), ConfigDict):
+            continue
+        times = {}
+        for time, number in value["values"].items():
+            if isinstance(time, float) and not time.is_integer():
+                raise UserError(
+                    f"config key {key!r}: times of a schedule must be whole numbers, got {time}; "
+                    'give them in steps, with unit="steps"'
+                )
+            times[str(int(time)) if isinstance(time, int | float) else time] = number
+        value["values"] = times
 
 
 def _add_defaults(config: ConfigDict) -> None:

@@ -55,6 +55,9 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     ]
     if group == "loss":
         if required == ["pairs"]:
+            [pairs, *_] = signature.parameters.values()
+            settings = _hyper_parameters(signature, 1).parameters.values()
+            signature = signature.replace(parameters=[pairs, *settings])
             return stateless(_with_signature(_require_array(name, value), signature))
         if required:
             raise UserError(
