@@ -130,9 +130,13 @@ def objective(
         """Return one direction's loss [n], its new buffers and the mean temperature."""
         past = {name: read_examples(buffer, pairs) for name, buffer in buffers.items()}
         loss, average = _one_direction(pairs, past["log_u"], past["temperature"], hyper["gamma"])
-        values = take_adam_step(past, average.slope, hyper)
-        new = {name: write_examples(buffers[name], pairs, x) for name, x in values.items()}
-        new["log_u"] = write_examples(buffers["log_u"], pairs, average.log_u, logs=True)
+        values = {"log_u": average.log_u, **take_adam_step(past, average.slope, hyper)}
+        has_negative = jnp.any(negatives(pairs), axis=1)  # An anchor without one teaches nothing.
+        values = {name: jnp.where(has_negative, x, past[name]) for name, x in values.items()}
+        new = {
+            name: write_examples(buffers[name], pairs, x, logs=name == "log_u")
+            for name, x in values.items()
+        }
         return loss, new, jnp.mean(values["temperature"])
 
     def compute(pairs, params, memory, hyper, key):

@@ -17,6 +17,7 @@ from jaxssl import collectives
 
 NO_ID = -1  # candidate_id of past keys in a queue, which are positives of no anchor
 ZERO = 1e-12  # An embedding whose entries are all smaller than this counts as zero.
+EQUAL = 32  # Rows are equal if |x - y|^2 is at most this many roundings of |x|^2 + |y|^2.
 
 
 @jax.tree_util.register_dataclass
@@ -341,8 +342,9 @@ def distance(pairs: Pairs) -> Array:
     largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(y))))
     scale = jnp.where(largest < ZERO, 1, largest)
     x, y = x / scale, y / scale
-    square = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * dot(x, y)
-    equal = square <= 4 * jnp.finfo(x.dtype).eps * x.shape[1]
+    size = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :]
+    square = size - 2 * dot(x, y)
+    equal = square <= EQUAL * jnp.finfo(x.dtype).eps * size
     return jnp.where(equal, 0, jnp.sqrt(jnp.where(equal, 1, square))) * scale
 
 

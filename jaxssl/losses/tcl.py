@@ -61,13 +61,18 @@ def tcl_loss(
     Checked against: the authors' ``loss/tcl.py``, two views, with labels and without.
     """
     sums = row_sums(pairs, temperature, block_size=block_size, ring=ring, repulsion=True)
-    # The log of the denominator D is computed with its largest exponent subtracted. The logs of k1
-    # and k2 are avoided, because both may be 0.
-    shift = jnp.maximum(jnp.maximum(sums.positive, sums.negative), 0)
+    # The log of the denominator D is computed with its largest exponent subtracted, among those of
+    # terms whose weight is not 0. The logs of k1 and k2 are avoided, because both may be 0.
+    shift = jnp.maximum(sums.positive, jnp.where(k2 > 0, sums.negative, sums.positive))
+    shift = jnp.maximum(shift, jnp.where(k1 > 0, 0, shift))
+
+    def exponential(x: Array) -> Array:
+        return jnp.exp(jnp.where(x > shift, 0, x - shift))  # x > shift only if its weight is 0.
+
     total = (
-        jnp.exp(sums.positive - shift)
-        + k1 * sums.repulsion * jnp.exp(-shift)
-        + k2 * jnp.exp(sums.negative - shift)
+        exponential(sums.positive)
+        + k1 * sums.repulsion * exponential(jnp.zeros_like(shift))
+        + k2 * exponential(sums.negative)
     )
     log_total = shift + jnp.log(jnp.where(sums.has_positive, total, 1))
     return jnp.where(sums.has_positive, log_total - sums.mean_positive, 0)
@@ -101,10 +106,11 @@ def tcl_gradients(
     check(RANGES, temperature=temperature, k1=k1, k2=k2)
     s, pos, neg = lax.stop_gradient(cosine(pairs)), positives(pairs), negatives(pairs)
     count = jnp.maximum(jnp.sum(pos, axis=1, keepdims=True, dtype=s.dtype), 1)
-    # All exponentials are divided by e^shift, the largest of them, so that none overflows.
-    shift = jnp.maximum(jnp.max(jnp.where(pos | neg, s, -1), axis=1) / temperature, 0)[:, None]
-    exponential = jnp.exp(s / temperature - shift)
-    repulsion = k1 * jnp.exp(-s - shift)
+    # All exponentials are divided by e^shift, the largest of them whose weight is not 0.
+    largest = jnp.max(jnp.where(pos | (neg & (k2 > 0)), s, -1), axis=1) / temperature
+    shift = jnp.maximum(largest, jnp.where(k1 > 0, 0, largest))[:, None]
+    exponential = jnp.exp(jnp.minimum(s / temperature - shift, 0))
+    repulsion = k1 * jnp.exp(jnp.where(k1 > 0, -s - shift, 0))
     terms = jnp.where(pos, exponential + repulsion, 0) + jnp.where(neg, k2 * exponential, 0)
     total = jnp.maximum(jnp.sum(terms, axis=1), jnp.finfo(s.dtype).tiny)[:, None]
     pull = jnp.abs((exponential - temperature * repulsion) / total - 1 / count) / temperature

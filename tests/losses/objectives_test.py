@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
 
 from jaxssl import collectives, distributed, losses
-from jaxssl.losses.pairs import pair_towers, pair_views
+from jaxssl.losses.pairs import distance, pair_towers, pair_views, unit
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
 SETTINGS = {
@@ -217,6 +217,55 @@ def test_isogclr_temperatures_start_at_the_given_value_and_stop_at_their_bounds(
         pairs = pair_views(jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32))
         _, memory, _ = objective.loss(pairs, params, memory, step=jnp.int32(seed), key=None)
     assert set(np.asarray(memory["temperature"]).tolist()) == {np.float32(0.08), np.float32(0.12)}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sogclr", {}),
+        ("sogclr", {"individual_temperature": True}),
+        ("fastclip", {}),
+        ("decl", {"rate": "buffer"}),
+    ],
+)
+def test_anchor_without_negatives_leaves_the_memory_of_its_example_unchanged(name, settings):
+    objective, params, start = made(name, 8, **settings)
+    one_class = jnp.zeros(8, jnp.int32)
+    pair = pair_towers if name == "fastclip" else lambda *z, **ids: pair_views(z, **ids)
+    index, memory = jnp.arange(8, dtype=jnp.int32), start
+    for labels in (one_class, None, one_class):
+        pairs = pair(*jnp.asarray(embeddings()), index=index, labels=labels)
+        value, new, _ = objective.loss(pairs, params, memory, step=0, key=jax.random.key(0))
+        assert np.isfinite(value)
+        same = jax.tree.leaves(jax.tree.map(np.array_equal, new, memory))
+        memory = new
+        assert all(same) == (labels is not None)
+
+
+@pytest.mark.parametrize(("k1", "k2"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
+def test_tcl_at_a_low_temperature_is_finite_if_a_strength_is_zero(k1, k2):
+    """With both strengths 0 and one positive the loss is 0, whatever the negatives are."""
+    z = jnp.asarray([[[1.0, 0.0], [0.9, 0.4]], [[0.0, 1.0], [0.4, -0.9]]])
+    loss = lambda z: losses.tcl(*z, temperature=0.005, k1=k1, k2=k2)  # noqa: E731
+    value, gradient = jax.value_and_grad(loss)(z)
+    s = np.asarray(unit(z.reshape(4, 2)) @ unit(z.reshape(4, 2)).T, np.float64)
+    rows, partner = np.arange(4), np.array([2, 3, 0, 1])
+    positive = s[rows, partner]
+    others = np.array([[s[i, j] for j in range(4) if j not in (i, partner[i])] for i in range(4)])
+    terms = [positive / 0.005, *(others.T / 0.005 + np.log(k2) if k2 else ())]
+    terms += [np.log(k1) - positive] if k1 else []
+    expected = np.mean(np.logaddexp.reduce(terms, axis=0) - positive / 0.005)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(gradient).all()
+    pull, push = losses.tcl_gradients(pair_views(list(z)), temperature=0.005, k1=k1, k2=k2)
+    assert np.isfinite(pull).all() and np.isfinite(push).all()
+
+
+def test_distances_of_small_rows_do_not_depend_on_a_large_one():
+    q, k = jnp.asarray(embeddings())
+    expected = np.linalg.norm(q[1:, None] - k[None], axis=2)
+    actual = distance(pair_towers(q.at[0].multiply(1e4), k))
+    np.testing.assert_allclose(actual[1:], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
