@@ -152,6 +152,8 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
         np.save(content, features)
         if names is not None:
             write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
+        else:  # Names of an earlier command would be those of other pictures.
+            out.with_suffix(NAMES).unlink(missing_ok=True)
     else:
         import pyarrow
         from pyarrow import parquet

@@ -17,7 +17,6 @@ from jaxssl import collectives
 
 NO_ID = -1  # candidate_id of past keys in a queue, which are positives of no anchor
 ZERO = 1e-12  # An embedding whose entries are all smaller than this counts as zero.
-EQUAL = 32  # Rows are equal if |x - y|^2 is at most this many roundings of |x|^2 + |y|^2.
 
 
 @jax.tree_util.register_dataclass
@@ -334,17 +333,14 @@ def mean_where(x: Array, where: Array) -> Array:
 
 
 def distance(pairs: Pairs) -> Array:
-    """Compute the Euclidean distance [n, m] of unnormalised anchors and candidates.
-
-    The gradient between equal rows is 0.
-    """
+    """Compute Euclidean distances [n, m] of unnormalised rows. Equal rows have no gradient."""
     x, y = promote(pairs.anchor), promote(pairs.candidate)
     largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(y))))
     scale = jnp.where(largest < ZERO, 1, largest)
     x, y = x / scale, y / scale
     size = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :]
     square = size - 2 * dot(x, y)
-    equal = square <= EQUAL * jnp.finfo(x.dtype).eps * size
+    equal = square <= 32 * jnp.finfo(x.dtype).eps * size  # up to rounding
     return jnp.where(equal, 0, jnp.sqrt(jnp.where(equal, 1, square))) * scale
 
 

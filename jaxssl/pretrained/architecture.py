@@ -297,12 +297,18 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferre
     net |= _without_defaults("vit", _vit_extras(encoder, dim, net["positions"]))
     if options.get("num_heads") is None:
         net["num_heads"] = _vit_heads(encoder, dim, net["positions"])
+    if "norm_pre.weight" in arrays and "attn_pool.latent" in arrays:
+        raise ValueError("a ViT with norm_pre and attn_pool (Perception Encoder) is not supported")
     return Inferred(net, make_inputs(grid * patch_size, channels, inputs))
 
 
 def _vit_positions(encoder: EncoderArrays, dim: int, patch_size: int) -> tuple[str, int]:
     """Return the kind of a ViT's positions, and the side of the grid of patches."""
     if "pos_embed" not in encoder.arrays:
+        # timm gives DINOv3's names to ViTs with other rotary positions, which have no registers.
+        is_timm = encoder.dialect is names.DIALECTS["timm's ViT"]
+        if is_timm and "reg_token" not in encoder.arrays:
+            raise ValueError("a ViT without pos_embed and reg_token is not supported")
         return "rotary", 224 // patch_size
     stored, class_token = encoder.arrays["pos_embed"], "cls_token" in encoder.arrays
     grid = _grid(stored.shape, dim, class_token + ("dist_token" in encoder.arrays))
@@ -341,7 +347,13 @@ def _vit_heads(encoder: EncoderArrays, dim: int, positions: str) -> int:
         raise ValueError(f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads")
     # Only MoCo-v3's public ViTs have fixed positions. Its small ViT has 12 heads in place of 6.
     is_moco = positions == "fixed" or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
-    return 12 if is_moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
+    if is_moco and dim == 384:
+        return 12
+    if positions == "rotary":  # DINOv3
+        return {4096: 32}.get(dim, dim // 64)
+    if dim == 1536 and "cls_token" not in encoder.arrays:  # SigLIP's giant
+        return 16
+    return WIDE_HEADS.get(dim, dim // 64)
 
 
 def _grid(shape: tuple[int, ...], dim: int, most_tokens: int) -> int:

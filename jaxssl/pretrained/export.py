@@ -3,7 +3,7 @@
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,7 @@ def export(
         contents = _contents(pretrained, header, formats, stem)
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
+    _refuse_overwriting(path, [out / name for name in (*contents, "README.md")])
     with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -88,6 +89,15 @@ def export(
     if push is not None:
         hub.push(out, names, push)
     return [out / name for name in names]
+
+
+def _refuse_overwriting(source: Path, targets: Sequence[Path]) -> None:
+    """Raise UserError if an exported file would replace a file of the source."""
+    folder = source if source.is_dir() else None
+    for target in targets:
+        is_source = target.exists() and source.exists() and target.samefile(source)
+        if is_source or (folder and folder.resolve() == target.parent.resolve()):
+            raise UserError(f"{target} would be written into the source {source}; choose --out")
 
 
 def _contents(

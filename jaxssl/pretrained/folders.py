@@ -1,12 +1,13 @@
 """Read folders of weights of transformers, timm and open_clip."""
 
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl.components import Settings
 from jaxssl.errors import one_line
+from jaxssl.training.output import file_io
 
 # Files of weights in a folder, the preferred first. An index lists the files of a sharded model.
 FILES = (
@@ -19,6 +20,13 @@ FILES = (
 )
 CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 # Maps transformers' name of an activation to ours, where they differ.
+# Parts of the names of timm's networks that have no trace in their arrays: rotary positions without
+# parameters, and blurred downsampling.
+UNSUPPORTED = re.compile("_rope_|vit_pe_|resnetaa|resnetblur")
+# timm's ViTs of SigLIP 2 whose activation is the approximate GELU
+TANH = re.compile(
+    "vit_(so400m_patch16|base_patch32|giantopt_patch16)_siglip|vit_large_patch16_siglip.*_512"
+)
 ACTIVATIONS: Mapping[str | None, str] = {"gelu_pytorch_tanh": "gelu_tanh"}
 # Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
@@ -74,7 +82,7 @@ def read_settings(folder: Path) -> EncoderSettings:
     vision = config.get("vision_config", config)
     inputs = _merge(
         {"size": vision.get("image_size")},
-        _timm_inputs(config.get("pretrained_cfg", {})),
+        _timm_inputs(config.get("pretrained_cfg", config)),
         _open_clip_inputs(open_clip),
         _processor_inputs(processor),
     )
@@ -94,10 +102,17 @@ def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Se
         activation = vision.get("hidden_act")
         # A ViT refuses an activation that it lacks. ResNets do not have this setting.
         net["activation"] = ACTIVATIONS.get(activation, activation)
-    is_quick = open_clip.get("model_cfg", {}).get("quick_gelu")
-    if is_quick or "quickgelu" in str(config.get("architecture")):
+    model = open_clip.get("model_cfg", {})
+    of_timm = config.get("architecture") or model.get("vision_cfg", {}).get("timm_model_name") or ""
+    if match := UNSUPPORTED.search(str(of_timm)):
+        raise ValueError(f"timm's {of_timm:.80} is not supported, because of {match.group()!r}")
+    if model.get("quick_gelu") or "quickgelu" in str(of_timm):
         net["activation"] = "quick_gelu"
-    return net
+    elif TANH.match(str(of_timm)):
+        net["activation"] = "gelu_tanh"
+    arguments = config.get("model_args", {})  # of timm's constructor
+    names = {"num_heads": "num_heads", "activation": "act_layer"}
+    return _merge(net, {ours: arguments.get(theirs) for ours, theirs in names.items()})
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
@@ -164,7 +179,7 @@ def _processor_size(settings: Settings) -> dict[str, Any]:
 
 def _read(path: Path) -> Settings:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = file_io.read_json(path)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is no JSON file ({one_line(error, 200)})") from error
     if not isinstance(content, dict):

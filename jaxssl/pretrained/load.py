@@ -36,7 +36,7 @@ def load_encoder(
     step: int | str | None = None,
     *,
     trust: bool = False,
-    **overrides: object,
+    **overrides: Any,
 ) -> tuple[Apply, VariableDict, Callable[[Array], Array]]:
     """Load a pretrained backbone as a pure function, for use in any JAX project.
 
@@ -107,7 +107,7 @@ def load_pretrained(
     step: int | str | None = None,
     *,
     trust: bool = False,
-    **overrides: object,
+    **overrides: Any,
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata.
 

@@ -161,7 +161,7 @@ DIALECTS: Mapping[str, Dialect] = {
 IGNORED = re.compile(
     r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer|pooler|"
-    r"decoder\w*|mask_token|masked_embed|rope_embed)\b|.*(num_batches_tracked|position_ids)$"
+    r"decoder\w*|mask_token|masked_embed|rope_embed|local_cls_norm)\b|.*(num_batches_tracked|position_ids)$"
 )
 
 

@@ -17,7 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.methods.base import Carried
 from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
-from jaxssl.pretrained import hub, position_tables
+from jaxssl.pretrained import hub, position_tables, weights
 from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables
 from jaxssl.pretrained.load import is_run, load_pretrained
@@ -118,11 +118,12 @@ def load_init(config: ConfigDict, *, trust: bool = False) -> PretrainedEncoder:
     Raises:
         UserError: if the weights cannot be read.
     """
-    # A weights file does not tell a ViT's number of heads, nor whether the last layers are missing.
     path = hub.local(config.init)
-    keys = () if is_run(path) else ("num_heads", "layers")
-    settings = {key: config.net[key] for key in keys if config.net.get(key)}
-    return load_pretrained(path, trust=trust, **settings)
+    if is_run(path):
+        return load_pretrained(path, trust=trust)
+    # The arrays do not tell a ViT's number of heads, nor whether the last layers are missing.
+    settings = {key: config.net[key] for key in ("num_heads", "layers") if config.net.get(key)}
+    return weights.load(path, fallback=settings)
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

@@ -87,7 +87,9 @@ class Exported(NamedTuple):
     header: Settings
 
 
-def load(path: str | Path, **options: object) -> PretrainedEncoder:
+def load(
+    path: str | Path, *, fallback: Settings | None = None, **options: object
+) -> PretrainedEncoder:
     """Load the backbone of a weights file, without running code that the file may contain.
 
     The encoder is recognised by its parameter names, at any depth of the checkpoint. Heads are
@@ -96,6 +98,7 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
     Args:
         path: a file with one of `SUFFIXES`, or a folder that `folders` reads, whose JSON files give
             settings of the network and its inputs.
+        fallback: settings of the network that apply unless the files state or imply others.
         **options: None keeps what the file says, or the default.
 
             - num_heads: attention heads of a ViT, by default one per 64 channels of its width, and
@@ -146,7 +149,8 @@ def load(path: str | Path, **options: object) -> PretrainedEncoder:
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]
             arrays = {name: array for one in contents for name, array in one.arrays.items()}
-            return _load(path, Content(arrays, contents[0].header), given, beside)
+            content = Content(arrays, contents[0].header)
+            return _load(path, content, given, beside, fallback or {})
     except UserError:
         raise
     except (ValueError, OSError) as error:
@@ -241,7 +245,11 @@ def _load_safetensors(path: Path, name: str) -> np.ndarray:
 
 
 def _load(
-    path: Path, content: Content, given: EncoderSettings, beside: EncoderSettings
+    path: Path,
+    content: Content,
+    given: EncoderSettings,
+    beside: EncoderSettings,
+    fallback: Settings,
 ) -> PretrainedEncoder:
     """Build the network that a file describes, and read its variables.
 
@@ -250,23 +258,31 @@ def _load(
         content: the content of all files.
         given: settings of the user, which replace all others.
         beside: settings in JSON files, which replace those inferred from the arrays.
+        fallback: settings of the network where neither JSON files nor a header state them.
     """
     if content.header is None:
         arrays, entries = architecture.find_encoder(content.arrays), {}
-        config, inputs = architecture.infer(arrays, {**beside.net, **given.net})
+        config, inputs = architecture.infer(arrays, {**fallback, **beside.net, **given.net})
         inputs = inputs._replace(**beside.inputs)
     else:
         arrays, config, inputs, entries = _parse_header(content.header, content.arrays, given)
-    net = parameter_names.make_net(config)
+    net, stated = parameter_names.make_net(config), inputs
     inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)
+    fitted = arrays
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
-        arrays = position_tables.fit(arrays, net, inputs.size)
-    variables = _read_variables(net, inputs, arrays, path)
+        fitted = position_tables.fit(arrays, net, inputs.size)
+    variables = _read_variables(net, inputs, fitted, path)
     if not entries:
         _log_choice(path, arrays, config)
-    elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
-        raise ValueError("the parameters do not match the digest in the file, which was changed")
+    elif entries["version"] > 1:
+        # The digest is that of the positions before they are interpolated.
+        is_resized = stated.size != inputs.size
+        original = _read_variables(net, stated, arrays, path) if is_resized else variables
+        if entries["digest"] != _digest(entries, original):
+            raise ValueError(
+                "the parameters do not match the digest in the file, which was changed"
+            )
 
     metadata = {"source": path.name, "checkpoint": "file", "net": config}
     metadata |= {name: entries.get(name) for name in ("step", "loss")}

@@ -115,6 +115,22 @@ def test_flipped_bit_in_an_exported_file_is_detected(runs, tmp_path):
             weights.load(path)
 
 
+def test_digest_of_an_exported_file_is_checked_before_positions_are_interpolated(runs, tmp_path):
+    path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    assert weights.load(path, size=2 * SIZE).inputs.size == 2 * SIZE
+
+
+def test_export_does_not_replace_files_of_its_source(runs, tmp_path):
+    run = runs("vit_learned")
+    with refused("would be written into the source .*; choose --out"):
+        export(run, ["safetensors"], out=run)
+    path, _ = export(run, ["safetensors"], out=tmp_path)
+    before = path.stat()
+    with refused("safetensors would be written into the source"):
+        export(path, ["safetensors"], out=tmp_path)
+    assert path.stat() == before
+
+
 def test_exporting_an_exported_file_gives_equal_arrays(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     again, _ = export(path, ["safetensors"])

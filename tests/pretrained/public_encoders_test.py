@@ -223,3 +223,30 @@ def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_pat
         with refused(str(folder)):
             jaxssl.load_encoder(folder)
     assert not folders.is_weights_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"architecture": "vit_so400m_patch16_siglip_384"}, {"activation": "gelu_tanh"}),
+        ({"architecture": "vit_base_patch16_siglip_224"}, {}),
+        ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, {"activation": "quick_gelu"}),
+        (
+            {"model_args": {"num_heads": 12, "act_layer": "quick_gelu"}},
+            {"num_heads": 12, "activation": "quick_gelu"},
+        ),
+    ],
+)
+def test_config_json_of_timm_sets_heads_and_activation(config, expected, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert folders.read_settings(tmp_path).net == expected
+    legacy = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.9, **config}
+    (tmp_path / "config.json").write_text(json.dumps(legacy))
+    assert folders.read_settings(tmp_path).inputs["crop"] == 0.9
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_rope_224", "resnetaa50d", "vit_pe_core_base"])
+def test_networks_of_timm_that_the_arrays_do_not_tell_apart_are_refused(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": name}))
+    with pytest.raises(ValueError, match=f"^timm's {name} is not supported, because of"):
+        folders.read_settings(tmp_path)

@@ -144,6 +144,26 @@ def small_vit(dim, grid=2, zero=0.0, learned=False):
 
 
 @pytest.mark.parametrize(
+    ("dim", "rotary", "heads"), [(1280, True, 20), (4096, True, 32), (1536, False, 16)]
+)
+def test_dinov3_and_siglips_giant_have_their_own_numbers_of_heads(dim, rotary, heads):
+    arrays = small_vit(dim, learned=True)
+    if rotary:
+        arrays["reg_token"] = np.zeros((1, 4, dim))
+        del arrays["pos_embed"]
+    else:
+        arrays["pos_embed"] = arrays["pos_embed"][:, 1:]
+        del arrays["cls_token"]
+    stored = {k: names.Stored(x.shape, lambda x=x: x) for k, x in arrays.items()}
+    encoder = architecture.EncoderArrays(stored, "", [], names.DIALECTS["timm's ViT"])
+    assert architecture.infer(encoder, {"layers": 1})[0]["num_heads"] == heads
+    if rotary:
+        del stored["reg_token"]
+        with pytest.raises(ValueError, match="a ViT without pos_embed and reg_token"):
+            architecture.infer(encoder, {"layers": 1})
+
+
+@pytest.mark.parametrize(
     ("dim", "place", "learned", "heads"),
     [
         (192, "", True, 3),

@@ -17,9 +17,9 @@ from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.pretrained import load
+from jaxssl.pretrained import load, weights
 from jaxssl.pretrained.export import export
-from jaxssl.pretrained.start import adapt_channels, start
+from jaxssl.pretrained.start import adapt_channels, load_init, start
 from jaxssl.training import config
 from jaxssl.training.build import build, make_init
 from jaxssl.training.workdir import checkpoint, run_record
@@ -235,3 +235,11 @@ def test_init_projector_is_refused_for_a_weights_file_without_a_projector(tiny, 
     path, _ = export(whole, ["safetensors"], out=tmp_path)
     with pytest.raises(UserError, match="has no projector; set init_projector=False"):
         started(tiny(init=str(path), init_projector="True"))
+
+
+def test_number_of_heads_in_the_header_of_an_exported_file_is_kept(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(weights, "load", lambda path, **options: seen.update(options))
+    settings = config.load(DIGITS, [("net.name", "vit"), ("net.num_heads", "2"), ("init", "x.pth")])
+    load_init(settings)
+    assert seen["fallback"]["num_heads"] == 2 and "num_heads" not in seen
