@@ -370,7 +370,7 @@ def _fractal(u: Array, shape: tuple[int, ...], decay: Array | float) -> Array:
     Each level is weaker than the one before by a factor of ``decay ** 2``.
     """
     n = max(shape[:2])
-    levels = range(1, math.floor(math.log2(n)) + 1)
+    levels = range(1, max(1, math.floor(math.log2(n))) + 1)
     # The noise of each grid is a block of a block-diagonal matrix, so one product interpolates all
     # grids.
     level = np.repeat(levels, [2**i for i in levels])

@@ -36,7 +36,8 @@ def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilin
     columns = _filter_weights(left, right, image.shape[1], size, interpolation)
     if interpolation == "bicubic":  # Values overshoot. Pillow clips them after each axis.
         identity = jnp.eye(image.shape[0], dtype=image.dtype)
-        image, columns = jnp.clip(resample(identity, image, columns), 0, 1), jnp.eye(size)
+        image = jnp.clip(resample(identity, image, columns), 0, 1)
+        columns = jnp.eye(size, dtype=image.dtype)
     # The filter weights sum to 1 only up to rounding, so values may leave [0, 1] slightly.
     return jnp.clip(resample(rows, image, columns), 0, 1)
 

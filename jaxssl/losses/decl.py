@@ -83,10 +83,18 @@ def decl_loss(
         [n] float32, 0 for an anchor without a positive. u times the mean similarity is clipped at
         e^80.
 
+    Raises:
+        ValueError: if the rates have another shape.
+
     References:
         Chen et al., Why do We Need Large Batchsizes in Contrastive Learning? A Gradient-Bias
         Perspective, 2022, algorithm 1. No code was released.
     """
+    if rate is not None and jnp.shape(rate) != pairs.anchor.shape[:1]:
+        raise ValueError(
+            f"rate must have shape {list(pairs.anchor.shape[:1])}, one of each anchor, got "
+            f"{list(jnp.shape(rate))}"
+        )
     log_s = _log_similarity(pairs, temperature, similarity)
     return _loss(pairs, log_s, None if rate is None else jnp.log(rate), weight, include_positive)
 

@@ -88,7 +88,8 @@ def with_center(
         outputs = jnp.mean(promote(lax.stop_gradient(pairs.partner)), axis=0)
         batch_mean = collectives.mean(outputs, pairs.axis_name)
         per_anchor = loss_fn(pairs, center, **hyper)
-        return Terms(per_anchor, momentum * center + (1 - momentum) * batch_mean)
+        new = momentum * center + (1 - momentum) * batch_mean
+        return Terms(per_anchor, new.astype(center.dtype))
 
     def build(hyper: dict[str, object]) -> Objective:
         return make_objective(compute, hyper, init, **flags)

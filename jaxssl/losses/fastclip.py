@@ -106,6 +106,10 @@ def objective(
     fixed = {"temperature": temperature, "temperature_min": temperature_min}
     check(RANGES, beta1=beta1, beta2=beta2, **fixed, **hyper)
     check_bounds(temperature_min, temperature_max)
+    constants = {**fixed, "beta1": beta1, "beta2": beta2, "temperature_max": temperature_max}
+    for name, value in constants.items():
+        if callable(value):
+            raise ValueError(f"{name} must be a number, got a schedule; set a number")
 
     def init(key, num_examples, dim):
         start = {"log_u": -math.inf, "temperature": temperature, "mean": 0, "square": 0, "count": 0}

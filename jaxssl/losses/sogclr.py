@@ -49,6 +49,9 @@ def sogclr_loss(
         [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value
         does not measure progress.
 
+    Raises:
+        ValueError: if ``log_u`` has another shape.
+
     References:
         Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, 2022,
         eq. 3 and algorithm 1. Qiu et al., Not All Semantics are Created Equal, 2023.
@@ -97,6 +100,11 @@ def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar
         log_u: [n] log of u before this batch, -inf for an example's first batch. None is -inf.
         gamma: weight of this batch in u, in [0, 1].
     """
+    if log_u is not None and log_u.shape != logits.shape[:1]:
+        raise ValueError(
+            f"log_u must have shape {list(logits.shape[:1])}, one of each anchor, got "
+            f"{list(log_u.shape)}"
+        )
     num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=logits.dtype), 1)
     log_mean = log_sum_exp(logits, neg) - jnp.log(num_neg)
     logits, now = lax.stop_gradient((logits, log_mean))

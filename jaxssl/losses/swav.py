@@ -5,7 +5,15 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
+from jaxssl.losses.objective import (
+    Hyper,
+    Objective,
+    Scalar,
+    Terms,
+    check,
+    factory,
+    make_objective,
+)
 from jaxssl.losses.pairs import Pairs, by_view, dot, partners, promote, require_width, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
@@ -75,7 +83,11 @@ def sinkhorn(
 
     Returns:
         [b, K] float32 with rows that sum to 1, without gradient.
+
+    Raises:
+        ValueError: if a number is out of range.
     """
+    check(RANGES, epsilon=epsilon, num_iters=num_iters)
     log_q = promote(lax.stop_gradient(scores)) / epsilon
     for _ in range(num_iters):
         column = jax.nn.logsumexp(log_q, axis=0)

@@ -159,7 +159,11 @@ def method(
     def update_target(params, carried, step):
         m = momentum(step) if callable(momentum) else momentum
         target = carried.target
-        mean = jax.tree.map(lambda k, q: m * k + (1 - m) * q, target["params"], _select(params))
+
+        def average(k, q):  # in the dtype of k, also if a schedule returns float64
+            return jnp.asarray(m * k + (1 - m) * q, k.dtype)
+
+        mean = jax.tree.map(average, target["params"], _select(params))
         return carried._replace(target={**target, "params": mean})
 
     def target_backbone(params, carried):

@@ -55,7 +55,7 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
         hub.repository_name(push)
-    source = as_path(path)
+    source, evaluated = as_path(path), hub.results_folder(path)
     path = hub.local(path)  # a copy of a file in a bucket
     # The name of a file is kept, because its target in a cache may have no suffix.
     path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
@@ -66,6 +66,8 @@ def export(
     if is_run(path):
         stem = f"{path.name}-{pretrained.metadata['step']}"
         default, results = path / "export", path
+    elif evaluated:  # of a repository on the Hub, whose files are in a cache
+        stem, default, results = evaluated.stem, Path.cwd() / "export", evaluated
     else:
         stem, default, results = path.stem, source.parent / "export", source.with_suffix(".eval")
     if out is None and not default.resolve().is_relative_to(default.parent):
@@ -84,7 +86,10 @@ def export(
         out.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_bytes(out / name, content)
-    write_text(out / "README.md", _card(pretrained, header, out, stem, results))
+    # Files of an earlier export have the step in their names, except for timm's.
+    names = [x.file.format(stem=stem) for x in FORMATS.values()]
+    listed = [x for x in names if x in contents or (x.startswith(stem) and (out / x).exists())]
+    write_text(out / "README.md", _card(pretrained, header, listed, results))
     names = [*contents, "README.md"]
     if push is not None:
         hub.push(out, names, push)
@@ -116,10 +121,8 @@ def _contents(
     return contents
 
 
-def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
-    """Return the model card of all files exported from this checkpoint, earlier ones included."""
-    names = [x.file.format(stem=stem) for x in FORMATS.values()]
-    files = [name for name in names if (out / name).exists()]
+def _card(pretrained: PretrainedEncoder, header: str, files: Sequence[str], results: Path) -> str:
+    """Return the model card of files that were exported from this checkpoint."""
     step = pretrained.metadata["step"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     return model_card.render(pretrained, json.loads(header)["features"], files, rows)

@@ -210,6 +210,8 @@ def train(
                 stopping = bool(stop)  # read only once, because a signal may arrive at any moment
                 if distributed.process_count() > 1:  # They agree on stopping when they log.
                     stopping = logging and distributed.any_process(stopping)
+                if calls <= 2:  # before the metrics of the embeddings are compiled
+                    call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
                     report, losses = partial(reporter.report, step, metrics, losses), []
@@ -218,8 +220,6 @@ def train(
                     # The time of compilation does not count for the speed.
                     reporter.restart_clock(step)
                     times.lap("compilation")
-                if calls <= 2:
-                    call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 profiler.end(step, state)
                 if report and (saving or stopping):
                     evaluate = None

@@ -358,3 +358,9 @@ def test_corruption_rows_are_the_accuracies_on_the_sampled_test_images(photos, m
     right = np.array([3, 7])[predicted] == features.test_labels
     assert right[places].mean() != right.mean()
     assert rows["corruption_clean_top1"].value == 100 * right[places].mean()
+
+
+@pytest.mark.parametrize("name", ["fog", "frost"])
+def test_noise_of_a_single_pixel_is_finite(name):
+    out = ops.corrupt(name, np.zeros((1, 1, 1, 3), np.uint8), 1, seed=0)
+    assert out.shape == (1, 1, 1, 3)

@@ -397,6 +397,15 @@ def step_of(setting: str, mapping: str) -> Any:
             "alpha_init='inv' takes neither labels .* and alpha_init=None",
         ),
         (lambda z: losses.swav(z[0], z[1], jnp.ones((5, 3))), r"prototypes must have shape"),
+        (lambda z: losses.sinkhorn(z[0], num_iters=0), "num_iters must be > 0, got 0"),
+        (
+            lambda z: losses.decl(*z, rate=jnp.ones((16, 1))),
+            r"rate must have shape \[16\], one of each anchor, got \[16, 1\]",
+        ),
+        (
+            lambda z: losses.sogclr(*z, log_u=jnp.zeros((16, 1))),
+            r"log_u must have shape \[16\], one of each anchor, got \[16, 1\]",
+        ),
         (lambda z: losses.nnclr(z[0], z[1], jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
         (lambda z: losses.nt_xent(*z, temperature="a"), "temperature must be > 0, got 'a'"),
     ],
@@ -542,3 +551,9 @@ def test_learned_scale_of_decl_starts_at_the_given_temperature():
     difference = (expected(np.log(2) + step) - expected(np.log(2) - step)) / (2 * step)
     np.testing.assert_allclose(slope, difference, rtol=1e-4)
     assert abs(difference) > 0.1
+
+
+@pytest.mark.parametrize("name", ["beta1", "beta2", "temperature", "temperature_max"])
+def test_constants_of_fastclip_take_no_schedule(name):
+    with pytest.raises(ValueError, match=f"^{name} must be a number, got a schedule"):
+        made("fastclip", 8, **{name: lambda step: 0.5})

@@ -139,6 +139,16 @@ def test_exporting_an_exported_file_gives_equal_arrays(runs, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *same)
 
 
+def test_model_card_does_not_list_the_weights_of_another_checkpoint(runs, tmp_path):
+    for name in ("model.safetensors", "vit_learned-8.safetensors", "vit_learned-9.stablehlo"):
+        (tmp_path / name).touch()
+    path, card = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    assert path.name == "vit_learned-9.safetensors"
+    text = card.read_text()
+    assert "vit_learned-9.stablehlo" in text and path.name in text
+    assert "model.safetensors" not in text and "vit_learned-8" not in text
+
+
 @pytest.mark.parametrize("name", ["convnet", "vit"])
 def test_exported_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, tmp_path):
     path, _ = export(runs(name), ["stablehlo"], out=tmp_path)

@@ -20,6 +20,7 @@ import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.pretrained import folders, names
+from jaxssl.pretrained.export import export
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
 CASES = json.loads(str(GOLDEN["cases"]))
@@ -108,6 +109,12 @@ def hub(tmp_path, monkeypatch):
 def test_hub_download_leaves_out_files_that_are_not_needed(hub, revision):
     assert_features_equal(f"hf://owner/vit{revision}", VIT)
     assert not (hub / "pytorch_model.bin").exists()
+
+
+def test_export_of_a_hub_repository_is_written_to_the_current_folder(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, card = export("hf://owner/vit", ["safetensors"])
+    assert (path, card) == (tmp_path / "export/vit.safetensors", tmp_path / "export/README.md")
 
 
 def test_hugging_face_hub_errors_are_one_line(hub, monkeypatch, caplog):

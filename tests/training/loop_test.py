@@ -226,7 +226,8 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
 
 def test_tensorboard_events_equal_metrics_jsonl_even_with_a_clock_set_back(tmp_path, monkeypatch):
     set_back(monkeypatch)
-    for first, steps in ((0, (1, 2)), (1, (2, 3)), (3, (4,)), (4, (5,))):
+    killed = (0, range(1, 7))  # before its first checkpoint
+    for first, steps in (killed, (0, (1, 2)), (1, (2, 3)), (3, (4,)), (4, (5,))):
         recorder = metrics_writer.MetricsWriter(tmp_path, first)
         for step in steps:
             recorder.write(step, {"loss": step + first / 2, "b": 1.0})

@@ -17,7 +17,7 @@ from jaxssl.errors import explain_write_errors
 
 
 class TensorBoard:
-    """Logger that writes events. A resumed run hides the events of later steps.
+    """Logger that writes events. A run that starts or resumes hides earlier events of its steps.
 
     In a bucket, each `sync` writes the events since the one before as a file of its own.
     """
@@ -29,10 +29,10 @@ class TensorBoard:
         self._folder = tempfile.TemporaryDirectory() if is_bucket(workdir) else None
         with explain_write_errors(self._path):
             self._open()
-            if step:  # This event tells TensorBoard to drop the events of later steps.
-                start = SessionLog(status=SessionLog.START)
-                event = Event(wall_time=time.time(), step=step + 1, session_log=start)
-                self._events.write_event(event)
+            # This event tells TensorBoard to drop the events of later steps.
+            start = SessionLog(status=SessionLog.START)
+            event = Event(wall_time=time.time(), step=step + 1, session_log=start)
+            self._events.write_event(event)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one TensorBoard event for each metric of a step."""
