@@ -1,6 +1,7 @@
 """Select evaluation protocols by name, and drop those that do not fit the data set."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
@@ -115,15 +116,18 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             )
         reason = f"{splits.test.name!r} has no labels"
     else:
-        supports = [x.protocol.novel_classes or not x.protocol.needs_labels for x in selected]
-        reason = "" if all(supports) else _describe_novel_classes(splits)
-        unfit = [one for one, fits in zip(selected, supports, strict=True) if reason and not fits]
+        of_known = [
+            one for one in selected if one.protocol.needs_labels and not one.protocol.novel_classes
+        ]
+        reason = _describe_novel_classes(splits) if of_known else ""
+        unfit = of_known if reason else []
         if any(strict and one.named for one in unfit):
             raise UserError(
                 f"{reason}; choose another data.test_split or a protocol for novel classes"
             )
     if unfit:
-        logs.log.warning("left out, as %s: %s", reason, ",".join(one.text for one in unfit))
+        level = logging.WARNING if splits.labelled else logging.INFO
+        logs.log.log(level, "left out, as %s: %s", reason, ",".join(one.text for one in unfit))
     return [one for one in selected if one not in unfit]
 
 
