@@ -260,7 +260,7 @@ def read_file(name: str) -> tuple[Path, bytes]:
     Raises:
         UserError: if it is no regular file, is larger than `MOST_BYTES`, or cannot be read.
     """
-    path = Path(name.rpartition(".py:")[0] + ".py").expanduser()
+    path = Path(os.path.expanduser(name.rpartition(".py:")[0] + ".py"))
     contents = _PINNED[-1] if _PINNED else {}
     try:
         if path not in contents:

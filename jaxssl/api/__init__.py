@@ -364,12 +364,12 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
         if isinstance(data, str):
-            if data in known_names() or not Path(data).expanduser().exists():
+            if data in known_names() or not os.path.exists(os.path.expanduser(data)):
                 config.data.name = data
                 config.data.channels = 0  # that of the data set
                 return None
         if isinstance(data, str | Path):
-            path = Path(data).expanduser()
+            path = Path(os.path.expanduser(data))
             if not path.exists():
                 raise UserError(f"data={data} does not exist")
             if path.is_dir() or path.name.lower().endswith(ARCHIVES):

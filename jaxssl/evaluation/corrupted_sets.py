@@ -9,6 +9,7 @@ A set is a folder of `data.dir`, either as its authors publish it or as TFDS pre
 """
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,8 @@ def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int)
         ValueError: if the set is not there or lacks a corruption at a severity, the classes are not
             those of the set, or the numbers of labels and of images do not fit.
     """
-    root = fetch(f"{data.get('dir') or constants.DATA_DIR}/{name}").expanduser()
+    folder = os.path.expanduser(data.get("dir") or constants.DATA_DIR)
+    root = fetch(f"{folder}/{name}")
     if name.startswith(("CIFAR", "cifar")) and tuple(class_names) != CIFAR10:
         raise ValueError(
             f"{name} has the classes {', '.join(CIFAR10)}, got {', '.join(class_names[:10])}; "

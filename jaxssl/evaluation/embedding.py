@@ -4,14 +4,14 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxssl import distributed
-from jaxssl.buckets import fetch
+from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.data import kind
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
@@ -97,7 +97,7 @@ def embed_pictures(
     if not ours.pictures:
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | PathLike):
-        path = fetch(images).expanduser()
+        path = Path(os.path.expanduser(fetch(images)))
         is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         suffixes = decoding.suffixes(encoder.inputs.channels)
         images = path if is_single else _list_pictures(path, suffixes, on_error)
@@ -110,10 +110,12 @@ def embed_pictures(
 
 def refuse_overwriting(images: object, *outputs: Path) -> None:
     """Raise UserError if one of the outputs is the file that holds the images."""
-    if not isinstance(images, str | PathLike) or not os.path.exists(images):
+    if not isinstance(images, str | PathLike):
         return
+    source = as_path(os.path.expanduser(images))
     for out in outputs:
-        if out.exists() and out.samefile(images):
+        is_same = not is_bucket(out) and out.exists() and source.exists() and out.samefile(source)
+        if is_same or fspath(source) == fspath(out):
             raise UserError(f"{out} holds the images; choose another --out")
 
 

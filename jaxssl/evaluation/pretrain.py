@@ -159,6 +159,7 @@ def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
     rows = results.read_results(workdir)
     # A run that was extended after its evaluation has been evaluated at an earlier step.
     if protocols and results.read_evaluated_step(workdir) != step:
+        logs.log.info("results.json does not say that all protocols were run; they are run now")
         return False
     if rows:
         shown = [row for row in rows if row["step"] in (None, 0, step)]

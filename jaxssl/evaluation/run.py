@@ -127,7 +127,7 @@ def evaluate(
     # A gallery alone is not worth reading a whole stream.
     is_streamed = splits.bank.streamed or splits.test.streamed
     use_features = any(one.protocol.needs_features for one in selected) or (
-        has_report and not selected and not is_streamed
+        has_report and layer == "backbone" and not selected and not is_streamed
     )
     mesh = distributed.make_mesh()
     contexts = make_contexts(

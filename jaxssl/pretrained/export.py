@@ -102,7 +102,9 @@ def _refuse_overwriting(source: Path, targets: Sequence[Path]) -> None:
     for target in targets:
         is_source = target.exists() and source.exists() and target.samefile(source)
         if is_source or (folder and folder.resolve() == target.parent.resolve()):
-            raise UserError(f"{target} would be written into the source {source}; choose --out")
+            raise UserError(
+                f"{target} would be written into the source {source}; choose another --out"
+            )
 
 
 def _contents(

@@ -19,7 +19,6 @@ FILES = (
     "open_clip_pytorch_model.bin",
 )
 CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
-# Maps transformers' name of an activation to ours, where they differ.
 # Parts of the names of timm's networks that have no trace in their arrays: rotary positions without
 # parameters, and blurred downsampling.
 UNSUPPORTED = re.compile("_rope_|vit_pe_|resnetaa|resnetblur")
@@ -27,6 +26,7 @@ UNSUPPORTED = re.compile("_rope_|vit_pe_|resnetaa|resnetblur")
 TANH = re.compile(
     "vit_(so400m_patch16|base_patch32|giantopt_patch16)_siglip|vit_large_patch16_siglip.*_512"
 )
+# Maps transformers' name of an activation to ours, where they differ.
 ACTIVATIONS: Mapping[str | None, str] = {"gelu_pytorch_tanh": "gelu_tanh"}
 # Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}

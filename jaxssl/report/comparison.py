@@ -152,7 +152,9 @@ def _data_source(row: Row, run: Run) -> Source:
     name = Path(str(data.get("path"))).name if is_file else data.get("name")
     with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
     if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
-        keys = FILE_SETTINGS if is_file else ("path", "classes")
+        keys = FILE_SETTINGS if is_file else ("classes",)
+        if name in ("python", "tar_shards") or components.is_custom(str(name)):
+            keys = ("path", *keys)
         source += [(f"data.{key}", str(data.get(key))) for key in keys]
     return tuple(source)
 

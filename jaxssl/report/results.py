@@ -15,6 +15,7 @@ from jaxssl.training.output import console, file_io
 # Kinds of features: those of two baselines, then those of the evaluated network.
 KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
+# For these metrics less is better.
 LOWER_IS_BETTER = ("corruption_drop", "corruption_mce", "corruption_mean_error")
 LOWER_IS_BETTER += ("dead_dimensions", "most_confused_pair", "mean_angle", "median_angle")
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"

@@ -142,7 +142,7 @@ def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
     It is the one on the run's own data, which are those of its online metrics, with the run's seed,
     at the latest step, as far as there are such results.
     """
-    own_data = {row["data"] for row in rows if row["protocol"] == "online"}
+    own_data = {row.get("data") for row in rows if row["protocol"] == "online"}
     names = ("dataset", "bank", "split", "layer", "protocol", "metric")
     groups: dict[tuple, list[results.Row]] = {}
     for row in rows:
@@ -150,7 +150,7 @@ def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
         groups.setdefault(key, []).append(row)
 
     def distance(row: results.Row) -> tuple[bool, bool, int]:
-        is_other = bool(own_data) and row["data"] not in own_data
+        is_other = bool(own_data) and row.get("data") not in own_data
         return is_other, row["seed"] != seed, -(row["step"] or 0)
 
     return [min(group, key=distance) for group in groups.values()]

@@ -1,5 +1,6 @@
 """Train all combinations of given values of config keys: `jaxssl train --grid KEY=A,B,C`."""
 
+import inspect
 import json
 import math
 import re
@@ -270,29 +271,22 @@ def _evaluate(workdir: Path, protocols: Sequence[str], strict: bool) -> dict[str
         with logs.quiet():
             how = {"kinds": ("pretrained",), "page": False, "strict": strict}
             rows = run.evaluate(workdir, missing, **how)
-        with_results = {row["protocol"] for row in rows}
-        selected = [one for one in select_protocols(missing) if one.name in with_results]
-        figures |= {one.text: _main_result(one, selected, rows) for one in selected}
+        results = {one.text: _main_result(one, rows) for one in select_protocols(missing)}
+        figures |= {text: result for text, result in results.items() if result}
         file_io.write_json(path, figures)
     return dict(figures[text] for text in protocols if text in figures)  # names and values
 
 
-def _main_result(
-    one: Selected, selected: Sequence[Selected], rows: Sequence[Row]
-) -> tuple[str, float]:
-    """Return the name and the value of the first result of a protocol with its preset.
-
-    A result names the default preset, which the request for it does not. The results of the default
-    preset are therefore those of a preset that no other request names, if there are any.
-    """
-    of_protocol = [row for row in rows if row["protocol"] == one.name]
-    if one.preset:
-        row = next(row for row in of_protocol if row["details"].get("preset") == one.preset)
-        return f"{row['metric']} ({one.preset})", row["value"]
-    named = {other.preset for other in selected if other.name == one.name}
-    of_default = [row for row in of_protocol if row["details"].get("preset") not in named]
-    row = (of_default or of_protocol)[0]
-    return row["metric"], row["value"]
+def _main_result(one: Selected, rows: Sequence[Row]) -> tuple[str, float] | None:
+    """Return name and value of the first result of a protocol with its preset, None without any."""
+    parameter = inspect.signature(one.protocol.run).parameters.get("preset")
+    default = parameter.default if parameter else None  # A user's function may have no presets.
+    presets = (one.preset,) if one.preset else (default, None)
+    for row in rows:
+        if row["protocol"] == one.name and row["details"].get("preset") in presets:
+            suffix = f" ({one.preset})" if one.preset else ""
+            return f"{row['metric']}{suffix}", row["value"]
+    return None
 
 
 def _describe(cell: Mapping[str, str]) -> str:

@@ -122,7 +122,7 @@ def test_digest_of_an_exported_file_is_checked_before_positions_are_interpolated
 
 def test_export_does_not_replace_files_of_its_source(runs, tmp_path):
     run = runs("vit_learned")
-    with refused("would be written into the source .*; choose --out"):
+    with refused("would be written into the source .*; choose another --out"):
         export(run, ["safetensors"], out=run)
     path, _ = export(run, ["safetensors"], out=tmp_path)
     before = path.stat()

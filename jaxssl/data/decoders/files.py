@@ -230,8 +230,7 @@ class TarEntry(tarfile.TarInfo):
 
     At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
     would seek beyond the end of the file, and for a negative size back to an earlier entry. Long
-    names and the maps of sparse files would be read
-    into memory whatever their size.
+    names and the maps of sparse files would be read into memory whatever their size.
     """
 
     @classmethod

@@ -113,7 +113,9 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
     """
     head = table.partition("\n")[0]
     separator = "\t" if "\t" in head else ","
-    reader = csv.DictReader(io.StringIO(table, newline=""), delimiter=separator, strict=True)
+    reader = csv.DictReader(
+        io.StringIO(table, newline=""), delimiter=separator, strict=separator == ","
+    )
     try:
         fields = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
@@ -153,10 +155,13 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
     paths = set(pictures)
     matches = {}
     for name in captions:
-        candidates = [name] if name in paths else by_name.get(PurePosixPath(name).name, [])
-        matches[name] = [
-            p for p in candidates if f"/{p}".endswith(f"/{name}") or f"/{name}".endswith(f"/{p}")
-        ]
+        path_of_row = PurePosixPath(name)  # without "./"
+        row, same_name = f"/{path_of_row}", by_name.get(path_of_row.name, [])
+        matches[name] = (
+            [str(path_of_row)]
+            if str(path_of_row) in paths
+            else [p for p in same_name if f"/{p}".endswith(row) or row.endswith(f"/{p}")]
+        )
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
             f"the captions name {len(missing)} pictures that data.path={path} does not hold: "

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import io
 import logging
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +165,7 @@ def find_builder(
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(source.path).name.partition(".")[0])[:64]
     name = f"{stem or builder.name}-{digest}"
-    root = Path(data_dir or constants.DATA_DIR).expanduser()
+    root = Path(os.path.expanduser(data_dir or constants.DATA_DIR))
     folder = root / builder.name / name / str(builder.VERSION)
     if folder.exists():
         with integrity.guard(folder):

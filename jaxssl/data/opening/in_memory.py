@@ -145,11 +145,7 @@ def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
         UserError: if the data are not valid, or the run does not take images.
     """
     name = components.short_name(data["name"])
-    if not kind.get(examples).pictures:
-        raise UserError(
-            f"data.name={name!r} holds images, but augment.name makes views of "
-            f"{kind.units(examples)}; change one of them"
-        )
+    kind.require(name, "image", examples)
     if data["labels"]:
         raise UserError("data.labels is only for folders and captions; leave it empty")
     load = call if components.is_custom(data["name"]) else tar_shards.load

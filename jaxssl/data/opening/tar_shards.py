@@ -152,7 +152,8 @@ def _find_splits(root: Path, paths: tuple[Path, ...]) -> list[str]:
 
 def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     """Load the index of the pictures in tar shards, or build and cache it."""
-    content = f"{root.resolve()}\0{files.fingerprint(root, ('.tar',))}"
+    listing = "\0".join(path.relative_to(root).as_posix() for path in paths)
+    content = f"2\0{root.resolve()}\0{listing}\0{files.fingerprint(root, ('.tar',))}"
     path = folder / NAME / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -51,12 +51,12 @@ def load(
         return complete(config, overrides)
     config = read_config(file.parent)
     named = {full_key(config, key) for key, _ in overrides}
-    lists = {"eval.protocols": config.eval.get("protocols", ()), "log": config.get("log", ())}
-    listed = [name for key, names in lists.items() if key not in named for name in names]
+    lists = {"eval.protocols": config.eval.get("protocols"), "log": config.get("log")}
+    listed = [name for key, x in lists.items() if key not in named for name in custom.texts(x)]
     trusted.require([*custom.names(config.to_dict()).values(), *listed], file, trust)
     data = {k: v for k, v in config.data.items() if f"data.{k}" not in named}
     trusted.require_data(data, file, trust)
-    return complete(config, overrides)
+    return _complete(config, overrides)
 
 
 def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -> ConfigDict:
@@ -69,6 +69,24 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
     Raises:
         UserError: as `load`.
     """
+    _require_known_keys(config)
+    return _complete(config, overrides)
+
+
+def _require_known_keys(config: ConfigDict) -> None:
+    """Raise UserError for a key that no part of the package reads. Components check their own."""
+    known = (*values.TYPES, *MEASURED_KEYS, "plugins", "extended")
+    for key in values.flat_keys(config):
+        if key.split(".")[0] not in (*GROUPS, *VIEW_GROUPS) and key not in known:
+            close = closest_key(key, values.TYPES)
+            raise UserError(
+                f"config key {key!r} is unknown; "
+                + (f"did you mean {close!r}?" if close else "remove it")
+            )
+
+
+def _complete(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> ConfigDict:
+    """Return the complete config, see `complete`. Unknown keys of stored runs are ignored."""
     config = _unlocked(config, "config")
     for key in {"mean", "std"} & set(config.data):  # A run measures those of its own images.
         del config.data[key]
@@ -184,12 +202,6 @@ def validate(config: ConfigDict) -> None:
         UserError: on a missing key, or a value of another type or out of its range.
     """
     values.check_common_keys(config)
-    others = (*MEASURED_KEYS, "plugins", "extended")
-    for key in values.flat_keys(config):
-        if key.split(".")[0] not in (*GROUPS, *VIEW_GROUPS) and key not in (*values.TYPES, *others):
-            close = closest_key(key, values.TYPES)
-            hint = f"; did you mean {close!r}?" if close else ""
-            raise UserError(f"config key {key!r} is unknown{hint}")
     check_arguments(config)
 
 

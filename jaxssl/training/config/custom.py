@@ -136,13 +136,13 @@ def without_folders(config: Settings) -> dict[str, object]:
     for group, name in names(config).items():
         config[group] = {**config[group], "name": components.short_name(name)}
     if isinstance(evaluation := config.get("eval"), Mapping):
-        protocols = [components.short_name(name) for name in _texts(evaluation.get("protocols"))]
+        protocols = [components.short_name(name) for name in texts(evaluation.get("protocols"))]
         config["eval"] = {**evaluation, "protocols": protocols}
-    entries = [text.rpartition(" ") for text in _texts(config.pop("plugins", ()))]
+    entries = [text.rpartition(" ") for text in texts(config.pop("plugins", ()))]
     return {**config, "plugins": {name: digest for name, _, digest in entries}}
 
 
-def _texts(value: object) -> list[str]:
+def texts(value: object) -> list[str]:
     """Return the strings in a list, or [] for other values, which an untrusted file may hold."""
     return [x for x in value if isinstance(x, str)] if isinstance(value, list | tuple) else []
 
@@ -176,7 +176,7 @@ def unchanged(config: Mapping[str, object]) -> Iterator[None]:
 
 def _changed(config: Mapping[str, object]) -> str:
     """Return the components whose files differ from the digests in a config."""
-    changed = set(_texts(config.get("plugins"))) - set(digests(config))
+    changed = set(texts(config.get("plugins"))) - set(digests(config))
     return ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
 
 
