@@ -11,7 +11,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import enqueue
-from jaxssl.losses.objective import Number, Objective, check
+from jaxssl.losses.objective import Number, Objective, at_step, check
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import base
 from jaxssl.models import encoder as networks
@@ -157,8 +157,7 @@ def method(
         return value, (carried, metrics, view_embeddings)
 
     def update_target(params, carried, step):
-        m = momentum(step) if callable(momentum) else momentum
-        target = carried.target
+        m, target = at_step({"momentum": momentum}, step)["momentum"], carried.target
 
         def average(k, q):  # in the dtype of k, also if a schedule returns float64
             return jnp.asarray(m * k + (1 - m) * q, k.dtype)

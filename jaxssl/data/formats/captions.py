@@ -155,13 +155,14 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
     paths = set(pictures)
     matches = {}
     for name in captions:
-        path_of_row = PurePosixPath(name)  # without "./"
-        row, same_name = f"/{path_of_row}", by_name.get(path_of_row.name, [])
-        matches[name] = (
-            [str(path_of_row)]
-            if str(path_of_row) in paths
-            else [p for p in same_name if f"/{p}".endswith(row) or row.endswith(f"/{p}")]
-        )
+        row = PurePosixPath(name).as_posix()  # without "./"
+        if row in paths:
+            matches[name] = [row]
+            continue
+        same_name = by_name.get(PurePosixPath(row).name, [])
+        matches[name] = [
+            p for p in same_name if f"/{p}".endswith(f"/{row}") or f"/{row}".endswith(f"/{p}")
+        ]
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
             f"the captions name {len(missing)} pictures that data.path={path} does not hold: "

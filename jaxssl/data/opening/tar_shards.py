@@ -169,8 +169,7 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
             f"the shards in data.path={root} hold no pictures; expected files ending in "
             f"{', '.join(decoding.SUFFIXES)}"
         )
-    index = index._replace(label=np.where(index.label == str(UNLABELLED), "", index.label))
-    present = index.label[index.label != ""]
+    present = index.label[~np.isin(index.label, ("", str(UNLABELLED)))]
     if np.char.isdecimal(present).all():
         label = np.where(index.label == "", str(UNLABELLED), index.label)
         with contextlib.suppress(OverflowError):  # Numbers beyond int32 stay class names.
