@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.buckets import fetch, is_bucket
+from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import JSON_ERRORS, UserError, closest_key, one_line, suggest
@@ -45,8 +45,9 @@ def load(
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
     name, variant = split_variant(path)
-    file = find(name)
+    file = as_path(name)
     if file.name != "config.json" or variant:
+        file = find(name)
         config = _unlocked(read(file, variant), f"config file {str(file)!r}")
         return complete(config, overrides)
     config = read_config(file.parent)

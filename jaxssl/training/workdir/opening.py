@@ -12,7 +12,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.buckets import fetch
 from jaxssl.errors import UserError, WriteError, explain_write_errors
 from jaxssl.training.config import conflicts, join_differences, load, read_config, validate
 from jaxssl.training.output import file_io, logs
@@ -78,8 +77,6 @@ def resume_config(
     Raises:
         UserError: if there is no run, or the number of epochs is not larger than that of the run.
     """
-    read_config(workdir)  # raises an error if the folder holds no run
-    fetch.cache_clear()  # An extension in this process may have changed the config in a bucket.
     config = take_lengths(load(workdir / "config.json", overrides, trust=trust), workdir)
     if extend_to is None or (config.epochs == extend_to and not config.total_steps):
         return config
