@@ -22,8 +22,8 @@ from jaxssl.losses.pairs import pair_towers
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.images import shrink
 from jaxssl.report.workdir import iterate_metrics
-from jaxssl.training.build import build
 from jaxssl.training.config import arguments, schedules
+from jaxssl.training.config.method import run_length
 from jaxssl.training.output import logs
 
 SIZE = 256  # number of images in the inspected batch
@@ -92,8 +92,7 @@ def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: in
     Returns:
         Python numbers and texts.
     """
-    setup = build(config, num_examples)
-    length = {"steps_per_epoch": setup.steps_per_epoch, "total_steps": setup.total_steps}
+    length = run_length(config, num_examples)._asdict()
     specs: dict[str, Any] = arguments(config.loss.to_dict())
     learned = specs.pop("learn", ())
     settings = {}

@@ -15,6 +15,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.pairs import (
+    NO_ID,
     Pairs,
     cosine,
     count_positives,
@@ -52,18 +53,18 @@ class RowSums(NamedTuple):
 
 
 class Config(NamedTuple):
-    """Static settings of the blockwise row sums of a similarity matrix.
+    """Static settings of the row sums in blocks or around a ring.
 
     Attributes:
         block_size: rows in a block.
-        ring: mapped axis around which the candidates travel, or None.
+        axis_name: mapped axis of the ring, or None without a ring.
         queue_only: True if only the rows of the queue are negatives.
         repulsion: True if `RunningSums.repulsion` is needed.
         symmetric: True if the candidates are the anchors, so that the matrix is symmetric.
     """
 
     block_size: int
-    ring: str | None
+    axis_name: str | None
     queue_only: bool
     repulsion: bool
     symmetric: bool
@@ -93,8 +94,8 @@ class RunningSums(NamedTuple):
     repulsion: Array
 
 
-class AnchorBlock(NamedTuple):
-    """Some anchors in the backward pass, with their row sums and the cotangents of the sums."""
+class AnchorSums(NamedTuple):
+    """Anchors (all, or a block), their row sums and the cotangents of the sums."""
 
     anchors: Points
     sums: RunningSums
@@ -119,7 +120,8 @@ def row_sums(
     the sums that a loss does not use.
 
     Args:
-        pairs: n anchors, m candidates.
+        pairs: n anchors, m candidates. A ring sends the anchors of `pair_views` or the partners of
+            `pair_towers` around, and does not read the candidates.
         temperature: softmax temperature, > 0.
         block_size: rows at a time, >= 1, or None for all rows at once.
         ring: pass the candidates around the devices instead of gathering them.
@@ -128,7 +130,7 @@ def row_sums(
     Raises:
         ValueError: if ``ring`` is used with a queue or without a mapped axis, or the batch size is
             symbolic.
-        TypeError: in forward-mode differentiation.
+        TypeError: in forward-mode differentiation (jvp, jacfwd) of blocks or a ring.
     """
     num_positives = count_positives(pairs)
     has_positive = num_positives > 0
@@ -150,31 +152,25 @@ def row_sums(
             "and ring=False to export a symbolic one"
         )
     anchors = Points(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
+    # Without devices and a queue, `pair_views` takes the anchors themselves as candidates.
+    symmetric = pairs.candidate is pairs.anchor and not ring
     if ring:
-        candidates = _ring_candidates(pairs)
+        candidates = _ring_candidates(pairs, anchors)
+    elif symmetric:
+        candidates = anchors
     else:
         position = jnp.arange(pairs.candidate.shape[0], dtype=jnp.int32)
         candidates = Points(unit(pairs.candidate), pairs.candidate_id, position)
-    # Views on one device without a queue are the candidates too, in the same order.
-    symmetric = pairs.num_views > 0 and pairs.axis_name is None and len(pairs.candidate) == n
     config = Config(
         block_size=min(block_size or n, n),
-        ring=pairs.axis_name if ring else None,
+        axis_name=pairs.axis_name if ring else None,
         queue_only=pairs.queue_only,
         repulsion=repulsion,
         symmetric=symmetric,
     )
-    inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
+    inverse = 1 / jnp.asarray(temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
-    try:
-        sums = cast(RunningSums, _running_sums(config, anchors, candidates, inverse))
-    except TypeError as error:  # JAX has no class of its own for this error.
-        if "forward-mode" not in str(error):
-            raise
-        raise TypeError(
-            "block_size and ring have no forward-mode derivative (jvp, jacfwd); use jax.grad or "
-            "jax.vjp, or set block_size=None and ring=False"
-        ) from error
+    sums = cast(RunningSums, _running_sums(config, anchors, candidates, inverse))
     num_positives = num_positives.astype(sums.positive_logits.dtype)
     return RowSums(
         has_positive,
@@ -191,7 +187,7 @@ def takes_queue(hyper: Mapping[str, object]) -> bool:
     return not hyper["ring"]
 
 
-def _ring_candidates(pairs: Pairs) -> Points:
+def _ring_candidates(pairs: Pairs, anchors: Points) -> Points:
     """Return this device's share of the candidates, which the ring sends from device to device."""
     if pairs.axis_name is None:
         raise ValueError(
@@ -202,7 +198,7 @@ def _ring_candidates(pairs: Pairs) -> Points:
     if pairs.candidate.shape[0] != devices * pairs.anchor.shape[0]:
         raise ValueError("ring=True cannot be used with a queue of past keys; set ring=False")
     if pairs.num_views > 0:
-        return Points(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
+        return anchors
     # Queries have position -1. No key may have it, because a query is not itself a candidate.
     return Points(unit(pairs.partner), pairs.anchor_id, jnp.zeros_like(pairs.self_index))
 
@@ -224,8 +220,8 @@ def _forward(
 
         return _scan_blocks(config, add, None, (anchors, sums))[1], candidates
 
-    # The initial sums are computed from the data. They thus vary over the mapped axis as the data
-    # do, which the type check of shard_map requires of a loop's carry.
+    # The type check of shard_map requires that a loop's carry varies over the mapped axis as the
+    # data do. The initial sums are therefore computed from the data.
     zero = jnp.zeros_like(anchors.z[:, 0])
     empty = zero + log_zero(zero.dtype)
     sums, _ = _around_ring(config, visit, RunningSums(empty, empty, zero, zero), candidates)
@@ -236,25 +232,27 @@ def _backward(
     config: Config, residuals: Residuals, cotangents: RunningSums
 ) -> tuple[Points, Points, Array]:
     anchors, candidates, inverse, sums = residuals
-    all_anchors = AnchorBlock(anchors, sums, cotangents)
+    all_anchors = AnchorSums(anchors, sums, cotangents)
 
-    # The gradients by the anchors u, the candidates v and ``inverse`` are du, dv and dinverse. The
-    # gradient dv travels around the ring with its candidates.
+    # du, dv and dinverse are the gradients with respect to the anchors u, the candidates v and
+    # ``inverse``. dv travels around the ring with its candidates.
     def visit(at_home: tuple[Array, Array], travelling: tuple[Points, Array]) -> tuple:
         (du, dinverse), (candidates, dv) = at_home, travelling
 
-        def add(sums: tuple[Array, Array], block: AnchorBlock) -> tuple[tuple[Array, Array], Array]:
-            dv, dinverse = sums
+        def add(carry: tuple[Array, Array], block: AnchorSums) -> tuple[tuple[Array, Array], Array]:
+            dv, dinverse = carry
             surrogate = partial(_surrogate, config, block, all_anchors, candidates)
             inputs = block.anchors.z, candidates.z, inverse
             if config.symmetric:
-                du, slope = jax.grad(surrogate, argnums=(0, 2))(*inputs)
-                return (dv, dinverse + slope / 2), du
-            du, step, slope = jax.grad(surrogate, argnums=(0, 1, 2))(*inputs)
-            return (dv + step, dinverse + slope), du
+                # u stands for the candidates too, so the gradient of u is the whole gradient, and
+                # the derivative by ``inverse`` counts every entry of the matrix twice.
+                d_u, d_inverse = jax.grad(surrogate, argnums=(0, 2))(*inputs)
+                return (dv, dinverse + d_inverse / 2), d_u
+            d_u, d_v, d_inverse = jax.grad(surrogate, argnums=(0, 1, 2))(*inputs)
+            return (dv + d_v, dinverse + d_inverse), d_u
 
-        (dv, dinverse), step = _scan_blocks(config, add, (dv, dinverse), all_anchors)
-        return (du + step, dinverse), (candidates, dv)
+        (dv, dinverse), d_u = _scan_blocks(config, add, (dv, dinverse), all_anchors)
+        return (du + d_u, dinverse), (candidates, dv)
 
     at_home = jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0])
     travelling = candidates, jnp.zeros_like(candidates.z)
@@ -272,11 +270,11 @@ def _add_candidates(
     """Add the logits of some anchors and all ``candidates`` to the anchors' running sums."""
     logits = dot(anchors.z * inverse, candidates.z)
     pos, neg = _masks(config, anchors, candidates)
-    zero = log_zero(logits.dtype)
+    empty = log_zero(logits.dtype)
     # Each sum subtracts its own maximum, so that low temperatures do not underflow. One exponential
     # per entry is enough, because positives and negatives are disjoint.
-    top_pos = jnp.max(jnp.where(pos, logits, zero), axis=1)
-    top_neg = jnp.max(jnp.where(neg, logits, zero), axis=1)
+    top_pos = jnp.max(jnp.where(pos, logits, empty), axis=1)
+    top_neg = jnp.max(jnp.where(neg, logits, empty), axis=1)
     terms = jnp.exp(logits - jnp.where(pos, top_pos[:, None], top_neg[:, None]))
 
     def log_sum(mask: Array, top: Array) -> Array:
@@ -296,14 +294,14 @@ def _add_candidates(
 
 def _surrogate(
     config: Config,
-    block: AnchorBlock,
-    all_anchors: AnchorBlock,
+    block: AnchorSums,
+    all_anchors: AnchorSums,
     candidates: Points,
     u: Array,
     v: Array,
     inverse: Array,
 ) -> Array:
-    """Return a number with the gradient of the row sums, weighted by their cotangents.
+    """Return a scalar whose gradient is the gradient of the row sums, weighted by their cotangents.
 
     The gradient of a log-sum-exp is the mean of the logits' gradients, with softmax weights. The
     weights follow from the saved sums, and are constants here.
@@ -320,9 +318,9 @@ def _surrogate(
     pos, neg = _masks(config, block.anchors, candidates)
     logits = dot(u * inverse, v)
 
-    def weigh(block: AnchorBlock, axis: int) -> tuple[Array, Array]:
-        """Return the weights of the logits and of the repulsion, for anchors across ``axis``."""
-        expand = partial(jnp.expand_dims, axis=axis)
+    def weigh(block: AnchorSums, candidate_axis: int) -> tuple[Array, Array]:
+        """Return the weights of the logits and of the repulsion."""
+        expand = partial(jnp.expand_dims, axis=candidate_axis)
         sums, slopes = jax.tree.map(expand, (block.sums, block.cotangents))
         softmax = jnp.exp(jnp.minimum(logits - jnp.where(pos, sums.positive, sums.negative), 0))
         weight = softmax * jnp.where(pos, slopes.positive, jnp.where(neg, slopes.negative, 0))
@@ -344,7 +342,7 @@ def _masks(config: Config, anchors: Points, candidates: Points) -> tuple[Array, 
     pos = same_id & (anchors.position[:, None] != candidates.position[None, :])
     neg = ~same_id
     if config.queue_only:
-        neg &= (candidates.ids < 0)[None, :]
+        neg &= (candidates.ids == NO_ID)[None, :]
     return pos, neg
 
 
@@ -372,7 +370,7 @@ def _around_ring(
     Arrays ``at_home`` stay on their device. Arrays ``travelling`` are sent on after each visit, so
     that they return after as many visits as there are devices. Without a ring there is one visit.
     """
-    axis_name = config.ring
+    axis_name = config.axis_name
     if axis_name is None:
         return visit(at_home, travelling)
 

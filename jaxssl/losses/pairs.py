@@ -81,14 +81,15 @@ def pair_views(
     num_views, b, d = z.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    gathered = collectives.gather(z, axis_name, axis=1)
+    anchor, gathered = z.reshape(-1, d), collectives.gather(z, axis_name, axis=1)
     gathered_ids = jnp.tile(collectives.gather(ids, axis_name), num_views)
     global_batch = gathered.shape[1]
     first = collectives.device_index(axis_name) * b
     self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
-    candidate, candidate_id = _append_queue(gathered.reshape(-1, d), gathered_ids, queue)
+    candidate = anchor if gathered is z else gathered.reshape(-1, d)
+    candidate, candidate_id = _append_queue(candidate, gathered_ids, queue)
     return Pairs(
-        anchor=z.reshape(-1, d),
+        anchor=anchor,
         candidate=candidate,
         partner=jnp.roll(z, -1, axis=0).reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),

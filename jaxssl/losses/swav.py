@@ -1,5 +1,8 @@
 """SwAV: predict the prototype assignment (code) of the other view."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
@@ -27,20 +30,20 @@ def swav_loss(
     epsilon: Scalar = 0.05,
     num_iters: int = 3,
 ) -> Array:
-    r"""Compute the cross-entropy of an anchor's prototype probabilities under its partner's code.
+    r"""Compute the cross-entropy between the partner's code and the anchor's softmax.
 
     .. math:: L_i = -\sum_k q_{i+,k} \log
               \frac{e^{z_i \cdot c_k / \tau}}{\sum_{k'} e^{z_i \cdot c_{k'} / \tau}}
 
-    The codes q are constants from `sinkhorn`, which assigns an equal share of the global batch to
-    every prototype. With V views, the partners are the V - 1 others.
+    The codes q are constants from `sinkhorn`, which spreads the global batch about equally over the
+    prototypes. With V views, q is the mean code of the V - 1 others.
 
     Args:
         pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
         prototypes: [K, d], trained together with the network. They are L2-normalised here.
         temperature: softmax temperature tau, > 0.
         epsilon: entropy regularisation of Sinkhorn's algorithm, > 0.
-        num_iters: iterations of Sinkhorn's algorithm, >= 1.
+        num_iters: number of times that Sinkhorn's algorithm normalises columns, then rows, >= 1.
 
     Objective:
         num_prototypes: number K of prototypes, > 0. They are trained, from random unit vectors.
@@ -57,16 +60,12 @@ def swav_loss(
     """
     require_width(prototypes, pairs.anchor.shape[1], "prototypes")
     prototypes = unit(prototypes)
-    log_p = jax.nn.log_softmax(dot(unit(pairs.anchor), prototypes) / temperature, axis=1)
-
-    def codes(view: Array) -> Array:
-        scores = dot(unit(view), prototypes)
-        return sinkhorn(scores, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
-
-    targets = [
-        jnp.concatenate([codes(view) for view in by_view(pairs, partner)])
-        for partner in partners(pairs, "swav")
-    ]
+    scores = dot(unit(pairs.anchor), prototypes)
+    log_p = jax.nn.log_softmax(scores / temperature, axis=1)
+    keys = scores if pairs.num_views else dot(unit(pairs.partner), prototypes)
+    assign = partial(sinkhorn, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
+    codes = jnp.concatenate([assign(view) for view in by_view(pairs, keys)])
+    targets = partners(replace(pairs, anchor=codes, partner=codes), "swav")
     return -jnp.sum(jnp.mean(jnp.stack(targets), axis=0) * log_p, axis=1)
 
 
@@ -78,7 +77,7 @@ def sinkhorn(
     Args:
         scores: [b, K] similarities of this device's rows.
         epsilon: entropy regularisation, > 0. Smaller values give harder assignments.
-        num_iters: alternations of the two normalisations, >= 1.
+        num_iters: number of times that columns, then rows, are normalised, >= 1.
         axis_name: mapped axis whose devices share the batch, or None.
 
     Returns:
@@ -88,7 +87,7 @@ def sinkhorn(
         ValueError: if a number is out of range.
     """
     check(RANGES, epsilon=epsilon, num_iters=num_iters)
-    log_q = promote(lax.stop_gradient(scores)) / epsilon
+    log_q = lax.stop_gradient(promote(scores) / epsilon)
     for _ in range(num_iters):
         column = jax.nn.logsumexp(log_q, axis=0)
         column = jax.nn.logsumexp(collectives.gather(column[None, :], axis_name), axis=0)
@@ -109,5 +108,4 @@ def _build(hyper: Hyper) -> Objective:
     return make_objective(compute, hyper, init, takes_labels=False, takes_queue=False)
 
 
-# The prototypes are trained. They start as random unit vectors.
 objective = factory(swav_loss, RANGES, _build, num_prototypes=3000)

@@ -1,7 +1,7 @@
 """Build the components of a run: training scheme, optimiser, augmentation, batches."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from jaxssl.data import batches, kind
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError, one_line, suggest
+from jaxssl.errors import UserError, one_line
 from jaxssl.losses.objective import Number
-from jaxssl.methods.base import Method
+from jaxssl.methods.base import Batch, Method
 from jaxssl.models.transfer import Transfer
 from jaxssl.training import optim, state
 from jaxssl.training.config import schedules
@@ -31,11 +31,11 @@ from jaxssl.training.config.method import (
     run_length,
     scheduled_arguments,
 )
+from jaxssl.training.config.values import is_schedule
 from jaxssl.training.state import TrainState
 
 # Keys of the group `optim` that are not arguments of `optim.optimiser`.
 OTHER_KEYS = {"lr", "lr_scaling", "sharding", *Transfer._fields}
-NORMALISE = ("auto", "half", "measured")  # values of `config.data.normalise`
 
 
 class Setup(NamedTuple):
@@ -45,7 +45,6 @@ class Setup(NamedTuple):
         method: networks and objective as pure functions.
         optimiser: updates the parameters.
         learning_rate: learning rate as a function of the step.
-        peak_rate: learning rate after the warm-up.
         warmup_steps: length of the warm-up.
         augment: ``(key, images, index) -> views``.
         steps_per_epoch: number of batches in an epoch.
@@ -60,7 +59,6 @@ class Setup(NamedTuple):
     method: Method
     optimiser: optax.GradientTransformation
     learning_rate: schedules.Schedule
-    peak_rate: float
     warmup_steps: int
     augment: Augment
     steps_per_epoch: int
@@ -87,8 +85,8 @@ def build(
         num_examples: size of the training set.
         num_devices: number of devices that share a batch.
         crops: crops that the host has cut already, from `make_crops`.
-        numbers: values, possibly traced, that replace values of the config, by dotted key; see
-            `shared_numbers`. They are not checked.
+        numbers: replace values of the config, by dotted key (`shared_numbers`). They may be traced,
+            and are not checked.
 
     Raises:
         UserError: on a value that a component rejects, with the message of the component, or that
@@ -101,10 +99,6 @@ def build(
     lr = numbers.pop("optim.lr", config.optim.lr)
     loss_numbers = {k.removeprefix("loss."): _constant(v) for k, v in numbers.items()}
     try:
-        if config.optim.sharding not in state.SHARDINGS:
-            raise ValueError(
-                f"optim.sharding must be one of {state.SHARDINGS}, got {config.optim.sharding!r}"
-            )
         peak = optim.effective_lr(lr, config.optim.lr_scaling, config.batch_size)
         warmup = round(config.schedule.warmup_epochs * steps_per_epoch)
         rate = schedules.learning_rate(
@@ -129,7 +123,6 @@ def build(
         method=method,
         optimiser=optimiser,
         learning_rate=rate,
-        peak_rate=peak,
         warmup_steps=warmup,
         augment=augment,
         steps_per_epoch=steps_per_epoch,
@@ -147,8 +140,8 @@ def _check_devices(config: ConfigDict, num_devices: int) -> None:
     per_device = config.batch_size // num_devices
     if per_device % config.accumulate_steps:
         raise UserError(
-            f"accumulate_steps={config.accumulate_steps} must divide the {per_device} images of a "
-            f"batch on each of {num_devices} devices"
+            f"accumulate_steps={config.accumulate_steps} must divide the {per_device} "
+            f"{kind.of(config).units} of a batch on each of {num_devices} devices"
         )
     if config.batch_norm_group and num_devices % min(config.batch_norm_group, num_devices):
         raise UserError(
@@ -157,27 +150,26 @@ def _check_devices(config: ConfigDict, num_devices: int) -> None:
 
 
 def shared_numbers(loss: ConfigDict, lr: float) -> dict[str, float]:
-    """Return the numbers of a config that a compiled program takes as arguments, by dotted key.
+    """Return the numbers that the compiled step takes as arguments, by dotted key.
 
-    They are the learning rate, and every number of the loss for which the loss accepts a schedule.
-    A number that is 0 is not among them, because a loss leaves out the operations of a term with
-    weight 0.
+    They are the learning rate, and each number of the loss that may be a schedule. Zeros are left
+    out, because a loss skips a term with weight 0.
 
     Args:
         loss: the group `loss` of the config.
         lr: the base learning rate.
     """
     make_objective = factory("loss", loss.name)
-    values = arguments(loss.to_dict())
-    for name, value in values.items():
-        if isinstance(value, Mapping):  # The losses take a schedule as a function of the step.
-            values[name] = _constant(1.0)
+    hyper = arguments(loss.to_dict())
+    for name, value in hyper.items():
+        if is_schedule(value):  # The losses take a schedule as a function of the step.
+            hyper[name] = _constant(1.0)
     numbers = {"optim.lr": lr}
     for name, parameter in inspect.signature(make_objective).parameters.items():
-        value = values.get(name)
+        value = hyper.get(name)
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
-            with suppress(ValueError):  # A learned hyper-parameter must start from a number.
-                make_objective(**values | {name: _constant(value)})
+            with suppress(ValueError):  # A trained hyper-parameter takes no schedule.
+                make_objective(**hyper | {name: _constant(value)})
                 numbers[f"loss.{name}"] = value
     return numbers
 
@@ -188,7 +180,7 @@ def _constant(value: object) -> schedules.Schedule:
 
 
 def make_init(
-    setup: Setup, example: dict[str, object], num_examples: int, mesh: Mesh
+    setup: Setup, example: Batch, num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
     """Return the compiled function ``seed -> untrained training state``.
 
@@ -209,16 +201,13 @@ def make_init(
 
 
 def add_statistics(config: ConfigDict, train: Source) -> ConfigDict:
-    """Return a config that contains the training split's channel means and stds, if views use them.
+    """Return the config with the channel means and stds of the training split, if views use them.
 
     Raises:
-        UserError: if ``config.data.normalise`` is unknown, or is "measured" for examples that have
-            no such statistics.
+        UserError: if ``config.data.normalise`` is "measured" for examples without such statistics.
     """
     config = ConfigDict(config.to_dict())
-    normalise = config.data.get("normalise", "auto")  # Runs of earlier versions lack it.
-    if normalise not in NORMALISE:
-        raise UserError(f"data.normalise={normalise!r} is unknown{suggest(normalise, NORMALISE)}")
+    normalise = config.data.normalise
     measure = kind.of(config).statistics
     if measure is not None:
         config.data.update(measure(normalise, train, config.augment.get("size", 0)))

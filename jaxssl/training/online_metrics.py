@@ -1,4 +1,4 @@
-"""Metrics that a run measures beside the training: a held-out loss, and an online linear probe.
+"""Metrics measured during a run: loss on the test split, and accuracy of an online linear probe.
 
 The held-out loss is the training loss on the test split, without any update. The probe is a linear
 classifier of backbone features that is trained beside the encoder. It cannot change the encoder,
@@ -28,10 +28,10 @@ from jaxssl.data.splits import Source, Splits
 from jaxssl.methods.base import Batch, Carried, Method
 from jaxssl.training.build import make_batches
 from jaxssl.training.config.method import Length, make_augment, make_method
-from jaxssl.training.state import TrainState
+from jaxssl.training.state import TrainState, all_finite
 
 # No step of a run has this number, so no step draws from the key of the held-out loss.
-KEY_NUMBER = 2**32 - 1
+HELD_OUT_KEY = 2**32 - 1
 RATE = 0.1  # learning rate of the probe for a batch of 256
 MOMENTUM = 0.9
 
@@ -44,8 +44,8 @@ def make_held_out_loss(
     The loss is the mean of the training loss over the whole batches of the test split. The batches
     and all random draws are the same at every call. BatchNorm uses the statistics of the batch, and
     scheduled numbers have their values at the step of the state. A queue or another memory is read
-    as the training left it. Images and captions have CLIP's loss with the learned scale if their
-    loss learns one too, as DeCL's does, so that runs with either loss can be compared.
+    as the training left it. If a loss of captioned images learns a scale, as DeCL's can, CLIP's
+    loss at that scale is computed instead, so that runs of both losses can be compared.
 
     Args:
         config: of the run.
@@ -56,21 +56,23 @@ def make_held_out_loss(
     Returns:
         A line for the log, and the function. It is None if the loss cannot be computed on the
         split, for the reason that the line names. All processes must call the function.
+
+    Raises:
+        UserError: as `make_batches`, for the test split.
     """
-    is_clip = config.method.name == "two_tower" and config.loss.get("learn_scale")
-    if is_clip:
+    as_clip = config.text.name != "none" and config.loss.get("learn_scale")
+    if as_clip:
         config = ConfigDict({**config, "loss": {"name": "clip"}})
         method = make_method(config, Length(1, 1))
     if obstacle := _find_obstacle(config, method, test):
         return f"no held-out loss: {obstacle}", None
     batches = make_batches(config, test, mesh)
     augment = make_augment(config, batches.crops)
-    batches.close()
     batch_loss = make_batch_loss(method, augment, mesh)
     num_batches, left_out = divmod(len(test), config.batch_size)
 
     def held_out_loss(state: TrainState) -> float:
-        if is_clip:  # CLIP's loss has no memory.
+        if as_clip:  # CLIP's loss has no memory.
             state = state.replace(carried=state.carried._replace(memory=()))
         try:
             batches.set_state({**batches.get_state(), POSITION: 0})
@@ -79,7 +81,7 @@ def make_held_out_loss(
             batches.close()
         return sum(losses) / num_batches
 
-    name = "held-out loss (CLIP's)" if is_clip else "held-out loss"
+    name = "held-out loss (CLIP's)" if as_clip else "held-out loss"
     rest = f", without the last {left_out} of {len(test)}" if left_out else ""
     return f"{name} of {num_batches} batches of {test.split}{rest}", held_out_loss
 
@@ -114,13 +116,13 @@ def make_batch_loss(
 
     @jax.jit
     def batch_loss(state: TrainState, batch: Batch) -> Array:
-        key = jax.random.fold_in(state.key, jnp.uint32(KEY_NUMBER))
+        key = jax.random.fold_in(state.key, jnp.uint32(HELD_OUT_KEY))
         return mapped(key, state.step, state.params, state.carried, batch)
 
     return batch_loss
 
 
-class Probe(NamedTuple):
+class ProbeState(NamedTuple):
     """Weights and optimiser state of the online linear probe.
 
     Attributes:
@@ -135,7 +137,7 @@ class Probe(NamedTuple):
 class ProbedState(TrainState):
     """A training state that includes an online linear probe."""
 
-    probe: Probe
+    probe: ProbeState
 
 
 class OnlineProbe(NamedTuple):
@@ -143,13 +145,13 @@ class OnlineProbe(NamedTuple):
 
     Attributes:
         init: ``state -> state`` adds an untrained probe to a training state.
-        update: ``(probe, state, data, indices [k, B]) -> probe`` trains the probe on the first
-            batch of ``indices``, with which the last step has led to the training state. A step
-            that was skipped or is not finite changes nothing. The probe is donated.
+        update: ``(probe, state, data, indices [k, B]) -> probe`` trains the probe on the first row
+            of ``indices``, the batch of the step that produced ``state``. If that step was skipped,
+            or the new probe is not finite, nothing changes. The probe is donated.
     """
 
     init: Callable[[TrainState], ProbedState]
-    update: Callable[[Probe, TrainState, Batch, Array], Probe]
+    update: Callable[[ProbeState, TrainState, Batch, Array], ProbeState]
 
 
 def has_online_probe(settings: ConfigDict, splits: Splits) -> bool:
@@ -172,7 +174,7 @@ def make_online_probe(
     *,
     resident: bool,
 ) -> OnlineProbe:
-    """Build the probe of the backbone that a method evaluates.
+    """Build the functions of the online linear probe of a method's backbone.
 
     SGD with momentum 0.9, a constant learning rate of 0.1 B / 256 and no weight decay minimises the
     cross-entropy. Weights start at 0. Lightly's linear evaluation has these settings, apart from
@@ -202,9 +204,9 @@ def make_online_probe(
 
     def init(state: TrainState) -> ProbedState:
         shapes = jax.eval_shape(features, state.params, state.carried, example, state.key)
-        kernel, bias = np.zeros((shapes.shape[1], num_classes)), np.zeros(num_classes)
-        weights = jax.tree.map(np.float32, {"kernel": kernel, "bias": bias})
-        probe = Probe(weights, jax.tree.map(np.asarray, optimiser.init(weights)))
+        kernel = np.zeros((shapes.shape[1], num_classes), np.float32)
+        weights = {"kernel": kernel, "bias": np.zeros(num_classes, np.float32)}
+        probe = ProbeState(weights, jax.tree.map(np.asarray, optimiser.init(weights)))
         return with_probe(state, distributed.replicate(probe, mesh))
 
     def gradient(replicated: tuple, data: Batch, indices: Array) -> dict[str, Array]:
@@ -221,15 +223,14 @@ def make_online_probe(
     specs = P(), P() if resident else P(axis), P(axis)
     mapped = distributed.spmd(gradient, mesh, specs, P())
 
-    def update(probe: Probe, state: TrainState, data: Batch, indices: Array) -> Probe:
+    def update(probe: ProbeState, state: TrainState, data: Batch, indices: Array) -> ProbeState:
         # The probe draws the same augmentations as the training step before it.
         key, _ = jax.random.split(jax.random.fold_in(state.key, state.step - 1))
         carried = state.carried._replace(memory=())
         grads = mapped((probe.params, state.params, carried, key), data, indices[0])
         updates, opt_state = optimiser.update(grads, probe.opt_state)
-        new = Probe(cast(Any, optax.apply_updates(probe.params, updates)), opt_state)
-        finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(new)]).all()
-        taken = finite & (state.skipped[1] == 0)
+        new = ProbeState(cast(Any, optax.apply_updates(probe.params, updates)), opt_state)
+        taken = all_finite(new) & (state.skipped[1] == 0)
         return jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, probe)
 
     sharding = distributed.replicated_sharding(mesh)
@@ -241,12 +242,12 @@ def without_probe(state: TrainState) -> TrainState:
     return TrainState(**{k: value for k, value in vars(state).items() if k != "probe"})
 
 
-def with_probe(state: TrainState, probe: Probe) -> ProbedState:
+def with_probe(state: TrainState, probe: ProbeState) -> ProbedState:
     """Return a training state with the given online probe."""
     return ProbedState(**vars(state), probe=probe)
 
 
-def predict(probe: Probe, features: np.ndarray) -> np.ndarray:
+def predict(probe: ProbeState, features: np.ndarray) -> np.ndarray:
     """Return the class [n] that a probe predicts from each row of features [n, f]."""
     weights = {name: np.asarray(x.addressable_data(0)) for name, x in probe.params.items()}
     return np.argmax(features @ weights["kernel"] + weights["bias"], axis=1)

@@ -1,6 +1,6 @@
 """Optimisers by name, with the usual exclusions from weight decay and layer-wise scaling."""
 
-from typing import Any, cast
+from typing import Any
 
 import jax
 import optax
@@ -10,8 +10,6 @@ from jax.tree_util import KeyPath
 
 from jaxssl.models.transfer import ALL_TRAINED, Transfer
 from jaxssl.training.config.schedules import Schedule
-
-LR_SCALING = ("linear", "sqrt", "none")
 
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
@@ -25,9 +23,10 @@ def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
     Raises:
         ValueError: on an unknown scaling.
     """
-    if scaling not in LR_SCALING:
-        raise ValueError(f"optim.lr_scaling must be one of {LR_SCALING}, got {scaling!r}")
-    return lr * {"linear": batch_size / 256, "sqrt": batch_size**0.5, "none": 1.0}[scaling]
+    factors = {"linear": batch_size / 256, "sqrt": batch_size**0.5, "none": 1.0}
+    if scaling not in factors:
+        raise ValueError(f"optim.lr_scaling must be one of {tuple(factors)}, got {scaling!r}")
+    return lr * factors[scaling]
 
 
 def optimiser(
@@ -49,10 +48,10 @@ def optimiser(
         v \leftarrow m v + q (g + w p), \quad p \leftarrow p - \eta_t v, \quad q_{sgd} = 1, \quad
         q_{lars} = \frac{c |p|}{|g + w p|}, \quad q_{larc} = \frac{c |p|}{|g| + w |p| + 10^{-8}}
 
-    with gradient g and parameter p. `lars_clip` replaces q_larc by min(q_larc / eta, 1). If a norm
-    is 0, q is 1, and larc does not decay. Biases, parameters of norms, trained scalars (ndim <= 1)
-    and a transformer's learned positions have q = 1, and w = 0 unless `decay_all`. Frozen modules
-    are not updated, have no optimiser state, and do not count in the global norm.
+    with gradient g and parameter p. With `lars_clip`, larc uses min(q_larc / eta, 1). If a norm is
+    0, q is 1, and larc does not decay. Parameters with ndim <= 1 (biases, norms, scalars) and a
+    transformer's learned positions have q = 1. They do not decay either, unless `decay_all`. Frozen
+    modules are not updated, have no optimiser state, and do not count in the global norm.
 
     Args:
         name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
@@ -75,9 +74,9 @@ def optimiser(
 
     References:
         Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
-        2017, eq. 6 (LARS; there, and in SimCLR's code, the rate is inside the momentum).
+        2017, eq. 6 (q_larc; there, and in SimCLR's code, the rate is inside the momentum).
     """
-    decay = optax.add_decayed_weights(weight_decay, mask=None if decay_all else _decays)
+    decay = optax.add_decayed_weights(weight_decay, mask=None if decay_all else _is_matrix)
     trust = optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient)
     larc = _larc(lr, weight_decay, trust_coefficient, lars_clip)
     trace = optax.trace(momentum, nesterov)
@@ -85,8 +84,8 @@ def optimiser(
         "adamw": (optax.scale_by_adam(), decay),
         "adam": (decay, optax.scale_by_adam()),
         "sgd": (decay, trace),
-        "lars": (decay, optax.masked(trust, _decays), trace),
-        "larc": (optax.masked(larc, _decays), trace),
+        "lars": (decay, optax.masked(trust, _is_matrix), trace),
+        "larc": (optax.masked(larc, _is_matrix), trace),
     }
     if name not in chains:
         raise ValueError(f"optim.name must be one of {sorted(chains)}, got {name!r}")
@@ -97,21 +96,20 @@ def optimiser(
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
     trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
 
-    def groups(params: optax.Params) -> object:
-        frozen = transfer.frozen(cast(Any, params))
-        return jax.tree.map(lambda f: "frozen" if f else "trained", frozen)
+    def labels(params: Any) -> object:
+        return jax.tree.map(lambda f: "frozen" if f else "trained", transfer.frozen(params))
 
-    def scale(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
-        return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(cast(Any, params)))
+    def scale(updates: optax.Updates, params: Any) -> optax.Updates:
+        return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(params))
 
-    partition = optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, groups)
+    partition = optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, labels)
     if (transfer.backbone_lr, transfer.layer_decay) == (1, 1):
         return partition
     return optax.chain(partition, optax.stateless(scale))
 
 
 def _larc(
-    lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, cap: bool
+    lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, lars_clip: bool
 ) -> optax.GradientTransformation:
     """Add the weight decay, and scale by LARC's ratio of the norms of parameter and gradient."""
 
@@ -119,9 +117,9 @@ def _larc(
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+        updates: optax.Updates, state: Any, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        count = cast(optax.ScaleByScheduleState, state).count
+        count = state.count
         rate = lr(count)
         decay = weight_decay(count) if callable(weight_decay) else weight_decay
 
@@ -129,7 +127,7 @@ def _larc(
             w = jnp.asarray(decay, p.dtype)
             p_norm, g_norm = jnp.linalg.norm(p), jnp.linalg.norm(g)
             ratio = trust_coefficient * p_norm / (g_norm + w * p_norm + 1e-8)
-            if cap:  # A learning rate of 0 gives a ratio of infinity, which is cut to 1.
+            if lars_clip:  # A rate of 0 makes the quotient infinite, and the bound makes it 1.
                 ratio = jnp.minimum(ratio / jnp.asarray(rate, p.dtype), 1)
             return jnp.where((p_norm > 0) & (g_norm > 0), ratio * (g + w * p), g)
 
@@ -139,10 +137,10 @@ def _larc(
     return optax.GradientTransformation(init, update)
 
 
-def _decays(params: optax.Params) -> object:
-    """Mark the parameters that decay: matrices and kernels, but not learned positions."""
+def _is_matrix(params: optax.Params) -> object:
+    """Mark matrices and kernels, except learned positions: they decay and have a trust ratio."""
 
-    def decays(path: KeyPath, p: Array) -> bool:
+    def is_matrix(path: KeyPath, p: Array) -> bool:
         return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) != "positions"
 
-    return jax.tree_util.tree_map_with_path(decays, params)
+    return jax.tree_util.tree_map_with_path(is_matrix, params)

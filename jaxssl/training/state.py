@@ -25,8 +25,6 @@ Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Arr
 # losses [k]).
 Steps = Callable[..., tuple["TrainState", dict[str, Array], Array, Array]]
 
-SHARDINGS = ("none", "optimizer", "all")  # values of `config.optim.sharding`
-
 
 class TrainState(struct.PyTreeNode):
     """Training state: all that a training step reads besides the batch. Checkpoints hold it all.
@@ -251,7 +249,7 @@ def make_train_step(
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
         # Losses replace an embedding of NaN by zeros, so the embeddings themselves are checked.
         lost = jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32)
-        finite = _all_finite(outcome) & (lost == 0)
+        finite = all_finite(outcome) & (lost == 0)
         carried = method.after(params, carried, state.step)
 
         total, in_a_row = state.skipped
@@ -370,7 +368,7 @@ def _in_layout_of_params(grads: Collection) -> Collection:
     return lax.optimization_barrier(jax.tree.map(constrain, grads))
 
 
-def _all_finite(tree: object) -> Array:
+def all_finite(tree: object) -> Array:
     """Return True if all numbers of a tree are finite, with one reduction per array shape."""
     by_shape: dict[tuple[int, ...], Array] = {}
     for x in jax.tree.leaves(tree):

@@ -37,6 +37,7 @@ def lines(
     chunks, unit = config.accumulate_steps, kind.of(config).units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     net = f"{_settings(config.net)}; features {features.shape[1]}, {config.precision}"
+    peak = setup.learning_rate(setup.warmup_steps)
     networks = [f"network    {net}"]
     if config.text.name != "none":
         networks.append(f"captions   {_settings(config.text)}; {config.data.context} tokens")
@@ -49,7 +50,7 @@ def lines(
         f"loss       {_settings(config.loss)}",
         f"batch      {size} {unit}, {config.views} views each{accumulated}; "
         f"{size // mesh.size} {unit} on each of {mesh.size} devices ({device})",
-        f"optimiser  {config.optim.name}, peak learning rate {setup.peak_rate:g} "
+        f"optimiser  {config.optim.name}, peak learning rate {peak:g} "
         f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
         f"weight decay {_value(config.optim.weight_decay)}",
         f"steps      {setup.total_steps}, {setup.steps_per_epoch} an epoch, "

@@ -5,9 +5,7 @@ import io
 import jax
 import numpy as np
 import pytest
-from data_cases import data_config
 from file_cases import pack, picture, pixels_of, refused, unpack
-from ml_collections import ConfigDict
 
 from jaxssl.augment import colour
 from jaxssl.augment.recipes import needs_rgb
@@ -15,7 +13,6 @@ from jaxssl.augment.views import Scale, make_views, to_uint8
 from jaxssl.data.decoders import decoding
 from jaxssl.data.opening.in_memory import load_splits
 from jaxssl.kinds.image import statistics
-from jaxssl.training.build import add_statistics
 
 pytestmark = pytest.mark.fast
 
@@ -121,9 +118,6 @@ def test_normalisation_uses_mean_and_std_of_the_training_images():
     for channels, normalise, number in ((3, "auto", 0), (1, "measured", 1), (5, "half", 0)):
         train = load_splits(images(channels)[0])[0].train
         assert len(statistics(normalise, train, 8).get("mean", ())) == number
-    with refused("data.normalise='measure' is unknown; did you mean 'measured'"):
-        settings = {"data": data_config(normalise="measure"), "augment": {"name": "simclr"}}
-        add_statistics(ConfigDict(settings), train)
 
 
 def test_views_are_normalised_per_channel_and_converted_back_for_display():

@@ -113,8 +113,6 @@ def test_split_with_only_unreadable_files_is_rejected(load, tmp_path, on_error):
 
 
 def test_preparation_rejects_invalid_settings(load, labelled):
-    with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
-        load(labelled, on_error="skp")
     for fraction in (-0.1, 1.0, 2.0):
         with refused(f"data.test_fraction must be in [0, 1), got {fraction}"):
             load(labelled, test_fraction=fraction)

@@ -175,5 +175,5 @@ def test_forward_mode_derivatives_work_except_for_blockwise_losses():
     z = jnp.asarray(embeddings()[0])
     jax.eval_shape(lambda z: jax.jvp(lambda z: [on_arrays(c, z, z) for c in CASES], (z,), (z,)), z)
     loss = lambda z: losses.nt_xent(z, z, block_size=3)  # noqa: E731
-    with pytest.raises(TypeError, match="no forward-mode derivative .* use jax.grad"):
+    with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(loss, (z,), (z,))

@@ -1,5 +1,6 @@
 """Identities between losses, and results of their papers, in float64."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -127,6 +128,23 @@ def test_target_of_ressl_and_codes_of_swav_are_constants():
         return actual, (ressl, jax.grad(swav_with_constant_codes, argnums=(0, 1))(z, prototypes))
 
     actual, expected = gradients(views(), prototypes)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
+
+
+@pytest.mark.parametrize("changed", ["candidate", "anchor"])
+def test_blockwise_loss_of_changed_pairs_equals_the_full_matrix_loss(changed):
+    """Constant candidates have no gradient. Other anchors make the matrix not symmetric."""
+
+    def value(z, **how):
+        pairs = pair_views(z)
+        constant, others = jax.lax.stop_gradient(pairs.candidate), pairs.anchor[::-1] ** 3
+        new = {"candidate": constant, "anchor": others}
+        return losses.nt_xent_loss(replace(pairs, **{changed: new[changed]}), **how).mean()
+
+    actual, expected = (
+        jax.jit(jax.value_and_grad(partial(value, **how)))(views(d=5))
+        for how in ({"block_size": 3}, {})
+    )
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
 
 

@@ -23,7 +23,7 @@ def test_learning_rate_is_scaled_by_batch_size_and_changes_within_epochs():
     setup = build.build(settings(**changes, **{"optim.lr_scaling": "linear"}), 645, 1)
     peak = 0.1 * 64 / 256
     assert (setup.steps_per_epoch, setup.total_steps, setup.warmup_steps) == (10, 41, 5)
-    assert setup.peak_rate == pytest.approx(peak)
+    assert setup.learning_rate(setup.warmup_steps) == pytest.approx(peak)
     expected = {0: 0.5, 2: 0.7, 5: 1, 14: 1, 15: 0.3, 29: 0.3, 30: 0.09, 39: 0.09}
     for step, factor in expected.items():
         assert setup.learning_rate(step) == pytest.approx(factor * peak, rel=1e-5), step
@@ -32,7 +32,7 @@ def test_learning_rate_is_scaled_by_batch_size_and_changes_within_epochs():
 def test_learning_rate_ends_at_the_end_factor_of_the_config():
     changes = {"schedule.end_factor": "0.25", "schedule.warmup_epochs": "0.5", "epochs": "2"}
     setup = build.build(settings(**changes), 160, 1)
-    assert setup.learning_rate(20) == pytest.approx(0.25 * setup.peak_rate)
+    assert setup.learning_rate(20) == pytest.approx(0.25 * setup.learning_rate(setup.warmup_steps))
 
 
 OF_SGD = {"nesterov": True, "momentum": 0.5, "weight_decay": 0.3, "clip_norm": 0.1}

@@ -267,6 +267,13 @@ def test_training_another_config_in_the_workdir_of_a_run_is_rejected(tiny, whole
         ({"batch_size": "12"}, "batch_size=12 .* must be divisible by the 8 devices; try 8"),
         ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
         ({"data.cache": "devise"}, "data.cache='devise' is unknown; did you mean 'device'"),
+        (
+            {"data.normalise": "measure"},
+            "data.normalise='measure' is unknown; did you mean 'measured'",
+        ),
+        ({"data.on_error": "skp"}, "data.on_error='skp' is unknown; did you mean 'skip'"),
+        ({"optim.sharding": "al"}, "optim.sharding='al' is unknown; did you mean 'all'"),
+        ({"optim.trust_coefficient": "0"}, "optim.trust_coefficient must be > 0"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),

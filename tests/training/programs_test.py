@@ -134,12 +134,25 @@ def folder(tmp_path):
 
 
 @pytest.mark.fast
-def test_folder_of_compiled_programs_is_private_to_the_user(folder):
+def test_folder_of_compiled_programs_is_private_to_the_user(folder, caplog):
     compile_cache.enable()
     assert compile_cache.describe() == f"kept in {folder}"
     assert folder.stat().st_mode & 0o777 == 0o700 and not list(folder.iterdir())
+    assert not caplog.messages
     folder.chmod(0o777)
-    assert "where every user can write, and thus run code as you" in compile_cache.describe()
+    compile_cache.enable()
+    assert caplog.messages == [f"every user can write to {folder}, and thus run code as you"]
+
+
+@pytest.mark.fast
+def test_settings_of_the_compilation_cache_that_the_user_made_are_kept(folder):
+    jax.config.update(compile_cache.MIN_COMPILE_SECONDS, 5.0)
+    jax.config.update(ENABLED, False)
+    compile_cache.enable()
+    assert not folder.exists() and compile_cache.describe().startswith("not kept")
+    jax.config.update(ENABLED, True)
+    compile_cache.enable()
+    assert getattr(jax.config, compile_cache.MIN_COMPILE_SECONDS) == 5.0 and folder.exists()
 
 
 @pytest.mark.fast
@@ -162,7 +175,7 @@ def test_damaged_compiled_programs_are_compiled_again_with_one_warning(folder, c
     assert run() == [-3, 1]
     assert all(path.stat().st_size > 1000 for path in programs)
     [line] = caplog.messages
-    assert line.startswith(f"some compiled programs in {folder} cannot be read or written, and are")
+    assert line.startswith(f"some programs in {folder} cannot be read or written, and are compiled")
 
 
 @pytest.mark.fast
@@ -190,4 +203,4 @@ def test_compiled_programs_are_not_kept_for_a_user_without_a_home_folder(folder,
     monkeypatch.setattr(compile_cache.Path, "home", classmethod(no_home))
     jax.config.update(FOLDER, None)
     compile_cache.enable()
-    assert compile_cache.describe().startswith("not kept (set JAX_COMPILATION_CACHE_DIR")
+    assert compile_cache.describe().endswith("set JAX_COMPILATION_CACHE_DIR)")

@@ -24,7 +24,7 @@ from tensorflow_datasets.core import constants
 from jaxssl.components import Settings
 from jaxssl.data import integrity
 from jaxssl.data.decoders import decoding, files
-from jaxssl.errors import UserError, abbreviate, suggest
+from jaxssl.errors import UserError, abbreviate
 
 log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
@@ -116,16 +116,14 @@ def locate(data: ConfigDict, expected: str, suffixes: tuple[str, ...]) -> UserFi
         suffixes: files with other endings do not change the fingerprint.
 
     Raises:
-        UserError: if the path is empty or does not exist, or `data.on_error` is unknown.
+        UserError: if the path is empty or does not exist.
     """
-    path, on_error = data["path"], data["on_error"]
+    path = data["path"]
     if not path:
         raise UserError(f"data.name={data['name']!r} needs data.path: {expected}")
-    if on_error not in ON_ERROR:
-        raise UserError(f"data.on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")
     root, inside = files.locate(path)
     content = RULES_VERSION, files.fingerprint(root, suffixes), inside, str(root.resolve())
-    return UserFiles(path, root, inside, on_error, content)
+    return UserFiles(path, root, inside, data["on_error"], content)
 
 
 def list_names(source: UserFiles) -> list[str]:

@@ -8,7 +8,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
-from jaxssl.losses.pairs import unit
+from jaxssl.losses.pairs import dot, unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
 PRESETS: Presets = {
@@ -36,12 +36,12 @@ def evaluate(
 
     .. math:: \hat y(q) = \arg\min_c |q - p_c|^2, \quad p_c = \frac{1}{K} \sum_{x \in S_c} x
 
-    An episode draws classes, and for each class a support set and disjoint queries. The draws do
-    not depend on the features, so that features can be compared. Classes with fewer than
+    An episode draws classes, and for each class a support set and disjoint queries. The draws
+    depend only on labels and seed, so that all encoders get the same tasks. Classes with fewer than
     ``shots + queries`` examples are never drawn.
 
     Args:
-        features: [m, f] float32, used without normalisation.
+        features: [m, f] float32, not normalised (only "cosine" normalises them).
         labels: [m] int.
         ways: classes per episode, >= 2.
         shots: K, support examples per class, >= 1.
@@ -54,8 +54,8 @@ def evaluate(
         [episodes] accuracies in percent.
 
     Raises:
-        ValueError: if a setting is out of range, the distance is unknown, fewer than ``ways``
-            classes have enough examples, or a feature is not finite.
+        ValueError: if a setting is out of range, the distance is unknown, an array has another
+            shape, fewer than ``ways`` classes have enough examples, or a feature is not finite.
 
     References:
         Snell et al., Prototypical Networks for Few-shot Learning, 2017, eq. 1-2; Guo et al., A
@@ -68,74 +68,78 @@ def evaluate(
         )
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
+    labels = np.asarray(labels)
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        raise ValueError(
+            "features must have the shape [m, f] and labels [m], "
+            f"got {list(features.shape)} and {list(labels.shape)}"
+        )
     if not np.isfinite(features).all():
         raise ValueError("features must be finite, got NaN or infinity; check the encoder")
-    index = draw(labels, ways, shots + queries, episodes, seed)
+    index = jnp.asarray(draw(labels, ways, shots + queries, episodes, seed))
     h = jnp.asarray(features, jnp.float32)
     return 100 * np.asarray(_accuracies(h, index, shots=shots, distance=distance), np.float64)
 
 
-def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> np.ndarray:
+def draw(labels: np.ndarray, ways: int, per_class: int, episodes: int, seed: int) -> np.ndarray:
     """Draw the classes and examples of every few-shot episode.
 
     Args:
         labels: [m] int.
         ways: classes per episode.
-        each: examples per class, all different.
+        per_class: examples per class, all different.
         episodes: number of episodes.
         seed: seed of the draws.
 
     Returns:
-        [episodes, ways, each] int32, indices of the examples.
+        [episodes, ways, per_class] int32, indices of the examples.
 
     Raises:
-        ValueError: if fewer than ``ways`` classes have ``each`` examples.
+        ValueError: if fewer than ``ways`` classes have ``per_class`` examples.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    members = [np.flatnonzero(labels == c) for c in classes[counts >= each]]
+    members = [np.flatnonzero(labels == c) for c in classes[counts >= per_class]]
     if len(members) < ways:
         raise ValueError(
-            f"episodes need {ways} classes with {each} examples or more; only {len(members)} of "
-            f"{len(classes)} classes have that many, the largest has {max(counts, default=0)}"
+            f"episodes need {ways} classes with {per_class} examples or more; only {len(members)} "
+            f"of {len(classes)} classes have that many, the largest has {max(counts, default=0)}; "
+            "choose a preset with fewer shots"
         )
     rng = np.random.default_rng(seed)
-    drawn = np.empty((episodes, ways, each), np.int32)
+    drawn = np.empty((episodes, ways, per_class), np.int32)
     for episode in drawn:
         for way, c in enumerate(rng.choice(len(members), ways, replace=False)):
-            episode[way] = rng.choice(members[c], each, replace=False)
+            episode[way] = rng.choice(members[c], per_class, replace=False)
     return drawn
 
 
 @partial(jax.jit, static_argnames=("shots", "distance"))
-def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Array:
+def _accuracies(h: Array, index: Array, *, shots: int, distance: str) -> Array:
     """Return the share of correctly classified queries in each episode, [episodes]."""
 
-    def one(index: Array) -> Array:
+    def accuracy(index: Array) -> Array:
         examples = h[index]
-        prototypes = jnp.mean(examples[:, :shots], axis=1)
-        queries = examples[:, shots:]
+        prototypes, queries = jnp.mean(examples[:, :shots], axis=1), examples[:, shots:]
         if distance == "cosine":
-            queries, prototypes = unit(queries), unit(prototypes)
-            length = jnp.zeros(len(index), jnp.float32)
+            scores = dot(unit(queries), unit(prototypes))
         else:
-            # Centring the prototypes leaves distances unchanged and avoids cancellation. |q|^2 is
-            # dropped, because it is the same for all classes.
+            # |q - p|^2 is smallest where q p - |p|^2 / 2 is largest. Subtracting the mean of the
+            # prototypes changes no distance, and avoids cancellation.
             centre = jnp.mean(prototypes, axis=0)
-            queries = queries - centre[None, None, :]
-            prototypes = prototypes - centre[None, :]
-            length = jnp.sum(prototypes**2, axis=1)
-        scores = jnp.matmul(queries, prototypes.T, precision=lax.Precision.HIGHEST)
-        nearest = jnp.argmax(scores - 0.5 * length[None, None, :], axis=2)
-        return jnp.mean((nearest == jnp.arange(len(index))[:, None]).astype(h.dtype))
+            queries, prototypes = queries - centre[None, None, :], prototypes - centre[None, :]
+            scores = dot(queries, prototypes) - jnp.sum(prototypes**2, axis=1)[None, None, :] / 2
+        is_correct = jnp.argmax(scores, axis=2) == jnp.arange(len(index))[:, None]
+        return jnp.mean(is_correct, dtype=h.dtype)
 
-    return lax.map(one, jnp.asarray(index), batch_size=BLOCK)
+    return lax.map(accuracy, index, batch_size=BLOCK)
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Result]:
     """Evaluate few-shot episodes on the test images, with a 95 % confidence interval.
 
     Episodes are drawn from the test split only, because the network may have been pretrained on the
-    training images. CD-FSL evaluates novel classes, which is up to the data set here.
+    training images. CD-FSL tests on classes that were not trained on. Whether that holds depends on
+    the data set.
     """
     settings = PRESETS[preset]
     features = context.features

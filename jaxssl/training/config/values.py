@@ -36,17 +36,24 @@ NETWORKS = ("net", "text", "head", "predictor")
 LIMITS = {
     (">=", -1): "data.workers",
     (">=", 0): "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
-    "batch_norm_group optim.clip_norm optim.trust_coefficient optim.freeze_blocks optim.lora "
+    "batch_norm_group optim.clip_norm optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
     (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.context "
     "data.frame_size",
-    (">", 0): "optim.lr optim.backbone_lr optim.layer_decay eval.every checkpoint.every",
-    ("<", 1): "optim.momentum",
+    (">", 0): "optim.lr optim.backbone_lr optim.layer_decay optim.trust_coefficient eval.every "
+    "checkpoint.every",
+    ("<", 1): "optim.momentum data.test_fraction",
     ("<=", 1): "optim.layer_decay",
     ("<=", 64): "views crops.number",
 }
-CHOICES = {"data.cache": ("auto", "device", "none"), "precision": tuple(PRECISIONS)}
+CHOICES = {
+    "data.cache": ("auto", "device", "none"),
+    "data.normalise": ("auto", "half", "measured"),
+    "data.on_error": ("stop", "skip"),
+    "optim.sharding": ("none", "optimizer", "all"),
+    "precision": tuple(PRECISIONS),
+}
 UNIONS = (typing.Union, types.UnionType)  # origins of "int | None" and Optional[int]
 COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_LAYERS = 1000  # limit on numbers of layers, and on the length of lists
