@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxssl import collectives
+from jaxssl.errors import one_line
 from jaxssl.losses.accumulate import map_chunks
 from jaxssl.models._layers import batch_norm_groups
 
@@ -25,8 +26,8 @@ PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 class Encoder(NamedTuple):
     """The networks of a training method, with their precision and order of application.
 
-    Images, here and below, may also be dicts of arrays. A row of such an array may hold k examples
-    (packed graphs), and the backbone returns the k examples one after the other.
+    Images may also be a dict of arrays. A row of packed graphs holds k examples. The backbone then
+    returns k features for each row.
 
     Attributes:
         net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``.
@@ -34,8 +35,8 @@ class Encoder(NamedTuple):
         predictor: ``(embeddings, *, train, axis_name) -> [n, d]``, or None.
         precision: "float32" or "bf16", for the computation. Parameters, BatchNorm statistics and
             outputs are float32.
-        num_chunks: number of chunks that a batch is encoded in (gradient accumulation). BatchNorm
-            then uses the statistics of a chunk.
+        num_chunks: the batch is encoded in this many chunks (gradient accumulation). BatchNorm uses
+            the statistics of each chunk.
         norm_group: number of devices that share BatchNorm's statistics; 0 stands for all. The
             running statistics are the mean of all groups.
         text: the encoder of captions, or None.
@@ -59,7 +60,7 @@ class Embeddings(NamedTuple):
     """Embeddings of all views of a batch.
 
     Attributes:
-        z: [V, b, d] float32, in the order of the groups of views.
+        z: [V, b, d] float32, views in the order of their groups.
         predictions: [V, b, d] float32, equal to ``z`` without a predictor.
         batch_stats: new running BatchNorm statistics by network.
     """
@@ -100,7 +101,7 @@ def embed(
     encoder: Encoder,
     params: Collection,
     stats: Collection,
-    views: list[Images],
+    groups: list[Images],
     index: Array,
     *,
     key: Array | None,
@@ -116,26 +117,23 @@ def embed(
         params: parameters by network, at least of "net" and "projector". Without "predictor" the
             predictor is not applied.
         stats: running BatchNorm statistics by network.
-        views: groups of views [V_g, b, h, w, c]; the views of a group have one size. Arrays with k
-            examples in a row are [V_g, b / k, ...].
+        groups: views [V_g, b, h, w, c]; the views of a group have one size. Arrays with k examples
+            in a row are [V_g, b / k, ...].
         index: [b] indices of the examples in the data set, which random draws are keyed by.
         key: random key of the step. None turns stochastic depth off.
         axis_name: the mapped axis over which devices share the batch, or None.
     """
-    params = _cast(params, PRECISIONS[encoder.precision])
-    num_rows = jax.tree.leaves(views[0])[0].shape[1]
-    keys = None
+    num_rows = jax.tree.leaves(groups[0])[0].shape[1]
+    keys, k = None, len(index) // num_rows
     if key is not None:
-        num_views = sum(len(jax.tree.leaves(group)[0]) for group in views)
-        keys = _example_keys(key, index.reshape(num_rows, -1), num_views)
+        num_views = sum(len(jax.tree.leaves(group)[0]) for group in groups)
+        keys = _example_keys(key, index.reshape(num_rows, k), num_views)
 
     def encode(batch: tuple[Array | None, list[Images]]) -> Embeddings:
         keys, groups = batch
-        return _encode_rows(
-            encoder, params, stats, groups, keys, len(index) // num_rows, axis_name=axis_name
-        )
+        return _encode_rows(encoder, params, stats, groups, keys, k, axis_name=axis_name)
 
-    batch = keys, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), views)
+    batch = keys, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), groups)
     if encoder.num_chunks == 1:
         z, p, new_stats = encode(batch)
     else:
@@ -146,10 +144,16 @@ def embed(
 
 
 def _example_keys(key: Array, index: Array, num_views: int) -> Array:
-    """Fold the indices [rows, k] of examples and those of V views into a key: [rows, V, k]."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index.reshape(-1)).reshape(index.shape)
-    of_view = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
-    return jax.vmap(of_view, (0, None))(keys, jnp.arange(num_views, dtype=jnp.int32))
+    """Return keys [rows, V, k]: ``key`` folded with an example's index, then with the view's.
+
+    ``index`` [rows, k] has the indices of the examples.
+    """
+
+    def fold(index: Array, view: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, index), view)
+
+    of_row = jax.vmap(jax.vmap(fold, (0, None)), (None, 0))
+    return jax.vmap(of_row, (0, None))(index, jnp.arange(num_views, dtype=jnp.int32))
 
 
 def _encode_rows(
@@ -166,7 +170,7 @@ def _encode_rows(
 
     Args:
         encoder: the networks.
-        params: parameters by network, in the precision of the encoder.
+        params: parameters by network.
         stats: running BatchNorm statistics by network.
         groups: groups of views.
         keys: random keys [rows, V, k], or None.
@@ -212,7 +216,7 @@ def features_in_training(
     axis_name: str | None,
     keys: Array | None,
 ) -> tuple[Array, Collection]:
-    """Apply the backbone in training mode.
+    """Apply the backbone in training mode, with BatchNorm over all devices.
 
     ``params`` and ``stats`` are the variables of the backbone. ``keys`` [n] are random keys of the
     examples, or None.
@@ -220,6 +224,7 @@ def features_in_training(
     Returns:
         Features [n, f] in float32, and new BatchNorm statistics.
     """
+    encoder = encoder._replace(norm_group=0)  # of pretraining; the devices may be others
     h, new = _train(
         encoder, {"net": params}, {"net": stats}, "net", images, axis_name=axis_name, keys=keys
     )
@@ -234,7 +239,10 @@ def project(encoder: Encoder, params: Collection, stats: Collection, h: Array) -
 def _apply(
     encoder: Encoder, name: str, params: Collection, stats: Collection, x: Images, **options: Any
 ) -> Any:
-    """Apply one of the networks, such as "projector", in the precision of the encoder."""
+    """Apply one of the networks, such as "projector", in the precision of the encoder.
+
+    Parameters are cast here, at each use, so that gradients of several uses are added in float32.
+    """
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
     return encoder.modules()[name].apply(variables, _cast(x, dtype), **options)
@@ -248,13 +256,13 @@ def _train(
     x: Images,
     *,
     axis_name: str | None,
-    **keys: object,
+    **options: Any,
 ) -> tuple[Array, dict[str, Any]]:
     """Apply one network in training mode. Return its output and the new statistics by network."""
     norm_axis = None if encoder.norm_group == 1 else axis_name
-    options = {"train": True, "axis_name": norm_axis, "mutable": ["batch_stats"]}
+    options |= {"train": True, "axis_name": norm_axis, "mutable": ["batch_stats"]}
     with batch_norm_groups(encoder.norm_group, norm_axis):
-        y, updated = _apply(encoder, name, params[name], stats[name], x, **options, **keys)
+        y, updated = _apply(encoder, name, params[name], stats[name], x, **options)
     new = updated.get("batch_stats", {})
     if encoder.norm_group:  # The groups of devices have different statistics.
         new = collectives.mean(new, axis_name)
@@ -288,14 +296,16 @@ def find_channels(
     Raises:
         ValueError: if the backbone takes none of them.
     """
+    last: Exception = ValueError("no number to try")
     for channels in candidates:
         image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
             jax.eval_shape(lambda x: net.apply(variables, x, train=False), image)
-        except Exception:  # Flax raises several exception types for a kernel of another shape.
+        except Exception as error:  # Flax raises several types for a kernel of another shape.
+            last = error
             continue
         return channels
     raise ValueError(
         f"the backbone accepts no images of {' x '.join(map(str, sides))} with "
-        f"{', '.join(map(str, candidates))} channels"
-    )
+        f"{', '.join(map(str, candidates))} channels ({one_line(last)})"
+    ) from last

@@ -3,9 +3,9 @@
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import export as jax_export
@@ -54,9 +54,9 @@ def export(
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
-        hub.repository_name(push)
+        hub.repository_name(push)  # raises an error for a wrong name before any work
     source, evaluated = as_path(path), hub.results_folder(path)
-    path = hub.local(path)  # a copy of a file in a bucket
+    path = hub.local(path)  # a copy on this machine, of weights on the Hub or in a bucket
     # The name of a file is kept, because its target in a cache may have no suffix.
     path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
     pretrained = load_pretrained(path, step, trust=trust)
@@ -74,69 +74,68 @@ def export(
         raise UserError(
             f"the output folder {default} is a symbolic link to another folder; see --out"
         )
-    out = out or default
+    out, contents = out or default, {}
     try:
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
-        contents = _contents(pretrained, header, formats, stem)
+        for name in formats:
+            contents |= FORMATS[name](pretrained, header, stem)
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
-    _refuse_overwriting(path, [out / name for name in (*contents, "README.md")])
+    _refuse_overwriting(path, out, [*contents, "README.md"])
     with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_bytes(out / name, content)
-    # Files of an earlier export have the step in their names, except for timm's.
-    names = [x.file.format(stem=stem) for x in FORMATS.values()]
-    listed = [x for x in names if x in contents or (x.startswith(stem) and (out / x).exists())]
-    write_text(out / "README.md", _card(pretrained, header, listed, results))
+    step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
+    rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
+    files = [name for name in contents if name != "config.json"]
+    if is_run(path):  # Earlier exports of this step have the step in their names.
+        earlier = [f"{stem}.{suffix}" for suffix in ("safetensors", "pth", "stablehlo")]
+        files += [name for name in earlier if name not in files and (out / name).exists()]
+    timm = "config.json" in contents
+    write_text(
+        out / "README.md", model_card.render(pretrained, num_features, files, rows, timm=timm)
+    )
     names = [*contents, "README.md"]
     if push is not None:
         hub.push(out, names, push)
     return [out / name for name in names]
 
 
-def _refuse_overwriting(source: Path, targets: Sequence[Path]) -> None:
-    """Raise UserError if an exported file would replace a file of the source."""
-    folder = source if source.is_dir() else None
-    for target in targets:
-        is_source = target.exists() and source.exists() and target.samefile(source)
-        if is_source or (folder and folder.resolve() == target.parent.resolve()):
+def _refuse_overwriting(source: Path, out: Path, names: Sequence[str]) -> None:
+    """Raise UserError if an exported file would replace the source, or a file of somebody else.
+
+    An export replaces the files of an earlier export, which has a model card.
+    """
+    for target in (out / name for name in names):
+        is_source = target.parent.resolve() == source.resolve()
+        if not is_bucket(target) and target.exists() and source.exists():
+            is_source |= target.samefile(source)
+        if is_source:
             raise UserError(
                 f"{target} would be written into the source {source}; choose another --out"
             )
+    card = out / "README.md"
+    if (out / "checkpoints").is_dir():
+        raise UserError(f"{out} is the workdir of a run; choose another --out")
+    if card.exists() and "with jaxssl" not in card.read_text(errors="replace"):
+        raise UserError(f"{card} is not a model card of jaxssl; choose another --out")
 
 
-def _contents(
-    pretrained: PretrainedEncoder, header: str, formats: list[str], stem: str
-) -> dict[str, bytes]:
-    """Return the contents of the exported files by their names.
-
-    Raises:
-        ValueError: if a format cannot hold the network.
-    """
-    chosen = [FORMATS[name] for name in formats]
-    contents = {x.file.format(stem=stem): x.write(pretrained, header) for x in chosen}
-    if "timm" in formats:
-        num_features, arrays = json.loads(header)["features"], weights.public_arrays(pretrained)
-        contents["config.json"] = timm_format.config(pretrained, num_features, arrays).encode()
-    return contents
-
-
-def _card(pretrained: PretrainedEncoder, header: str, files: Sequence[str], results: Path) -> str:
-    """Return the model card of files that were exported from this checkpoint."""
-    step = pretrained.metadata["step"]
-    rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
-    return model_card.render(pretrained, json.loads(header)["features"], files, rows)
-
-
-def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:
+def _safetensors(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     # Without the entry "format", transformers does not read the file.
     metadata = {"format": "pt", weights.HEADER: header}
-    return save(weights.public_arrays(pretrained), metadata)
+    return {f"{stem}.safetensors": save(weights.public_arrays(pretrained), metadata)}
 
 
-def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
+def _timm(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
+    num_features, arrays = json.loads(header)["features"], weights.public_arrays(pretrained)
+    settings = timm_format.config_json(pretrained, num_features, arrays)
+    return {**_safetensors(pretrained, header, "model"), "config.json": settings.encode()}
+
+
+def _torch(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     try:
         import torch
     except ImportError as error:
@@ -147,35 +146,19 @@ def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
     state._metadata = OrderedDict({weights.HEADER: header})
     file = io.BytesIO()
     torch.save(state, file)
-    return file.getvalue()
+    return {f"{stem}.pth": file.getvalue()}
 
 
-def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
+def _stablehlo(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     inputs = pretrained.inputs
     encode = make_encode(pretrained, inputs)
     variables = {"net": pretrained.variables["net"]}
     (batch,) = jax_export.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((batch, inputs.size, inputs.size, inputs.channels), jnp.uint8)
     program = jax.jit(lambda images: encode(variables, images))
-    platforms = ("cpu", "cuda", "tpu")
-    return bytes(jax_export.export(program, platforms=platforms)(images).serialize())
+    exported = jax_export.export(program, platforms=("cpu", "cuda", "tpu"))(images)
+    return {f"{stem}.stablehlo": bytes(exported.serialize())}
 
 
-class Format(NamedTuple):
-    """A file format of exported encoders.
-
-    Attributes:
-        file: template of the file's name.
-        write: ``(encoder, header of `weights.header`) -> content``.
-    """
-
-    file: str
-    write: Callable[[PretrainedEncoder, str], bytes]
-
-
-FORMATS = {
-    "safetensors": Format("{stem}.safetensors", _safetensors),
-    "torch": Format("{stem}.pth", _torch),
-    "stablehlo": Format("{stem}.stablehlo", _stablehlo),
-    "timm": Format("model.safetensors", _safetensors),
-}
+# Signature: (encoder, header of `weights.header`, stem of the files' names) -> contents by name.
+FORMATS = {"safetensors": _safetensors, "torch": _torch, "stablehlo": _stablehlo, "timm": _timm}

@@ -21,6 +21,8 @@ def render(
     num_features: int,
     files: Sequence[str],
     results: Sequence[Mapping[str, object]],
+    *,
+    timm: bool = False,
 ) -> str:
     """Return the model card of an exported encoder as Markdown.
 
@@ -29,6 +31,7 @@ def render(
         num_features: features of an image.
         files: names of the exported files.
         results: rows of results.json for this checkpoint.
+        timm: whether model.safetensors is timm's, beside a config.json.
     """
     metadata, net = pretrained.metadata, pretrained.encoder.net
     params = jax.tree.leaves(pretrained.variables["net"]["params"])
@@ -43,6 +46,7 @@ def render(
         inputs=pretrained.inputs,
         results=results,
         files=files,
+        timm=timm,
         **({} if custom else _in_pytorch(net, pretrained.inputs)),
     )
 
@@ -57,7 +61,7 @@ def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
         padding, width = 2 if net.stem == "cifar_wide" else 1, net.width
         net = net.clone(stem="imagenet")
     try:
-        name, arguments = timm_format.network(net, inputs.size)
+        name, arguments = timm_format.timm_model(net, inputs.size)
     except ValueError as error:
         return {"fault": error}
     names = {"architecture": name, "arguments": arguments}

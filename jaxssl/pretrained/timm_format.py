@@ -1,20 +1,22 @@
 """Describe an encoder for timm, whose models transformers loads too."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 
 import flax.linen as nn
 import numpy as np
 
+from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.models import convnext, resnet, vit
 from jaxssl.pretrained.encoder import PretrainedEncoder
 
-POOLS = {"token": "token", "mean": "avg", "attention": "map"}
+GLOBAL_POOL = {"token": "token", "mean": "avg", "attention": "map"}  # timm's, by our net.pool
 
 
-def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[str]) -> str:
+def config_json(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[str]) -> str:
     """Return the config.json with which timm and transformers build the network.
 
     Args:
@@ -25,8 +27,10 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
     Raises:
         ValueError: if timm has no such network.
     """
+    if components.is_custom(pretrained.metadata["net"]["name"]):
+        raise ValueError("timm cannot build a network of yours; choose --to safetensors")
     inputs, net = pretrained.inputs, pretrained.encoder.net
-    name, arguments = network(net, inputs.size)
+    name, arguments = timm_model(net, inputs.size)
     if isinstance(net, vit.ViT):
         absent = {"patch_embed.proj.bias"} if net.pre_norm else set()
         if net.positions == "rotary":
@@ -35,11 +39,6 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
             raise ValueError(
                 f"timm's network {name} has no parameter {left[0]}; choose --to safetensors"
             )
-    statistics = {
-        key: [float(x) for x in getattr(inputs, key)]
-        * (inputs.channels // len(getattr(inputs, key)))
-        for key in ("mean", "std")
-    }
     entries = {
         "architecture": name,
         "num_classes": 0,
@@ -51,14 +50,15 @@ def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[st
             "interpolation": inputs.interpolation,
             "crop_pct": inputs.crop or 1.0,
             "crop_mode": "center" if inputs.crop else "squash",
-            **statistics,
+            "mean": [*inputs.mean] * (inputs.channels // len(inputs.mean)),
+            "std": [*inputs.std] * (inputs.channels // len(inputs.std)),
             "num_classes": 0,
         },
     }
     return json.dumps(entries, indent=2)
 
 
-def network(net: nn.Module, size: int) -> tuple[str, Settings]:
+def timm_model(net: nn.Module, size: int) -> tuple[str, Settings]:
     """Return timm's name of a network, and the arguments that differ from timm's defaults.
 
     Raises:
@@ -67,12 +67,12 @@ def network(net: nn.Module, size: int) -> tuple[str, Settings]:
     if isinstance(net, vit.ViT):
         return _vit(net, size)
     if isinstance(net, resnet.ResNet):
-        depths = [d for d, form in resnet.DEPTHS.items() if form == (net.stages, net.bottleneck)]
-        _require(net, stem=net.stem in ("imagenet", "deep"), width=depths and net.width == 64)
+        depth = next(d for d, form in resnet.DEPTHS.items() if form == (net.stages, net.bottleneck))
+        _require(net, stem=net.stem in ("imagenet", "deep"), width=net.width == 64)
         arguments = {"cardinality": net.groups, "base_width": net.base_width}
         arguments |= {"avg_down": net.pooled_shortcut}
         deep = {"stem_type": "deep", "stem_width": 32} if net.stem == "deep" else {}
-        return f"resnet{depths[0]}", arguments | deep
+        return f"resnet{depth}", arguments | deep
     if isinstance(net, convnext.ConvNeXt):
         _require(net, depths=len(net.depths) == 4)
         version = "v2" if net.response_norm else ""
@@ -82,16 +82,20 @@ def network(net: nn.Module, size: int) -> tuple[str, Settings]:
 
 def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
     gated, rotary = net.activation == "swiglu", net.positions == "rotary"
+    hidden = (net.mlp_dim or 4 * net.dim) * (2 if gated and not rotary else 1)
+    ratio = hidden / net.dim
+    if int(net.dim * ratio) < hidden:  # timm computes the width like this.
+        ratio = math.nextafter(ratio, math.inf)
     arguments = {
         "img_size": size,
         "patch_size": net.patch_size,
         "embed_dim": net.dim,
         "depth": net.layers,
         "num_heads": net.heads,
-        "mlp_ratio": (net.mlp_dim or 4 * net.dim) * (2 if gated and not rotary else 1) / net.dim,
+        "mlp_ratio": ratio,
         "init_values": 1e-5 if net.layer_scale else None,
         "class_token": net.class_token,
-        "global_pool": POOLS[net.pool],
+        "global_pool": GLOBAL_POOL[net.pool],
     }
     _require(net, projection=not net.projection)
     if rotary:
@@ -104,7 +108,8 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
     arguments |= {"pre_norm": net.pre_norm, "fc_norm": False}
     if not gated:
         arguments["act_layer"] = net.activation
-    # timm's architecture name also selects classes of layers, which JSON arguments cannot give.
+    # Only the name of an architecture selects timm's classes of layers (gated MLP, epsilon of the
+    # norms). JSON arguments cannot.
     name, epsilon = "vit_base_patch16_224", 1e-6
     if net.distilled:
         name = "deit_base_distilled_patch16_224"
@@ -112,16 +117,20 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
         name = "vit_giant_patch14_dinov2"
     elif net.epsilon == 1e-5:
         name, epsilon = "vit_base_patch16_clip_224", 1e-5
-    _require(net, epsilon=net.epsilon == epsilon)
-    if net.distilled:
-        _require(net, distilled=not gated and not net.registers)
+    _require(
+        net,
+        epsilon=net.epsilon == epsilon,
+        # timm's attention pool leaves out the tokens before the patches, and has no gated MLP.
+        pool=net.pool != "attention" or not (gated or net.tokens or net.registers),
+        distilled=not net.distilled or (net.pool == "token" and not gated and not net.registers),
+    )
     return name, arguments
 
 
-def _require(net: object, **fits: object) -> None:
+def _require(net: object, **fits: bool) -> None:
     """Raise ValueError for the first setting whose value no network of timm has.
 
-    ``fits`` tells for each setting whether timm has networks with the value.
+    ``fits`` maps a setting of the network to True if timm has a network with its value.
     """
     for name, fit in fits.items():
         if not fit:
@@ -134,15 +143,15 @@ def _require(net: object, **fits: object) -> None:
 def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
     """Return an encoder with the same features whose arrays timm can hold.
 
-    In timm a class token beside registers has no position. The position is added to the token here.
+    In timm, tokens beside registers have no position. Their positions are added to the tokens here.
     """
     net, variables = pretrained.encoder.net, pretrained.variables
     if not isinstance(net, vit.ViT) or net.positions != "learned" or not net.registers:
         return pretrained
     params = dict(variables["net"]["params"])
     first, rest = np.split(np.asarray(params["positions"]), [net.tokens])
-    if net.class_token:
-        params["token"] = params["token"] + first[0]
+    for name, position in zip(("token", "distillation"), first, strict=False):
+        params[name] = params[name] + position
     params["positions"] = np.concatenate([np.zeros_like(first), rest])
     net_variables = {**variables["net"], "params": params}
     return pretrained._replace(variables={**variables, "net": net_variables})
@@ -151,7 +160,8 @@ def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rename arrays from the common names of all formats to the names of timm's network.
 
-    Biases that timm's network lacks are left out if they are 0, and keep the common name otherwise.
+    timm's network lacks some biases. They are left out if they are 0. Otherwise they keep the
+    common name, by which `config_json` refuses the export.
     """
     if isinstance(net, convnext.ConvNeXt):
         return {re.sub(r"^norm\.", "head.norm.", name): array for name, array in arrays.items()}

@@ -14,6 +14,7 @@ from net_cases import KEY, count_params, init_shapes, intermediate_shapes, norma
 from jaxssl import distributed
 from jaxssl.models import clip_resnet, convnet, heads, resnet, s3d, vit
 from jaxssl.models._layers import MaskedBatchNorm, batch_norm_groups
+from jaxssl.models.encoder import Encoder, embed, init
 
 # parameters of torchvision's ResNets with a classifier of 1000 classes
 TORCHVISION = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160}
@@ -253,3 +254,21 @@ def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
     # Gradients get a larger bound: they jump where rounding flips a ReLU or a maximum.
     for full, half, bound in zip(*actual.values(), (0.02, 0.1), strict=True):
         assert np.linalg.norm(half - full) < bound * np.linalg.norm(full)
+
+
+def test_bf16_gradients_of_the_chunks_of_a_batch_are_added_in_float32():
+    encoder = Encoder(convnet.net(widths=(4,), strides=(1,)), heads.mlp(proj_layers=1))
+    encoder = encoder._replace(precision="bf16", num_chunks=4)
+    images = jnp.zeros((2, 8, 4, 4, 3))
+    params, stats, _ = jax.eval_shape(partial(init, encoder, KEY), [images])
+    params, stats = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, stats))
+
+    def loss(params):
+        index = jnp.arange(8)
+        return embed(encoder, params, stats, [images], index, key=None, axis_name=None).z.sum()
+
+    equations = jax.make_jaxpr(jax.grad(loss))(params).jaxpr.eqns
+    scans = [e for e in equations if e.primitive.name == "scan"]
+    carried = [v.aval for e in scans for v in e.outvars[: e.params["num_carry"]]]
+    sums = [x for x in carried if x.shape == (3, 3, 3, 4)]  # the gradient of the first kernel
+    assert sums and {x.dtype for x in sums} == {jnp.dtype("float32")}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,8 +20,8 @@ from weights_cases import refused
 import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
-from jaxssl.models import encoder, resnet
-from jaxssl.pretrained import load, model_card, weights
+from jaxssl.models import encoder, resnet, vit
+from jaxssl.pretrained import load, model_card, timm_format, weights
 from jaxssl.pretrained.export import export
 from jaxssl.training import config
 from jaxssl.training.config.method import make_networks
@@ -129,6 +130,56 @@ def test_export_does_not_replace_files_of_its_source(runs, tmp_path):
     with refused("safetensors would be written into the source"):
         export(path, ["safetensors"], out=tmp_path)
     assert path.stat() == before
+
+
+def test_export_does_not_replace_files_of_other_projects(runs, tmp_path):
+    (tmp_path / "README.md").write_text("my project")
+    with refused("README.md is not a model card of jaxssl; choose another --out"):
+        export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    with refused("is the workdir of a run; choose another --out"):
+        export(runs("vit_learned"), ["safetensors"], out=runs("convnet"))
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_encoder_prepared_for_timm_has_the_same_features(distilled, registers):
+    """In timm, class and distillation tokens beside registers have no positions."""
+    net = vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="learned",
+                  distilled=distilled, registers=registers, frozen_patches=False)  # fmt: skip
+    images = np.random.default_rng(1).normal(size=(2, SIZE, SIZE, 3)).astype(np.float32)
+    shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), images)
+    variables = jax.tree.map(partial(drawn, np.random.default_rng(0)), shapes)
+    ours = SimpleNamespace(encoder=SimpleNamespace(net=net), variables={"net": variables})
+    ours._replace = lambda **changes: SimpleNamespace(**{**vars(ours), **changes})
+    theirs = timm_format.prepare(ours).variables["net"]
+    if registers:
+        assert not np.any(theirs["params"]["positions"][: net.tokens])
+    expected, actual = (net.apply(x, images, train=False) for x in (variables, theirs))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"pool": "attention"}, "net.pool='attention'"),
+        ({"pool": "attention", "class_token": False, "activation": "swiglu"}, "net.pool"),
+        ({"pool": "mean", "distilled": True}, "net.distilled=True"),
+        ({"distilled": True, "registers": 1}, "net.distilled=True"),
+    ],
+)
+def test_vit_that_timm_computes_in_another_way_is_refused(settings, reason):
+    net = vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="learned", epsilon=1e-6,
+                  frozen_patches=False, **settings)  # fmt: skip
+    with pytest.raises(ValueError, match=reason):
+        timm_format.timm_model(net, SIZE)
+
+
+def test_hidden_width_of_a_vit_survives_the_rounding_of_timm():
+    for dim, mlp_dim in ((28, 61), (44, 15), (52, 63), (60, 123), (64, 256)):
+        net = vit.net(dim=dim, layers=1, num_heads=2, patch_size=4, mlp_dim=mlp_dim, epsilon=1e-6)
+        _, arguments = timm_format.timm_model(net, SIZE)
+        assert int(dim * arguments["mlp_ratio"]) == mlp_dim
 
 
 def test_exporting_an_exported_file_gives_equal_arrays(runs, tmp_path):
