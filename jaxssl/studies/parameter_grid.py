@@ -4,13 +4,15 @@ import inspect
 import json
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from jaxssl import distributed
+from jaxssl import components, distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
@@ -20,6 +22,7 @@ from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protoc
 from jaxssl.pretrained.start import load_init
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.report.results import Row
+from jaxssl.report.workdir import explain_damage
 from jaxssl.studies import documents
 from jaxssl.studies.cells import cell_config, combinations
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell
@@ -27,7 +30,7 @@ from jaxssl.studies.run_results import RunResult
 from jaxssl.studies.study import Setting, Table
 from jaxssl.studies.verdicts import mean, spread
 from jaxssl.training import config, nonfinite
-from jaxssl.training.build import build
+from jaxssl.training.build import add_statistics, build, make_batches, make_init
 from jaxssl.training.config.method import check_labels
 from jaxssl.training.config.overrides import full_key
 from jaxssl.training.output import console, file_io, logs
@@ -36,6 +39,8 @@ Grid = dict[str, list[str]]  # the texts of the values by config key
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
 HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
+# Groups of the config on which views and networks depend, which are traced before the training.
+TRACED = ("augment", "second_view", "crops", "net", "text", "head", "predictor", "method")
 FIGURES = "figures.json"  # in the folder of a run: the main result of each protocol
 
 
@@ -46,13 +51,11 @@ class _Run(NamedTuple):
         values: the text of the value of each key of the grid.
         seed: of the run.
         protocols: NAME or NAME:PRESET of the protocols that evaluate the run.
-        strict: whether a protocol that does not fit the run is an error, rather than left out.
     """
 
     values: Mapping[str, str]
     seed: int
     protocols: Sequence[str]
-    strict: bool
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -112,15 +115,18 @@ def train(
             f"--grid has {number:,} combinations, more than --max_runs={max_runs}; list fewer "
             "values, or raise --max_runs"
         )
-    protocols = base.eval.protocols if "eval.protocols" in dict(overrides) else None
+    named = "eval.protocols" in dict(overrides)
+    protocols = base.eval.protocols if named else PROTOCOLS
+    # A protocol that the user names, other than by "all", must fit every run.
+    strict = named and "all" not in protocols
     of_all_runs = tuple(item for item in overrides if item[0] != "eval.protocols")
     setting = Setting(
         scale=name, config=name, dataset="", seeds=1, out=folder, overrides=of_all_runs
     )
-    runs = _plan_runs(setting, combinations(grid), protocols)
+    runs = _plan_runs(setting, combinations(grid), protocols, strict)
     console.show(f"{number} runs, in {folder}")
-    results = _train_runs(setting, runs)
-    table = make_table(grid, [each.values for each in runs], results, base)
+    results = _train_runs(setting, runs, strict)
+    table = make_table(name, grid, [each.values for each in runs], results, base)
     documents.print_table(table)
     text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
     file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
@@ -129,11 +135,16 @@ def train(
 
 
 def make_table(
-    grid: Grid, cells: Sequence[Mapping[str, str]], results: Sequence[RunResult], base: ConfigDict
+    name: str,
+    grid: Grid,
+    cells: Sequence[Mapping[str, str]],
+    results: Sequence[RunResult],
+    base: ConfigDict,
 ) -> Table:
     """Return the table of a grid, with a row for each combination. Seeds are averaged.
 
     Args:
+        name: of the config.
         grid: from `parse`.
         cells: the values of each run.
         results: their results.
@@ -152,7 +163,8 @@ def make_table(
     ]
     seeds = len(grid.get("seed", ("",)))
     varies = grid.keys() & {"data.name", "data.test_split"}
-    split = "the test split" if varies else f"{base.data.test_split!r} of {base.data.name}"
+    data = base.data.path or base.data.name
+    split = "the test split" if varies else f"{base.data.test_split!r} of {data}"
     note = (
         f"Figures of the protocols, accuracies in percent, on {split}"
         + (f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
@@ -160,16 +172,19 @@ def make_table(
         "--config.data.train_split=train[:90%] --config.data.test_split=train[90%:]. Losses with "
         "different settings of the loss are not comparable."
     )
-    return Table("Grid", (*keys, *(HEADINGS.get(key, key) for key in measured)), rows, note)
+    return Table(
+        f"Grid of {name}", (*keys, *(HEADINGS.get(key, key) for key in measured)), rows, note
+    )
 
 
 def _with_groups(base: ConfigDict, grid: Grid) -> Grid:
     """Add the group to keys that only one group has: "lr" is "optim.lr"."""
     full: Grid = {}
-    for key, values in grid.items():
-        if full_key(base, key) in full:
-            raise UserError(f"--grid has {full_key(base, key)!r} twice; list all values once")
-        full[full_key(base, key)] = values
+    for short, values in grid.items():
+        key = full_key(base, short)
+        if key in full:
+            raise UserError(f"--grid has {key!r} twice; list all values once")
+        full[key] = values
     return full
 
 
@@ -188,25 +203,30 @@ def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
 
 
 def _plan_runs(
-    setting: Setting, cells: Sequence[Mapping[str, str]], protocols: Sequence[str] | None
+    setting: Setting,
+    cells: Sequence[Mapping[str, str]],
+    protocols: Sequence[str],
+    strict: bool,
 ) -> list[_Run]:
     """Return the runs of a grid, checked as far as possible without training.
 
     Args:
         setting: folder, config and overrides of all runs.
         cells: the values of each run.
-        protocols: those that the user names, or None for `PROTOCOLS`, of which those that need
-            labels are left out for a data set without labels.
+        protocols: of all runs. Without ``strict``, those that need labels are left out for a data
+            set without labels.
+        strict: whether a protocol that does not fit a data set raises an error.
 
     Raises:
         UserError: if a value is invalid, if two runs are equal, if a run does not fit its data set
-            or the devices, or if a protocol that the user names does not fit the data set.
+            or the devices, or if a protocol does not fit the data set.
     """
     configs = [cell_config(setting, cell) for cell in cells]
     _check_distinct(cells, configs)
     loaded: set[str] = set()  # values of "init" that can be read
     splits_of: dict[tuple[str, str], Splits] = {}
-    devices, runs = distributed.make_mesh().size, []
+    traced: set[str] = set()  # settings whose views and networks fit the images
+    mesh, runs = distributed.make_mesh(), []
     for cell, settings in zip(cells, configs, strict=True):
         examples = kind.of(settings).data
         data = settings.data.to_json(), examples
@@ -218,12 +238,19 @@ def _plan_runs(
             load_init(settings)
             loaded.add(settings.init)
         check_labels(settings, train_set.num_classes, train_set.labelled)
-        check_batch(settings.batch_size, len(train_set), devices)
-        build(settings, len(train_set), devices)
-        selected = select_protocols(PROTOCOLS if protocols is None else protocols, examples)
-        strict = protocols is not None and "all" not in protocols
+        check_batch(settings.batch_size, len(train_set), mesh.size)
+        build(settings, len(train_set), mesh.size)
+        groups = {key: settings[key].to_dict() for key in TRACED}
+        shown = json.dumps([data[0], settings.views, groups])
+        if shown not in traced:
+            settings = add_statistics(settings, train_set)
+            with closing(make_batches(settings, train_set, mesh)) as batches:
+                setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
+                make_init(setup, batches.example, len(train_set), mesh)  # raises an error
+            traced.add(shown)
+        selected = select_protocols(protocols, examples)
         fitting = drop_unlabelled(selected, splits_of[data], strict=strict)
-        runs.append(_Run(cell, settings.seed, [one.text for one in fitting], strict))
+        runs.append(_Run(cell, settings.seed, [one.text for one in fitting]))
     return runs
 
 
@@ -239,53 +266,57 @@ def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[Config
             )
 
 
-def _train_runs(setting: Setting, runs: Sequence[_Run]) -> list[RunResult]:
+def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[RunResult]:
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
-    for number, (values, seed, protocols, strict) in enumerate(runs, 1):
-        cell = {**values, "seed": seed}
+    for number, (values, seed, protocols) in enumerate(runs, 1):
+        start = time.perf_counter()
+        cell = {**values, "seed": seed}  # "0x1" and "1" are one seed, and one folder.
         result, is_new = run_cell(setting, cell, {}, "--workdir")
-        result = result._replace(metrics=_evaluate(result.workdir, protocols, strict))
+        if (result.workdir / nonfinite.FILE_NAME).exists():
+            result, figures = result._replace(history=[]), "stopped: not finite"
+        else:
+            metrics = _evaluate(result.workdir, protocols, strict)
+            figures = ", ".join(f"{k} {v:.2f}" for k, v in metrics.items()) or "no results"
+            result = result._replace(metrics=metrics)
         results.append(result)
-        time = "finished before"
+        how_long = "finished before"
         if is_new:
-            seconds.append(result.seconds)
+            seconds.append(time.perf_counter() - start)
             left = (len(runs) - number) * mean(seconds)
-            time = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
-        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items()) or "no results"
-        console.show(f"[{number}/{len(runs)}] {_describe(values)}: {figures} ({time})")
+            how_long = f"{seconds[-1]:.0f} s, about {left / 60:.0f} min left"
+        console.show(f"[{number}/{len(runs)}] {_describe(values)}: {figures} ({how_long})")
     return results
 
 
 def _evaluate(workdir: Path, protocols: Sequence[str], strict: bool) -> dict[str, float]:
-    """Return the main result of each protocol on a run, by its name.
+    """Return {metric: value} of a run, with the first result of each protocol.
 
-    Results that an earlier command has measured are read from a file of the run. A run that stopped
-    because of values that are not finite has no results.
+    Results that an earlier command has measured are read from a file of the run.
     """
-    if (workdir / nonfinite.FILE_NAME).exists():
-        return {}
-    path = workdir / FIGURES
-    figures = json.loads(path.read_text()) if path.exists() else {}
+    path, figures = workdir / FIGURES, {}
+    if path.exists():
+        with explain_damage(path):
+            figures = json.loads(path.read_text())
     if missing := [text for text in protocols if text not in figures]:
         with logs.quiet():
             how = {"kinds": ("pretrained",), "page": False, "strict": strict}
             rows = run.evaluate(workdir, missing, **how)
-        results = {one.text: _main_result(one, rows) for one in select_protocols(missing)}
-        figures |= {text: result for text, result in results.items() if result}
+        figures |= {one.text: _main_result(one, rows) for one in select_protocols(missing)}
         file_io.write_json(path, figures)
-    return dict(figures[text] for text in protocols if text in figures)  # names and values
+    return dict(figures[text] for text in protocols if figures[text])
 
 
 def _main_result(one: Selected, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """Return name and value of the first result of a protocol with its preset, None without any."""
+    """Return metric and value of the first row of a protocol and its preset, None without any."""
     parameter = inspect.signature(one.protocol.run).parameters.get("preset")
     default = parameter.default if parameter else None  # A user's function may have no presets.
     presets = (one.preset,) if one.preset else (default, None)
     for row in rows:
         if row["protocol"] == one.name and row["details"].get("preset") in presets:
-            suffix = f" ({one.preset})" if one.preset else ""
-            return f"{row['metric']}{suffix}", row["value"]
+            # Protocols of the user may report metrics of the same name.
+            source = one.preset or (one.name if components.is_custom(one.name) else "")
+            return row["metric"] + (f" ({source})" if source else ""), row["value"]
     return None
 
 

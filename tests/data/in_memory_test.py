@@ -276,7 +276,7 @@ def files(tmp_path):
 class Frame(dict):
     """Columns with the interface of a data frame."""
 
-    columns = property(dict.keys)
+    columns, ndim = property(dict.keys), 2
 
 
 FORMS = {
@@ -286,6 +286,8 @@ FORMS = {
     "paths and labels": lambda _, paths, labels: (paths, labels),
     "bytes": lambda _, paths, labels: [*zip(map(Path.read_bytes, paths), labels, strict=True)],
     "a data frame": lambda _, paths, labels: Frame(image_path=paths, y=np.array(labels)),
+    "arrays": lambda _, paths, labels: (np.array([*map(str, paths)]), np.array(labels)),
+    "named arrays": lambda _, paths, labels: {"image": np.array(paths), "label": np.array(labels)},
 }
 
 
@@ -299,6 +301,33 @@ def test_paths_give_the_images_and_labels_of_their_files(files, form):
         expected = [] if form in ("all.npy", "paths") else ["a", "b"]
         assert list(split.class_names) == expected
         assert split.labels.tolist() == [expected.index(x) if expected else -1 for x in labels]
+
+
+@pytest.mark.parametrize("form", ["a data frame", "array of paths"])
+def test_pair_of_tables_or_arrays_of_paths_is_training_and_test_data(files, form):
+    _, images, paths, labels = files
+
+    def part(chosen):
+        if form == "a data frame":
+            return Frame(path=paths[chosen], label=labels[chosen])
+        return np.array([*map(str, paths[chosen])])
+
+    splits, _ = load_splits((part(slice(4)), part(slice(4, 6))))
+    np.testing.assert_array_equal(splits.train.images(0), images[:4])
+    np.testing.assert_array_equal(splits.test.images(0), images[4:])
+    assert splits.train.class_names == (("a", "b") if form == "a data frame" else ())
+
+
+def test_one_image_may_be_the_bytes_of_its_file(files):
+    _, images, paths, _ = files
+    source, names = load_images(paths[0].read_bytes())
+    np.testing.assert_array_equal(source.images(0), images[:1])
+    assert names == ["item 0"]
+
+
+def test_too_few_examples_for_a_test_split_are_refused():
+    with refused("no examples for the split 'test'; pass (train, test), or change"):
+        load_splits((np.zeros((2, 4, 4, 3), np.uint8), [0, 1]))
 
 
 def test_unreadable_picture_files_are_named_or_left_out(files, caplog):

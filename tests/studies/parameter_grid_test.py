@@ -15,7 +15,7 @@ from jaxssl.studies import grid as grid_runs
 from jaxssl.studies import parameter_grid
 from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.run_results import RunResult
-from jaxssl.training import config
+from jaxssl.training import config, nonfinite
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -67,6 +67,8 @@ def test_malformed_parameter_grids_are_refused(texts, message):
         ("accumulate_steps=1,4", "accumulate_steps=4 must divide the 2 images"),
         ("data.train_split=train[:50],train[:10]", "between 1 and the 10 training examples"),
         ("data.name=digits,nonsense", "data.name='nonsense' is unknown"),
+        ("data.normalise=auto,wrong", "data.normalise='wrong' is unknown"),
+        ("augment.crop_scale=(0.2,1.0),(1.0,0.2)", "scale"),
     ],
 )
 def test_invalid_keys_and_values_are_refused_before_any_training(data_dir, tmp_path, text, message):
@@ -166,10 +168,25 @@ def test_parameter_grid_table_averages_seeds_and_keeps_the_order_of_combinations
         RunResult(0, Path("run"), {KNN: x, LINEAR: 10 * x}, [{"loss": 0.5}, {"loss": x / 2}], 1.0)
         for x in values.values()
     ]
-    table = parameter_grid.make_table(grid, cells, results, base)
+    table = parameter_grid.make_table("digits", grid, cells, results, base)
     assert table.heading == ("loss.name", "training loss", "k-NN top-1", "linear top-1")
     assert table.rows == [
         ("b", "0.75 ± 0.35", "1.50 ± 0.71", "15.00 ± 7.07"),
         ("a", "2.00 ± 0.71", "4.00 ± 1.41", "40.00 ± 14.14"),
     ]
     assert "mean ± standard deviation over 2 seeds" in table.note
+
+
+@pytest.mark.fast
+def test_diverged_run_of_a_parameter_grid_has_no_figures(tmp_path, monkeypatch, capsys):
+    """The last row of its metrics is of an earlier step."""
+    (tmp_path / nonfinite.FILE_NAME).write_text("{}")
+    result = RunResult(0, tmp_path, {}, [{"loss": 0.5}], 1.0)
+    monkeypatch.setattr(parameter_grid, "run_cell", lambda *_: (result, False))
+    runs = [parameter_grid._Run({"optim.lr": "9"}, 0, ["knn"])]
+    results = parameter_grid._train_runs(None, runs, strict=False)
+    assert "optim.lr=9: stopped: not finite (finished before)" in capsys.readouterr().out
+    grid = {"optim.lr": ["9"]}
+    base = config.load("digits")
+    table = parameter_grid.make_table("digits", grid, [runs[0].values], results, base)
+    assert table.rows == [("9",)]

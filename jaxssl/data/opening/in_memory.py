@@ -27,10 +27,6 @@ from jaxssl.errors import UserError
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
 LABEL_TYPES = (int, float, str, np.generic)
-EXPECTED = (
-    "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
-    "object with __len__ and __getitem__ whose items are images, (image, label) or dicts"
-)
 
 
 class Examples(NamedTuple):
@@ -41,14 +37,24 @@ class Examples(NamedTuple):
         labels: int32 [n], -1 for an example without a label.
         class_names: name of each label. () if there are no labels.
         shape: [h, w, c] of the images, where h and w are None if images have different sizes.
-        digest: hash of the images and labels. Of an `items.Stream`, only the probes are hashed.
+        samples: the images that the fingerprint covers: the probes of an `items.Stream`, else all.
+        texts: the class names, if labels are texts, which the fingerprint covers.
     """
 
     images: Images
     labels: np.ndarray
     class_names: tuple[str, ...]
     shape: kind.Shape
-    digest: str
+    samples: Sequence[np.ndarray | items.PictureFile] | np.ndarray
+    texts: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Return a hash of labels, texts and samples."""
+        digest = hashlib.sha256(self.labels.tobytes())
+        digest.update("".join(f"{x}\0" for x in self.texts).encode())
+        for image in self.samples:
+            digest.update(image.tobytes())
+        return digest.hexdigest()
 
 
 def load_splits(
@@ -66,52 +72,59 @@ def load_splits(
     that `items.Stream.probe` chooses are read.
 
     Args:
-        data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
-            "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or uint16 or floats in
-            [0, 1], which are rounded to 8 bits, with 1 to 16 channels. Labels are described in
-            `items.convert_labels`; an example without a label is left out of evaluation. Objects
-            with ``__len__`` and ``__getitem__`` return an image (array, Pillow, or the path or
-            bytes of a file), (image, label), or a dict such as {"image": ..., "label": ...}. A path
-            is opened by `items.open_path`, and a data frame has a column of paths.
+        data: one of
+
+            * images: uint8 [n, h, w, c] or [n, h, w] with 1 to 16 channels. uint16, and floats in
+              [0, 1], are rounded to 8 bits.
+            * an object with ``__len__`` and ``__getitem__``, such as a list. An item is an image
+              (array, Pillow, or the path or bytes of a file), (image, label), or a dict such as
+              {"image": ..., "label": ...}.
+            * (images, labels), see `items.convert_labels`. An example without a label is left out
+              of evaluation.
+            * a path (`items.open_path`), or a data frame with a column of paths.
+            * (train, test), or {"train": ..., "test": ...}, of any of these.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split but has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read.
-        channels: of picture files. 0 is `user_files.CHANNELS`.
+        channels: number of channels that picture files are decoded to. 0 stands for 3.
         cache: `config.data.cache`, see `items.is_streamed`.
 
     Raises:
         UserError: if the data are none of these.
     """
-    train, test, digest = _load_pair(
-        data, test_fraction, seed, on_error=on_error, channels=channels, cache=cache
-    )
-    return Splits(train, labelled_part(train), labelled_part(test)), digest
+    options = {"on_error": on_error, "channels": channels, "cache": cache}
+    train, test, read = _load_pair(data, test_fraction, seed, **options)
+    digests = [examples.fingerprint() for examples in read]
+    joined = digests[0] if len(read) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return Splits(train, labelled_part(train), labelled_part(test)), joined
 
 
 def _load_pair(
     data: object, test_fraction: float, seed: int, *, on_error: str, channels: int, cache: str
-) -> tuple[Source, Source, str]:
-    """Return the splits "train" and "test" with all their examples, and the fingerprint."""
+) -> tuple[Source, Source, list[Examples]]:
+    """Return the splits "train" and "test" with all their examples, and what was read for them."""
     train_data, test_data = _split(data)
     channels = channels or user_files.CHANNELS
     read = partial(_read, on_error=on_error, channels=channels, cache=cache)
     if test_data is None:
-        examples = read(train_data, "data")
-        whole, digest = _source(examples), examples.digest
+        parts = [read(train_data, "data")]
+        whole = _source(parts[0])
         order = np.random.default_rng(seed).permutation(len(whole))
         count = round(test_fraction * len(order))
         in_train, in_test = (order[count:], order[:count]) if whole.class_names else (order, order)
         train, test = whole.take(in_train), whole.take(in_test)
     else:
-        pair = read(train_data, "the training data"), read(test_data, "the test data")
-        train, test = _join_classes(pair)
-        digest = hashlib.sha256("".join(x.digest for x in pair).encode()).hexdigest()
+        parts = [read(train_data, "the training data"), read(test_data, "the test data")]
+        train, test = _join_classes(parts)
     train, test = replace(train, split="train"), replace(test, split="test")
     for source in (train, test):
         if not len(source):
-            raise UserError(f"data has no examples for the split {source.split!r}")
-    return train, test, digest
+            raise UserError(
+                f"data has no examples for the split {source.split!r}; pass (train, test), or "
+                "change data.test_fraction"
+            )
+    return train, test, parts
 
 
 def call(data: ConfigDict) -> object:
@@ -135,7 +148,7 @@ def call(data: ConfigDict) -> object:
 
 
 def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
-    """Return a function from a split's name to the split, for tar shards or a user's function.
+    """Return the function ``split name -> Source`` of tar shards or a user's function.
 
     Args:
         data: the group `config.data`.
@@ -189,7 +202,7 @@ def load_images(
     shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
     # An array [n, h, 1] is n grey images one pixel wide, even if images of 1 channel are expected.
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
-    if isinstance(images, Image.Image) or is_one:
+    if isinstance(images, Image.Image | bytes) or is_one:
         images = [images]
     examples = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
     if not len(examples.labels):
@@ -214,9 +227,16 @@ def _is_labelled(data: object) -> bool:
     if not isinstance(data, tuple) or len(data) != 2:
         return False
     labels = data[1]
-    if getattr(labels, "ndim", 0) in (1, 2) and labels.dtype != object:
+    ndim, type_code = (
+        getattr(labels, "ndim", 0),
+        getattr(getattr(labels, "dtype", None), "kind", "O"),
+    )
+    if ndim == 2:
+        return type_code != "O"  # A data frame has no dtype.
+    # Texts may be class names or paths, so that their values decide below.
+    if ndim == 1 and type_code not in "OSTU":
         return True
-    if not isinstance(labels, list) and getattr(labels, "ndim", 0) != 1:
+    if ndim != 1 and not isinstance(labels, list):
         return False
     values = list(labels)
     suffixes = (*decoding.SUFFIXES, ".npy")
@@ -235,10 +255,9 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
     if labels is None and (column := items.label_column(data)):
         class_names = tuple(getattr(data.features[column], "names", None) or ())
 
-    # The digest covers the samples: the probes of a stream, else all images.
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = samples = items.pixels_of(np.asarray(data), name)
-        shapes: list[kind.Shape | None] = [images.shape[1:]] * len(images)
+        shapes: list[kind.Shape | None] = [images.shape[1:]]
     elif items.is_streamed(data, name, channels, cache):
         images = items.Stream(data, name, channels)
         samples = images.probe()
@@ -246,7 +265,7 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
         if column:
             labels = data[column]
         elif labels is None and items.read_item(data, 0, name)[1] is not None:
-            log.info(
+            log.warning(
                 "data       %s is read as it goes, without the labels of its items; pass (data, "
                 "labels) to use them",
                 name,
@@ -257,7 +276,11 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
         shapes = _check_files(images, name, channels, on_error)
         labels = [label for _, label in pairs] if labels is None else labels
     else:
-        raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
+        raise UserError(
+            f"{name} is a {type(data).__name__}; expected uint8 images [n, h, w, c], (images, "
+            "labels), a pair (train, test) of these, or an object with __len__ and __getitem__ "
+            "whose items are images, (image, label) or dicts"
+        )
 
     labels = [None] * len(images) if labels is None else labels
     labels, texts = items.convert_labels(labels, len(images), name)
@@ -271,11 +294,8 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
         labels = labels[readable]
     shape = _common_shape(shapes, name)
     if isinstance(images, items.Stream):
-        images.shape = shape
-    digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
-    for image in samples:
-        digest.update(image.tobytes())
-    return Examples(images, labels, class_names, shape, digest.hexdigest())
+        images = replace(images, shape=shape)
+    return Examples(images, labels, class_names, shape, samples, texts)
 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
@@ -285,8 +305,10 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     elif hasattr(data, "columns"):
         data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
     if isinstance(data, Mapping):
-        return items.image_and_label(data, name)
-    return data if _is_labelled(data) else (data, None)
+        images, labels = items.image_and_label(data, name)
+    else:
+        images, labels = data if _is_labelled(data) else (data, None)
+    return (list(images) if getattr(images, "ndim", 0) == 1 else images), labels  # paths
 
 
 def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
@@ -317,8 +339,8 @@ def _check_files(
 def _join_classes(splits: Sequence[Examples]) -> list[Source]:
     """Give all splits the same class names.
 
-    These are the names of the split with the most classes if the lists of the others are its
-    beginning, and otherwise the names of all splits, sorted.
+    If the names of every split are the beginning of the longest list, that list is used. Otherwise
+    all names are merged and sorted.
     """
     names = max((split.class_names for split in splits), key=len)
     if any(split.class_names != names[: len(split.class_names)] for split in splits):
@@ -350,7 +372,7 @@ class _Records(Sequence):
 
 def _source(examples: Examples) -> Source:
     """Return all examples as the split "all" of a data set without a name."""
-    images, labels, class_names, shape, _ = examples
+    images, labels, class_names, shape, *_ = examples
     part = PreparedSplit(
         _Records(images, labels),
         PictureReader(channels=shape[-1], upright=True),

@@ -154,20 +154,25 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
     return pixels_of(values[None], name)[0], label
 
 
+@dataclass(frozen=True)
 class Stream:
     """Images of a sequence, each read on demand.
 
     Attributes:
+        data: the sequence.
+        name: for messages.
+        channels: of picture files.
         shape: [h, w, c] of the images, where h and w may be None. () if it is not known yet.
     """
 
-    def __init__(self, data: Sequence, name: str, channels: int) -> None:
-        self._data, self._name, self._channels = data, name, channels
-        self.shape: Shape = ()
+    data: Sequence
+    name: str
+    channels: int
+    shape: Shape = ()
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self._data)
+        return len(self.data)
 
     def __getitem__(self, index: int) -> np.ndarray:
         """Read the image at an index.
@@ -175,17 +180,17 @@ class Stream:
         Raises:
             UserError: if the image cannot be decoded, or does not have `shape`.
         """
-        image, _ = read_item(self._data, int(index), self._name)
+        image, _ = read_item(self.data, int(index), self.name)
         if isinstance(image, PictureFile):
             try:
-                picture = decoding.open_picture(image.tobytes(), self._channels, upright=True)
+                picture = decoding.open_picture(image.tobytes(), self.channels, upright=True)
                 image = decoding.pixels(picture)
             except Exception as error:  # Pillow's decoders raise many exception types.
                 raise UserError(f"{image.name} cannot be decoded ({one_line(error)})") from error
         for length, expected in zip(image.shape, self.shape, strict=False):
             if expected not in (None, length):
                 raise UserError(
-                    f"item {index} of {self._name} has the shape {list(image.shape)}, but the "
+                    f"item {index} of {self.name} has the shape {list(image.shape)}, but the "
                     f"first {PROBED} items that were read have {list(self.shape)}; give all of "
                     f"them one {'number of channels' if None in self.shape else 'shape'}"
                 )
