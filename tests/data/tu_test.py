@@ -33,6 +33,7 @@ FOLDS = {"10fold_idx/test_idx-1.txt": b"0\n", "10fold_idx/train_idx-1.txt": b"1\
 MORE = {
     "{0}_edge_labels.txt": b"1\n",
     "{0}_node_attributes.txt": b"0.5, 1\n",
+    "readme.txt": b"names\n",
     "{0}_label_readme.txt": b"names\n",
 }
 TU = Path(__file__).parents[3] / "shared" / "data" / "tu_graphs.tar.xz"
@@ -107,17 +108,22 @@ DAMAGE = {
         "nodes have a label, but 8 belong to a graph",
     ),
     "tags in letters": ({**MANY, "{0}_node_labels.txt": b"C\n" * 8}, "invalid literal"),
-    "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes belong to graph 3, but"),
+    "labels cut": (
+        {**MANY, "{0}_graph_labels.txt": b"0\n"},
+        "a node has graph 2, but graphs are 1 to 1",
+    ),
     "too many labels": ({**MANY, "{0}_graph_labels.txt": b"0\n" * 4}, "a graph without nodes"),
-    "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes of"),
+    "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes"),
     "graph 0": (
         {**MANY, "{0}_graph_indicator.txt": b"0\n1\n1\n1\n2\n3\n3\n3\n"},
-        "nodes belong to graph 0, but graphs are 1 to 3",
+        "a node has graph 0, but graphs are 1 to 3",
     ),
     "mixed": ({**MANY, "{0}_graph_indicator.txt": MIXED}, "are not consecutive"),
     "empty": ({"{0}.txt": b""}, "cut short"),
     "cut at a line": ({"{0}.txt": WHOLE[: WHOLE.index(b"7 2 0 1")]}, "cut short"),
     "cut in a line": ({"{0}.txt": WHOLE[:-3]}, "node 2 lists 1 neighbours, but claims 2"),
+    "-1 neighbours": ({"{0}.txt": WHOLE.replace(b"7 0", b"7 -1 3 4")}, "but claims -1"),
+    "more graphs": ({"{0}.txt": WHOLE.replace(b"3", b"2", 1)}, "claims 2 graphs, but the file has"),
     "neighbour 4 of 4": ({"{0}.txt": WHOLE.replace(b"1 3", b"1 4")}, "node 4, but nodes are 0 to"),
     "neighbour -1": ({"{0}.txt": WHOLE.replace(b"1 3", b"1 -1")}, "node -1, but nodes are 0"),
     "letters": ({"{0}.txt": WHOLE.replace(b"7 0", b"x 0")}, "invalid literal"),
@@ -132,6 +138,13 @@ def test_damaged_graph_files_are_reported_in_one_line(tmp_path, files, reason):
     files = {name: data for name, data in files.items() if data is not None}
     root = unpack(tmp_path, named(files))
     with refused(f"the graphs TINY of {root} are damaged (", reason, tu.URL):
+        tu.read_tu_graphs(root)
+
+
+def test_graphs_with_numbers_in_place_of_classes_are_refused(tmp_path):
+    files = {**WITHOUT["{0}_graph_labels.txt"], "{0}_graph_attributes.txt": b"0.5\n1\n2\n"}
+    root = unpack(tmp_path, named({name: data for name, data in files.items() if data is not None}))
+    with refused(f"data.path={root}: the graphs TINY have numbers, but no classes"):
         tu.read_tu_graphs(root)
 
 

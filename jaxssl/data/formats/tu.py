@@ -30,6 +30,8 @@ from jaxssl.errors import UserError, one_line
 
 URL = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"
 PARTS = ("A", "graph_indicator", "graph_labels", "node_labels")
+# Cross-validation folds, descriptions, and labels and attributes that are not read.
+SKIPPED = re.compile(r"idx|readme|_edge_labels$|_(edge|node)_attributes$", re.IGNORECASE)
 MAX_FILE = 2**32  # largest text file in bytes
 
 
@@ -81,7 +83,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder for the present files of a TU data set.
 
     Args:
-        data: "path" and "on_error".
+        data: "path". A damaged file always stops, whatever "on_error" says.
         data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
@@ -105,8 +107,8 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
     texts: dict[str, bytes] = {}
     for name, read in files.read_files(root, inside, max_bytes=MAX_FILE):
         path = PurePosixPath(name)
-        if path.suffix != ".txt" or "idx" in path.stem or "README" in path.stem:
-            continue  # skip cross-validation folds and descriptions
+        if path.suffix != ".txt" or SKIPPED.search(path.stem):
+            continue
         try:
             texts[path.with_suffix("").as_posix()] = read()
         except OSError as error:
@@ -121,13 +123,15 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
             f"{where}/{'NAME' if parent == '.' else parent}"
         )
     (name,) = names
+    if f"{name}_graph_attributes" in texts and f"{name}_graph_labels" not in texts:
+        raise UserError(f"data.path={where}: the graphs {name} have numbers, but no classes")
     try:
         if f"{name}_A" in texts:
-            return _parse_many_files(
+            return _parse_collection(
                 {k: texts[f"{name}_{k}"] for k in PARTS if f"{name}_{k}" in texts}
             )
-        return _parse_one_file(texts[name])
-    except (ValueError, IndexError, StopIteration, OverflowError) as error:
+        return _parse_gin(texts[name])
+    except (ValueError, StopIteration, OverflowError) as error:
         reason = "cut short" if isinstance(error, StopIteration) else one_line(error)
         raise UserError(
             f"the graphs {name} of {where} are damaged ({reason}); download them again, for "
@@ -136,32 +140,35 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
 
 
 def _set_names(texts: Mapping[str, bytes]) -> set[str]:
-    """Return the paths of the TU data sets in a folder, without file endings."""
+    """Return the name of each set, with its folder: what precedes `_A`, or the stem of a GIN file.
+
+    Other files whose names begin with that of a set belong to it.
+    """
     many = {stem.removesuffix("_A") for stem in texts if stem.endswith("_A")}
     parts = {stem for stem in texts if re.search(rf"_({'|'.join(PARTS)})$", stem)}
     others = set(texts) - parts
     return many | {stem for stem in others if not any(stem.startswith(f"{n}_") for n in many)}
 
 
-def _parse_many_files(texts: Mapping[str, bytes]) -> Graphs:
+def _parse_collection(texts: Mapping[str, bytes]) -> Graphs:
+    """Parse the files that the collection publishes, by the ends of their names."""
     if missing := [part for part in PARTS[:3] if part not in texts]:
         raise ValueError(f"the file *_{missing[0]}.txt is missing")
     edges, graph_of, labels = (
         np.array(texts[part].replace(b",", b" ").split(), np.int64) for part in PARTS[:3]
     )
-    edges = edges.reshape(-1, 2) - 1
+    edges = edges.reshape(-1, 2)
     tags = np.zeros(len(graph_of), np.int64)
     if "node_labels" in texts:  # In some data sets nodes have several labels. The first is read.
         lines = texts["node_labels"].splitlines()
         tags = np.array([line.partition(b",")[0] for line in lines if line.strip()], np.int64)
     if len(tags) != len(graph_of):
         raise ValueError(f"{len(tags)} nodes have a label, but {len(graph_of)} belong to a graph")
-    if len(graph_of) == 0 or (np.diff(graph_of) < 0).any():
+    if (np.diff(graph_of) < 0).any():
         raise ValueError("the nodes of a graph are not consecutive")
-    if graph_of[0] < 1 or graph_of[-1] > len(labels):
-        wrong = graph_of[0] if graph_of[0] < 1 else graph_of[-1]
-        raise ValueError(f"nodes belong to graph {wrong}, but graphs are 1 to {len(labels)}")
-    _require_nodes(edges, len(graph_of), 1)
+    _require_range("a node", "graph", graph_of, 1, len(labels))
+    _require_range("an edge", "node", edges, 1, len(graph_of))
+    edges = edges - 1
     if (graph_of[edges[:, 0]] != graph_of[edges[:, 1]]).any():
         raise ValueError("an edge joins two graphs")
     first = np.searchsorted(graph_of, np.arange(1, len(labels) + 2))
@@ -174,7 +181,8 @@ def _parse_many_files(texts: Mapping[str, bytes]) -> Graphs:
     return _normalise(graphs, labels.tolist())
 
 
-def _parse_one_file(text: bytes) -> Graphs:
+def _parse_gin(text: bytes) -> Graphs:
+    """Parse the single file of GIN's released code."""
     lines = iter(text.decode().splitlines())
     graphs, labels = [], []
     for _ in range(int(next(lines))):
@@ -183,14 +191,17 @@ def _parse_one_file(text: bytes) -> Graphs:
         for node in range(number):
             tag, degree, *rest = next(lines).split()
             neighbours = rest[: int(degree)]  # Attributes may follow the neighbours.
-            if len(neighbours) < int(degree):
+            if len(neighbours) != int(degree):
                 raise ValueError(
                     f"node {node} lists {len(neighbours)} neighbours, but claims {degree}"
                 )
             tags.append(int(tag))
             edges += [(node, int(other)) for other in neighbours]
         graphs.append((np.array(tags, np.int64), np.array(edges, np.int64).reshape(-1, 2)))
+        _require_range("an edge", "node", graphs[-1][1], 0, number - 1)
         labels.append(label)
+    if any(line.strip() for line in lines):
+        raise ValueError(f"the first line claims {len(graphs)} graphs, but the file has more")
     return _normalise(graphs, labels)
 
 
@@ -201,16 +212,14 @@ def _normalise(graphs: Sequence[tuple[np.ndarray, np.ndarray]], labels: list[int
     all_tags = np.unique(np.concatenate([tags for tags, _ in graphs]))
     normalised = []
     for tags, edges in graphs:
-        _require_nodes(edges, len(tags), 0)
         edges = np.sort(edges[edges[:, 0] != edges[:, 1]], axis=1)
         edges = np.unique(edges, axis=0).astype(np.int32)
         normalised.append({"tag": np.searchsorted(all_tags, tags).astype(np.int32), "edge": edges})
     return Graphs(normalised, labels, len(all_tags))
 
 
-def _require_nodes(edges: np.ndarray, n: int, first: int) -> None:
-    wrong = edges[(edges < 0) | (edges >= n)]
+def _require_range(owner: str, noun: str, numbers: np.ndarray, first: int, last: int) -> None:
+    """Raise ValueError unless all numbers are in [first, last]."""
+    wrong = numbers[(numbers < first) | (numbers > last)]
     if len(wrong):
-        raise ValueError(
-            f"an edge has node {wrong[0] + first}, but nodes are {first} to {n - 1 + first}"
-        )
+        raise ValueError(f"{owner} has {noun} {wrong[0]}, but {noun}s are {first} to {last}")
