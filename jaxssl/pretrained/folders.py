@@ -10,7 +10,7 @@ from jaxssl.errors import one_line
 from jaxssl.training.output import file_io
 
 # Files of weights in a folder, the preferred first. An index lists the files of a sharded model.
-FILES = (
+WEIGHTS_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "open_clip_model.safetensors",
@@ -18,22 +18,27 @@ FILES = (
     "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
 )
-CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
-# Parts of the names of timm's networks that have no trace in their arrays: rotary positions without
-# parameters, and blurred downsampling.
+CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+# timm networks that are not supported although their arrays look like a supported one: rotary
+# positions without parameters, and blurred downsampling.
 UNSUPPORTED = re.compile("_rope_|vit_pe_|resnetaa|resnetblur")
 # timm's ViTs of SigLIP 2 whose activation is the approximate GELU
-TANH = re.compile(
+TANH_GELU = re.compile(
     "vit_(so400m_patch16|base_patch32|giantopt_patch16)_siglip|vit_large_patch16_siglip.*_512"
 )
 # Maps transformers' name of an activation to ours, where they differ.
-ACTIVATIONS: Mapping[str | None, str] = {"gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: Mapping[str | None, str] = {
+    "gelu_python": "gelu",
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+}
+# Maps timm's global_pool to our net.pool.
+POOLS: Mapping[str | None, str] = {"token": "token", "avg": "mean", "map": "attention"}
 # Maps Pillow's number of an interpolation to its name.
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
 class EncoderSettings(NamedTuple):
-    """Settings of a pretrained encoder. Those that are not known are left out.
+    """Settings of a pretrained encoder. Settings that the files do not state are absent.
 
     Attributes:
         net: settings as in the config group `net`.
@@ -45,8 +50,8 @@ class EncoderSettings(NamedTuple):
 
 
 def is_weights_folder(path: Path) -> bool:
-    """Return True if a path is a folder with weights in one of `FILES`."""
-    return path.is_dir() and any((path / name).exists() for name in FILES)
+    """Return True if a path is a folder with weights in one of `WEIGHTS_FILES`."""
+    return path.is_dir() and any((path / name).is_file() for name in WEIGHTS_FILES)
 
 
 def weights_files(folder: Path) -> list[Path]:
@@ -55,18 +60,18 @@ def weights_files(folder: Path) -> list[Path]:
     Raises:
         ValueError: if the index is damaged, or names a file that is missing.
     """
-    first = next(folder / name for name in FILES if (folder / name).exists())
-    if first.suffix != ".json":
-        return [first]
-    files = _read(first).get("weight_map")
+    preferred = next(folder / name for name in WEIGHTS_FILES if (folder / name).is_file())
+    if preferred.suffix != ".json":
+        return [preferred]
+    files = _read(preferred).get("weight_map")
     if not isinstance(files, dict) or not files:
-        raise ValueError(f"{first.name} must have a weight_map, the file of each array")
+        raise ValueError(f"{preferred.name} must have a weight_map, the file of each array")
     names = sorted(set(map(str, files.values())))
     for name in names:
         if Path(name).name != name:
-            raise ValueError(f"{first.name} names the file {name!r:.80} outside the folder")
-        if not (folder / name).exists():
-            raise ValueError(f"the file {name!r:.80}, which {first.name} names, is missing")
+            raise ValueError(f"{preferred.name} names the file {name!r:.80} outside the folder")
+        if not (folder / name).is_file():
+            raise ValueError(f"the file {name!r:.80}, which {preferred.name} names, is missing")
     return [folder / name for name in names]
 
 
@@ -77,12 +82,12 @@ def read_settings(folder: Path) -> EncoderSettings:
         ValueError: if a file is no JSON object, or holds settings that are not supported.
     """
     config, processor, open_clip = (
-        _read(folder / name) if (folder / name).exists() else {} for name in CONFIGS
+        _read(folder / name) if (folder / name).exists() else {} for name in CONFIG_FILES
     )
-    vision = config.get("vision_config", config)
+    vision = _group(config, "vision_config") or config
     inputs = _merge(
         {"size": vision.get("image_size")},
-        _timm_inputs(config.get("pretrained_cfg", config)),
+        _timm_inputs(_group(config, "pretrained_cfg") or config),
         _open_clip_inputs(open_clip),
         _processor_inputs(processor),
     )
@@ -100,19 +105,32 @@ def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Se
     }
     if not vision.get("use_swiglu_ffn") and not vision.get("use_gated_mlp"):
         activation = vision.get("hidden_act")
-        # A ViT refuses an activation that it lacks. ResNets do not have this setting.
+        # `vit.net` refuses an activation that it lacks. `architecture.infer` drops settings that a
+        # network does not have.
         net["activation"] = ACTIVATIONS.get(activation, activation)
-    model = open_clip.get("model_cfg", {})
-    of_timm = config.get("architecture") or model.get("vision_cfg", {}).get("timm_model_name") or ""
-    if match := UNSUPPORTED.search(str(of_timm)):
-        raise ValueError(f"timm's {of_timm:.80} is not supported, because of {match.group()!r}")
-    if model.get("quick_gelu") or "quickgelu" in str(of_timm):
+    model = _group(open_clip, "model_cfg")
+    clip = _group(model, "vision_cfg")
+    timm_name = str(config.get("architecture") or clip.get("timm_model_name") or "")
+    if match := UNSUPPORTED.search(timm_name):
+        raise ValueError(f"timm's {timm_name:.80} is not supported, because of {match.group()!r}")
+    if model.get("quick_gelu") or "quickgelu" in timm_name:
         net["activation"] = "quick_gelu"
-    elif TANH.match(str(of_timm)):
+    elif TANH_GELU.match(timm_name):
         net["activation"] = "gelu_tanh"
-    arguments = config.get("model_args", {})  # of timm's constructor
+    if clip.get("width") and clip.get("head_width"):
+        net["num_heads"] = clip["width"] // clip["head_width"]
+    arguments = _group(config, "model_args")  # of timm's constructor
+    net["pool"] = POOLS.get(arguments.get("global_pool"))
     names = {"num_heads": "num_heads", "activation": "act_layer"}
     return _merge(net, {ours: arguments.get(theirs) for ours, theirs in names.items()})
+
+
+def _group(settings: Settings, key: str) -> Settings:
+    """Return the settings under a key, {} if it is missing or null."""
+    group = settings.get(key) or {}
+    if not isinstance(group, Mapping):
+        raise ValueError(f"{key} must be a JSON object, got {group!r:.40}")
+    return group
 
 
 def _merge(*groups: Mapping[str, object]) -> Settings:
@@ -135,9 +153,9 @@ def _timm_inputs(settings: Settings) -> Settings:
 
 def _open_clip_inputs(settings: Settings) -> Settings:
     """Translate the open_clip_config.json of open_clip to our input settings."""
-    preprocessing = settings.get("preprocess_cfg", {})
+    preprocessing = _group(settings, "preprocess_cfg")
     inputs = _statistics(preprocessing)
-    inputs["size"] = settings.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
+    inputs["size"] = _group(_group(settings, "model_cfg"), "vision_cfg").get("image_size")
     if "resize_mode" in preprocessing:
         inputs["crop"] = 0.0 if preprocessing["resize_mode"] == "squash" else 1.0
     return inputs
@@ -148,13 +166,13 @@ def _processor_inputs(settings: Settings) -> Settings:
     inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
-    if "resample" in settings:
-        if settings["resample"] not in RESAMPLE:
+    if (resample := settings.get("resample")) is not None:
+        if resample not in tuple(RESAMPLE):
+            valid = " or ".join(f"{number} ({name})" for number, name in RESAMPLE.items())
             raise ValueError(
-                "the image processor's resample must be one of "
-                f"{RESAMPLE}, got {settings['resample']!r:.40}"
+                f"the image processor's resample must be {valid}, got {resample!r:.40}"
             )
-        inputs["interpolation"] = RESAMPLE[settings["resample"]]
+        inputs["interpolation"] = RESAMPLE[resample]
     return inputs | _processor_size(settings)
 
 
@@ -167,9 +185,12 @@ def _processor_size(settings: Settings) -> dict[str, Any]:
         size = size.get("shortest_edge", size.get("height"))
     if size is None:
         return {}
+    if not isinstance(size, int | float) or size <= 0:
+        raise ValueError(f"the image processor's size must be a positive number, got {size!r:.40}")
     # In old files, size is one number: the short side if the image is cropped afterwards.
     if settings.get("do_center_crop") and window is not None:
-        window = window["height"] if isinstance(window, Mapping) else window
+        if isinstance(window, Mapping):
+            window = window.get("shortest_edge", window.get("height"))
         return {"size": window, "crop": min(1.0, window / size)}
     if settings.get("crop_pct"):
         # transformers' ConvNeXt crops only if the size is below 384 pixels.

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.errors import UserError, one_line
-from jaxssl.pretrained.folders import CONFIGS, FILES, is_weights_folder
+from jaxssl.pretrained.folders import CONFIG_FILES, WEIGHTS_FILES, is_weights_folder
 
 REPOSITORY = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -45,21 +45,21 @@ def _download(path: str | PathLike[str]) -> Path:
     client = _client(path)
     try:
         files = client.list_repo_files(name, revision=revision)
-        weights = next((file for file in FILES if file in files), None)
+        weights = next((file for file in WEIGHTS_FILES if file in files), None)
         if weights:
             patterns = _needed_files(weights)
             return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # The client raises errors of several HTTP libraries.
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
-    raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
+    raise UserError(f"hf://{name} has none of the files {', '.join(WEIGHTS_FILES)}")
 
 
 def _needed_files(weights: str) -> list[str]:
-    """Return the names, or patterns of names, of the files that belong to one of `FILES`."""
+    """Return names, or patterns of names, of the files that belong to one of `WEIGHTS_FILES`."""
     base = weights.removesuffix(".index.json")
     shards = [] if base == weights else [f"*-of-*.{base.partition('.')[2]}"]
-    return [weights, *CONFIGS, *shards]
+    return [weights, *CONFIG_FILES, *shards]
 
 
 def results_folder(path: str | PathLike[str]) -> Path | None:

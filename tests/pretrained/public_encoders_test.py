@@ -225,10 +225,18 @@ def test_attention_biases_masked_in_dinov3_checkpoints_become_zero():
 
 def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_path):
     folder = write_folder(tmp_path / "x", VIT)
-    for content in ("{", "[]", '{"vision_config": 3}', '{"rope_theta": 7}'):
+    for content, message in (
+        ("{", "config.json is no JSON file"),
+        ("[]", "config.json must hold a JSON object, got list"),
+        ('{"vision_config": 3}', "vision_config must be a JSON object, got 3"),
+        ('{"pretrained_cfg": [1]}', r"pretrained_cfg must be a JSON object, got \[1\]"),
+        ('{"rope_theta": 7}', "rope_theta must be 100, got 7"),
+    ):
         (folder / "config.json").write_text(content)
-        with refused(str(folder)):
+        with refused(f"{folder}.*{message}"):
             jaxssl.load_encoder(folder)
+    (folder / "config.json").write_text('{"model_args": null, "pretrained_cfg": null}')
+    assert folders.read_settings(folder) == folders.EncoderSettings({}, {})
     assert not folders.is_weights_folder(tmp_path)
 
 
@@ -242,14 +250,44 @@ def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_pat
             {"model_args": {"num_heads": 12, "act_layer": "quick_gelu"}},
             {"num_heads": 12, "activation": "quick_gelu"},
         ),
+        ({"model_args": {"global_pool": "avg"}}, {"pool": "mean"}),
+        ({"model_args": {"global_pool": ""}, "global_pool": "avg"}, {}),
+        ({"hidden_act": "gelu_new"}, {"activation": "gelu_tanh"}),
     ],
 )
-def test_config_json_of_timm_sets_heads_and_activation(config, expected, tmp_path):
+def test_config_json_sets_heads_pooling_and_activation(config, expected, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert folders.read_settings(tmp_path).net == expected
     legacy = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.9, **config}
     (tmp_path / "config.json").write_text(json.dumps(legacy))
     assert folders.read_settings(tmp_path).inputs["crop"] == 0.9
+
+
+def test_open_clip_config_with_the_width_of_a_head_sets_the_number_of_heads(tmp_path):
+    model = {"vision_cfg": {"width": 1792, "head_width": 112}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
+    assert folders.read_settings(tmp_path).net == {"num_heads": 16}
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        ({"size": 256, "resample": None}, {"size": 256, "crop": 0.0}),
+        (
+            {"size": 256, "do_center_crop": True, "crop_size": {"shortest_edge": 224}},
+            {"size": 224, "crop": 0.875},
+        ),
+        ({"size": 0}, "size must be a positive number, got 0"),
+        ({"resample": [2]}, r"resample must be 2 \(bilinear\) or 3 \(bicubic\), got \[2\]"),
+    ],
+)
+def test_image_processor_of_transformers_sets_size_and_crop(processor, expected, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            folders.read_settings(tmp_path)
+    else:
+        assert folders.read_settings(tmp_path).inputs == expected
 
 
 @pytest.mark.parametrize("name", ["vit_small_patch16_rope_224", "resnetaa50d", "vit_pe_core_base"])
