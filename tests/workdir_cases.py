@@ -37,6 +37,8 @@ METRICS = [
      "effective_rank": 9.0, "images_per_second": 1000.0, "knn_top1": 80.0 + i}
     for i in (1, 2, 3)
 ]  # fmt: skip
+TIMES = {"steps": 60.0, "input wait": 3.0, "compilation": 2.0, "checkpoints": 1.0}
+TIMES |= {"evaluation": 500.0, "start": 9.0, "restarts": 9.0}
 LOG = """2026-01-02 03:04:05,000 INFO begins: somewhere
 2026-01-02 03:05:10,500 INFO finished 100 steps
 """
@@ -54,13 +56,15 @@ def changed(tree: Any, **changes: object) -> Any:
     return out
 
 
-def write(workdir: Path, config=CONFIG, rows=(ROW,), metrics=METRICS, log=LOG, gallery=None):
+def write(workdir: Path, config=CONFIG, rows=(ROW,), metrics=METRICS, times=TIMES, gallery=None):
     """Write the files of a workdir."""
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(config))
     (workdir / "results.json").write_text(json.dumps({"results": list(rows)}))
     (workdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-    (workdir / "train.log").write_text(log)
+    (workdir / "train.log").write_text(LOG)
+    document = {"seconds": times, "time": 1.0, "ended": True}
+    (workdir / "goodput.json").write_text(json.dumps(document))
     if gallery is not None:
         np.savez(workdir / "gallery.npz", **gallery)
     return workdir

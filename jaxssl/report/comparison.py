@@ -94,7 +94,9 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
             "comparison.html",
             title=f"{len(runs)} runs: {', '.join(losses[:MAX_LOSSES])}{more}",
             runs=_run_table(runs),
-            seed_groups=[f"{group.name} ({group.seeds})" for group in groups if group.seeds],
+            seed_groups=[
+                f"{group.name} ({group.seeds_text})" for group in groups if group.seeds_text
+            ],
             best=BEST,
             num_left_out=sum(run.left_out for run in runs),
             differences=_differences(tables),
@@ -175,7 +177,7 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
     """
     columns = sorted({index for cells in lines.values() for index in cells})
     shown = [groups[index] for index in columns]
-    heads = [Cell(g.name, " · ".join(filter(None, [g.runs[0].loss, g.seeds]))) for g in shown]
+    heads = [Cell(g.name, " · ".join(filter(None, [g.runs[0].loss, g.seeds_text]))) for g in shown]
     body = []
     for line, cells in lines.items():
         best = _best(line, cells)

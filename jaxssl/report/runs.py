@@ -1,10 +1,8 @@
 """Read the runs of a comparison, and group runs that differ only in the seed."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +10,15 @@ from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
-from jaxssl.training.output.file_io import read_lines
+from jaxssl.report.workdir import flatten, is_finite, read_config, read_metrics
 from jaxssl.training.output.metrics_writer import Row as Metrics
+from jaxssl.training.workdir import goodput
 
-# Time and message of the lines of train.log at which training starts, resumes and ends.
-START_OR_END = re.compile(r"(.{23}) INFO (begins: |resumes at step |finished .* steps$)")
-MAX_NAME = 40  # maximum number of characters of a run's name in a legend
+# Parts of goodput.json that count as training: not the set-up, restarts and evaluation.
+TRAINING = ("steps", "input wait", "compilation", "checkpoints")
+# The results of one metric have these keys in common; they may differ in data, seed and step.
+OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
+ENDS = 20  # characters kept at each end of a long name in a legend
 
 
 class Run(NamedTuple):
@@ -28,13 +28,13 @@ class Run(NamedTuple):
         name: name of the folder, or its path where two folders have the same name.
         config: the effective config.
         metrics: the lines of metrics.jsonl.
-        rows: results of the pretrained network at ``step``, evaluated with the run's seed, and its
-            online metrics of the last and the best epoch.
+        rows: results of the pretrained network at ``step`` and its online metrics of the last and
+            the best epoch, one for each metric, see `_choose`.
         left_out: number of results of the pretrained network that are not in ``rows``.
         step: latest evaluated checkpoint or, without an evaluation, the last logged step.
-        loss: name of the loss, with the settings that differ from their defaults if the run was
-            evaluated.
-        seconds: training time, None if training was interrupted.
+        loss: name of the loss. For an evaluated run, the settings that differ from their defaults
+            follow.
+        seconds: training time, None if it was not recorded.
     """
 
     name: str
@@ -51,21 +51,25 @@ class Group(NamedTuple):
     """Runs that differ only in the seed, which form one column of the comparison.
 
     Attributes:
-        name: the names of the runs.
         runs: one or more.
     """
 
-    name: str
     runs: list[Run]
+
+    @property
+    def name(self) -> str:
+        """Return the names of the runs, but for those in the middle of many."""
+        names = [run.name for run in self.runs]
+        return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
 
     @property
     def short_name(self) -> str:
         """Return the group's name for a legend, without the middle of a long name."""
-        name, half = self.name, MAX_NAME // 2
-        return name if len(name) <= MAX_NAME else f"{name[:half]}…{name[-half:]}"
+        name = self.name
+        return name if len(name) <= 2 * ENDS else f"{name[:ENDS]}…{name[-ENDS:]}"
 
     @property
-    def seeds(self) -> str:
+    def seeds_text(self) -> str:
         """Return the number of seeds of the group in words, or "" for a single run."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else ""
 
@@ -90,15 +94,15 @@ def check_workdirs(workdirs: Sequence[Path]) -> None:
         if not (path / "config.json").is_file():
             reason = "holds no run (no config.json)" if path.is_dir() else "is not a folder"
             raise UserError(f"{path} {reason}; pass the workdirs of runs")
-        first = seen.setdefault(path.resolve(), path)
-        if first is not path:
-            raise UserError(f"{path} and {first} are the same folder; name each run once")
+        if (folder := path.resolve()) in seen:
+            raise UserError(f"{path} and {seen[folder]} are the same folder; name each run once")
+        seen[folder] = path
 
 
 def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that differ only in the seed, in the order of the runs."""
-    # Runs with the same seed are not independent samples. The runs of a config with the same seed
-    # are numbered, and those with the same number form a group.
+    # A group has at most one run of each seed, because runs with the same seed are not independent
+    # samples. The second run of a seed belongs to a second group.
     groups: dict[tuple[str, int | None, int], list[Run]] = {}
     seen: Counter[tuple[str, int | None, str]] = Counter()
     for run in runs:
@@ -107,11 +111,7 @@ def group_by_seed(runs: Sequence[Run]) -> list[Group]:
         number = seen[settings, run.step, seed]
         seen[settings, run.step, seed] += 1
         groups.setdefault((settings, run.step, number), []).append(run)
-    return [Group(_join_names([run.name for run in group]), group) for group in groups.values()]
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
+    return [Group(runs) for runs in groups.values()]
 
 
 def _read_run(path: Path, name: str) -> Run:
@@ -131,22 +131,22 @@ def _read_run(path: Path, name: str) -> Run:
         rows=chosen,
         left_out=len(rows) - len(chosen),
         step=step if steps or not metrics else metrics[-1]["step"],
-        loss=str(chosen[-1].get("loss") or loss) if chosen else str(loss),
-        seconds=_training_seconds(path / "train.log"),
+        loss=str((chosen[-1].get("loss") if chosen else None) or loss),
+        seconds=_training_seconds(path),
     )
 
 
 def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
-    """Keep one of several results of a metric on data sets of the same name.
+    """Keep one result of each metric.
 
-    It is the one on the run's own data, which are those of its online metrics, with the run's seed,
-    at the latest step, as far as there are such results.
+    Results of one metric may differ in data (of the same name), seed and step. Those on the run's
+    own data come first, then those with the run's seed, then the latest. The run's own data are
+    those of its online metrics.
     """
     own_data = {row.get("data") for row in rows if row["protocol"] == "online"}
-    names = ("dataset", "bank", "split", "layer", "protocol", "metric")
     groups: dict[tuple, list[results.Row]] = {}
     for row in rows:
-        key = (*(row.get(name) for name in names), row["details"].get("preset"))
+        key = (*(row.get(name) for name in OF_METRIC), row["metric"], row["details"].get("preset"))
         groups.setdefault(key, []).append(row)
 
     def distance(row: results.Row) -> tuple[bool, bool, int]:
@@ -156,24 +156,8 @@ def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
     return [min(group, key=distance) for group in groups.values()]
 
 
-def _training_seconds(log: Path) -> float | None:
-    """Return the seconds from start to end of training.
-
-    None if the log does not hold both, if training was resumed, or if the clock was set back.
-    """
-    if not log.exists():
-        return None
-    starts: list[datetime] = []
-    ends: list[datetime] = []
-    with explain_damage(log):
-        for line in read_lines(log):
-            entry = START_OR_END.match(line.decode(errors="replace").rstrip())
-            if entry is None:
-                continue
-            time = datetime.strptime(entry[1], "%Y-%m-%d %H:%M:%S,%f")
-            (ends if entry[2].startswith("finished") else starts).append(time)
-    # The time of a resumed or extended run lacks that of its first command.
-    if len(starts) != 1 or not ends:
-        return None
-    seconds = (ends[0] - starts[0]).total_seconds()
-    return seconds if seconds >= 0 else None
+def _training_seconds(workdir: Path) -> float | None:
+    """Return the seconds of training, or None if they were not recorded."""
+    times = goodput.read(workdir)
+    seconds = sum(float(times["seconds"][part]) for part in TRAINING) if times else None
+    return seconds if is_finite(seconds) else None

@@ -168,7 +168,7 @@ def train(
         reporter = MetricsReporter(setup, writer, step, skipped=int(state.skipped[0]))
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
-        profiler = stack.enter_context(profiling.Profiler(profile, workdir))
+        profiler = stack.enter_context(closing(profiling.Profiler(profile, workdir)))
         log.info("%s: %s", f"resumes at step {step}" if step else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)

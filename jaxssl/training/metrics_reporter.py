@@ -23,21 +23,21 @@ SPIKE = 10.0  # A spike is more than this many median absolute deviations above 
 
 
 class LossMonitor:
-    """Monitor that logs spikes of the loss and skipped steps.
+    """Warns when the loss spikes and when steps are skipped.
 
     Args:
-        skipped: steps skipped before.
+        skipped: number of steps skipped before the run resumed.
     """
 
     def __init__(self, skipped: int = 0) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
-        self._skipped = skipped
+        self._skipped, self._spiking = skipped, False
 
     def check(self, step: int, losses: Sequence[float], skipped: int) -> None:
-        """Log spikes among the losses, and newly skipped steps.
+        """Log where a spike of the losses begins, and newly skipped steps.
 
-        The deviation counts as at least a thousandth of the median, because small changes of a
-        constant loss are no spikes.
+        The median absolute deviation counts as at least a thousandth of the median. Otherwise a
+        tiny rise of a constant loss would be a spike.
 
         Args:
             step: number of the step of the last loss.
@@ -50,12 +50,16 @@ class LossMonitor:
             if len(self._losses) >= MIN_LOSSES:
                 median = float(np.median(self._losses))
                 deviation = float(np.median(np.abs(np.asarray(self._losses) - median)))
-                if loss > median + SPIKE * max(deviation, 1e-3 * abs(median)):
-                    text = "step %d: loss spike: %.4g, the median of the %d steps before is %.4g"
-                    log.warning(text, number, loss, len(self._losses), median)
+                is_spike = loss > median + SPIKE * max(deviation, 1e-3 * abs(median))
+                if is_spike and not self._spiking:
+                    log.warning(
+                        f"step {number}: loss spike: {loss:.4g}, the median of the "
+                        f"{len(self._losses)} steps before is {median:.4g}"
+                    )
+                self._spiking = is_spike
             self._losses.append(loss)
         if skipped > self._skipped:
-            log.warning("step %d: %d steps skipped so far that were not finite", step, skipped)
+            log.warning(f"step {step}: {skipped} of the steps so far were not finite and skipped")
         self._skipped = skipped
 
 
@@ -95,8 +99,8 @@ class MetricsReporter:
             metrics: metrics of the step, on the device.
             losses: pairs (array [k], n) for each call since the last report. The first n entries
                 are the losses of the steps of the call.
-            evaluate: returns further metrics, such as the k-NN accuracy. Its time does not count
-                for the speed.
+            evaluate: returns further metrics, such as the k-NN accuracy. The caller restarts the
+                clock afterwards, so that its time does not count for the speed.
 
         Returns:
             The metrics, with "skipped_in_a_row". If the run stops because of skipped steps, they
@@ -106,9 +110,11 @@ class MetricsReporter:
         values = {name: float(value) for name, value in metrics.items()}
         first_step, start = self._clock
         self.restart_clock(step)
-        speed = (step - first_step) / (self._clock[1] - start)
+        _, now = self._clock
+        speed = (step - first_step) / (now - start)
         skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
-        self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
+        if self._writer:
+            self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
         if in_a_row >= self._setup.max_skipped:
             return values  # The run stops after this report.
         # The learning rate is a function of the number of updates. The last step was an update
@@ -126,7 +132,7 @@ class MetricsReporter:
             written = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
             self._writer.write(step, written)
             self._update_bar(step, written)
-            self._log(step, written)
+            self._log_accuracy_and_collapse(step, written)
         return values
 
     def _update_bar(self, step: int, values: Mapping[str, float]) -> None:
@@ -159,7 +165,7 @@ class MetricsReporter:
             self._bar.add_task("", total=total, completed=step, figures="compiling", unit=unit)
             yield
 
-    def _log(self, step: int, values: Mapping[str, float]) -> None:
+    def _log_accuracy_and_collapse(self, step: int, values: Mapping[str, float]) -> None:
         """Log the k-NN accuracy if measured, and a warning when the embeddings collapse."""
         if "knn_top1" in values:
             log.info(

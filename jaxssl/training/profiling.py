@@ -18,11 +18,12 @@ FOLDER = "profile"  # folder of the traces in the workdir
 
 
 def parse(text: str) -> range:
-    """Parse "A:B", the steps A to B - 1, counted from 0.
+    """Parse "FIRST:END" as the steps FIRST to END - 1, counted from 0.
 
     Raises:
         UserError: if the text is of another form, or names no step.
     """
+    # Python refuses to parse numbers of thousands of digits.
     match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
     if not match or int(match[1]) >= int(match[2]):
         raise UserError(
@@ -32,24 +33,23 @@ def parse(text: str) -> range:
 
 
 def check(steps: range, workdir: Path, total: int) -> None:
-    """Raise UserError unless a run of ``total`` steps in this workdir takes all steps to trace.
+    """Raise UserError if the run does not take all of these steps.
 
-    A run that resumes does not repeat the steps before its last checkpoint.
+    It ends at step ``total``, and a resumed run begins at its last checkpoint.
     """
+    flag = f"--profile {steps.start}:{steps.stop}"
     if steps.stop > total:
-        raise UserError(f"--profile {steps.start}:{steps.stop}: the run ends at step {total}")
+        raise UserError(f"{flag}: the run ends at step {total}")
     last = max(checkpoint.steps(workdir), default=0)
     if steps.start < last:
         raise UserError(
-            f"--profile {steps.start}:{steps.stop}: the run in {workdir} resumes at step {last}; "
-            "take later steps, or another --workdir"
+            f"{flag}: the run in {workdir} resumes at step {last}; name steps from {last} on, or "
+            "another --workdir"
         )
 
 
 class Profiler:
-    """Context manager that traces a range of training steps into a folder of the workdir.
-
-    Only the first process writes a trace.
+    """Traces a range of training steps into a folder of the workdir, on the first process.
 
     Args:
         steps: the steps, or None for no trace.
@@ -57,55 +57,48 @@ class Profiler:
     """
 
     def __init__(self, steps: range | None, workdir: Path) -> None:
-        self._steps = steps if distributed.is_first_process() else None
-        self._borders = (steps.start, steps.stop) if steps else (0, 0)
+        self._steps = steps or range(0)
         self._folder = workdir / FOLDER
-        self._tracing = False
-
-    def __enter__(self) -> "Profiler":
-        """Return this profiler."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop a trace that is still running, because the training was interrupted."""
-        if self._tracing:
-            self._stop()
+        self._on_disk: Path | None = None  # where JAX writes the running trace
 
     def steps_until_border(self, step: int) -> int:
-        """Return the number of steps after ``step`` that are all traced, or all not traced."""
-        later = [border - step for border in self._borders if border > step]
-        return min(later, default=sys.maxsize)
+        """Return the number of steps after ``step`` until the trace begins or ends."""
+        borders = self._steps.start, self._steps.stop
+        return min((border - step for border in borders if border > step), default=sys.maxsize)
 
     def begin(self, step: int, state: object) -> None:
         """Start the trace before the first step of the range.
 
         Args:
             step: number of steps that have been taken.
-            state: result of these steps, which must not run on into the trace.
+            state: result of these steps. The trace begins when it is computed.
         """
-        if self._steps and step == self._steps.start:
+        if self._steps and step == self._steps.start and distributed.is_first_process():
             jax.block_until_ready(state)
             # JAX writes to a folder on disk, which is then copied to a bucket.
-            self._on_disk = Path(tempfile.mkdtemp()) if is_bucket(self._folder) else self._folder
-            jax.profiler.start_trace(self._on_disk, create_perfetto_trace=True)
-            self._tracing = True
+            on_disk = Path(tempfile.mkdtemp()) if is_bucket(self._folder) else self._folder
+            jax.profiler.start_trace(on_disk, create_perfetto_trace=True)
+            self._on_disk = on_disk
 
     def end(self, step: int, state: object) -> None:
         """Write the trace after the last step of the range. The arguments are those of `begin`."""
-        if self._tracing and step == self._borders[-1]:
+        if self._on_disk and step == self._steps.stop:
             jax.block_until_ready(state)
-            self._stop()
-            log.info("profile    of the steps %d:%d in %s", *self._borders, self._folder)
+            self.close()
 
-    def _stop(self) -> None:
-        self._tracing = False
+    def close(self) -> None:
+        """Write the running trace, if any. An interrupted run ends it early."""
+        if not self._on_disk:
+            return
+        on_disk, self._on_disk = self._on_disk, None
         try:
             jax.profiler.stop_trace()
+            if is_bucket(self._folder):
+                for file in filter(Path.is_file, on_disk.rglob("*")):
+                    (self._folder / file.relative_to(on_disk)).write_bytes(file.read_bytes())
         except (OSError, RuntimeError) as error:
             raise write_error(self._folder, error) from error
-        if is_bucket(self._folder):
-            for file in self._on_disk.rglob("*"):
-                if file.is_file():
-                    to = self._folder / file.relative_to(self._on_disk)
-                    to.write_bytes(file.read_bytes())
-            shutil.rmtree(self._on_disk)
+        finally:
+            if is_bucket(self._folder):
+                shutil.rmtree(on_disk)
+        log.info("profile    %s", self._folder)

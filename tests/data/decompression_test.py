@@ -124,7 +124,7 @@ def test_archive_of_several_compressed_streams_is_read_to_the_end(tmp_path, kind
     assert [read() for _, read in files.read_files(path)] == [content]
 
 
-@pytest.mark.parametrize("zeros", [4, decompression.CHUNK, 2 * decompression.CHUNK + 4])
+@pytest.mark.parametrize("zeros", [4, decompression.INPUT, 2 * decompression.INPUT + 4])
 def test_files_after_any_number_of_padding_zeros_between_xz_streams_are_read(tmp_path, zeros):
     content = {f"{name}.bin": name.encode() for name in "ab"}
     text = pack(tmp_path / "plain.tar", content).read_bytes()

@@ -11,7 +11,7 @@ from fuzz_cases import fuzzed, outcome, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from page_cases import page, tables
-from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
+from workdir_cases import CONFIG, METRICS, ROW, TIMES, changed, write
 
 from jaxssl.errors import UserError
 from jaxssl.report import curves, images
@@ -208,7 +208,7 @@ def test_comparison_shows_the_latest_checkpoint_and_counts_the_others(two):
 def test_runs_without_results_are_compared_by_their_configs(two):
     a, b, out = two
     for path in (a, b):
-        for name in ("results.json", "metrics.jsonl", "train.log"):
+        for name in ("results.json", "metrics.jsonl", "goodput.json"):
             (path / name).unlink()
     text = visible_text(write_comparison([a, b], out))
     assert "None of these runs was evaluated" in text and "No training curve" in text
@@ -245,24 +245,13 @@ def test_comparison_shows_results_on_the_own_data_of_the_latest_step(two):
     assert {row["value"] for row in run.rows} == {60.0, 70.0}
 
 
-RESUMES = f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"
-
-
 @pytest.mark.parametrize(
-    ("log", "shown"),
-    [
-        (LOG.replace("03:05:10", "05:09:10"), "2 h 5 min"),
-        ("", "–"),
-        (LOG.replace("begins:", "began:"), "–"),
-        (LOG.replace("INFO fin", "INFO resumes at step 5"), "–"),
-        (LOG.replace("03:05:10", "02:00:00"), "–"),  # the log ends before it begins
-        (LOG.replace("2026-01-02 03:05", RESUMES), "–"),
-        (f"{LOG}\n{LOG[:23]} INFO resumes at step 9\n", "–"),  # an extended run
-    ],
+    ("steps", "shown"), [(7500.0, "2 h 5 min"), (float("nan"), "–"), (None, "–"), ("x", "–")]
 )
-def test_comparison_shows_training_hours_or_a_dash_if_they_are_unknown(two, log, shown):
+def test_comparison_shows_training_hours_or_a_dash_if_they_are_unknown(two, steps, shown):
+    """The time counts neither evaluation nor the set-up and restarts of a resumed run."""
     a, b, out = two
-    (a / "train.log").write_text(log)
+    write(a, times=TIMES | {"steps": steps})
     write_comparison([a, b], out)
     assert [row[-1] for row in tables(out, "results")[0]] == ["time", shown, "1 min 6 s"]
 
@@ -325,7 +314,7 @@ def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, r
     ):
         assert run_command("report", *names)[:2] == (0, message)
         assert loss in visible_text(Path(message.split()[1]))
-    files = {"config.json", "metrics.jsonl", "results.json", "train.log"}
+    files = {"config.json", "metrics.jsonl", "results.json", "train.log", "goodput.json"}
     assert {path.name for path in b.iterdir()} == files
 
 
@@ -337,6 +326,7 @@ def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, r
         ("a .", None, r"\. holds no run \(no config.json\)"),
         (".", None, r"\. holds no run \(no config.json\)"),
         ("a b a/../a", None, "a/../a and a are the same folder"),
+        ("a a", None, "a and a are the same folder; name each run once"),
         ("a b", "x.png", "--out must end in .html, got x.png"),
         ("a b", "none/x.html", "cannot write none/x.html: No such file or directory"),
         ("a", "none/x.html", "cannot write none/x.html: No such file or directory"),
@@ -351,10 +341,10 @@ def test_report_command_rejects_wrong_arguments(two, monkeypatch, names, out, me
     assert not Path("compare.html").exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
+@pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl"])
 def test_comparison_of_a_damaged_run_names_the_file_and_writes_no_page(two, name):
     a, b, out = two
-    broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
+    broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n'}
     (b / name).write_text(broken.get(name, "[1,"))
     with pytest.raises(UserError, match=f"{b / name} is damaged"):
         write_comparison([a, b], out)
@@ -366,12 +356,12 @@ def test_comparison_of_a_damaged_run_names_the_file_and_writes_no_page(two, name
     config=texts(CONFIG),
     rows=texts({"results": [ROW, changed(ROW, seed=1)]}),
     lines=changes(METRICS),
-    log=st.text(max_size=40) | st.just(LOG),
-    which=st.sampled_from(("config.json", "results.json", "metrics.jsonl", "train.log")),
+    times=texts({"seconds": TIMES, "time": 1.0, "ended": True}),
+    which=st.sampled_from(("config.json", "results.json", "metrics.jsonl", "goodput.json")),
 )
-def test_fuzzed_workdirs_give_a_page_or_a_one_line_error(below, config, rows, lines, log, which):
+def test_fuzzed_workdirs_give_a_page_or_a_one_line_error(below, config, rows, lines, times, which):
     a, b = write(below / "a"), write(below / "b", OTHER, [OF_OTHER])
     metrics = "".join(json.dumps(row) + "\n" for row in lines).encode()
-    bad = {"config.json": config, "results.json": rows, "metrics.jsonl": metrics}
-    (b / which).write_bytes({**bad, "train.log": log.encode()}[which])
+    bad = {"config.json": config, "results.json": rows, "goodput.json": times}
+    (b / which).write_bytes({**bad, "metrics.jsonl": metrics}[which])
     outcome(f"comparison: {which}", lambda: write_comparison([a, b], below / "out.html"), below)

@@ -273,7 +273,7 @@ def test_training_another_config_in_the_workdir_of_a_run_is_rejected(tiny, whole
         ),
         ({"data.on_error": "skp"}, "data.on_error='skp' is unknown; did you mean 'skip'"),
         ({"optim.sharding": "al"}, "optim.sharding='al' is unknown; did you mean 'all'"),
-        ({"optim.trust_coefficient": "0"}, "optim.trust_coefficient must be > 0"),
+        ({"optim.trust_coefficient": "0"}, "'optim.trust_coefficient' must be > 0"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
@@ -491,8 +491,11 @@ def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
     monitor.check(44, [2.0], skipped=1)
     assert list(dict.fromkeys(caplog.messages)) == [
         "step 42: loss spike: 9, the median of the 41 steps before is 2",
-        "step 43: 1 steps skipped so far that were not finite",
+        "step 43: 1 of the steps so far were not finite and skipped",
     ]
+    caplog.clear()
+    monitor.check(300, [9.0] * 256, skipped=1)  # a lasting rise is logged once
+    assert [line[:8] for line in dict.fromkeys(caplog.messages)] == ["step 45:"]
 
 
 def full_for_orbax(*_, **__):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import closing
 
 import jax
 import pytest
@@ -49,7 +50,7 @@ def test_profile_traces_only_given_steps_and_changes_no_result(tiny, whole, tmp_
         pytest.param("0:" + 5000 * "9", "must be FIRST:END with FIRST < END", id="long"),
         ("7:7", "must be FIRST:END with FIRST < END"),
         ("10:13", "--profile 10:13: the run ends at step 12"),
-        ("5:12", r"--profile 5:12: the run in .* resumes at step 12; take later steps, or another"),
+        ("5:12", r"--profile 5:12: the run in .* resumes at step 12; name steps from 12 on, or"),
     ],
 )
 def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, text, message):
@@ -62,7 +63,7 @@ def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, tex
 )
 def test_profile_has_a_perfetto_trace_even_if_the_run_is_interrupted(tmp_path, last):
     x = jnp.zeros(2)
-    with profiling.Profiler(range(2, 4), tmp_path) as profiler:
+    with closing(profiling.Profiler(range(2, 4), tmp_path)) as profiler:
         for step in range(last):
             profiler.begin(step, x)
             with jax.profiler.TraceAnnotation(f"step {step}"):

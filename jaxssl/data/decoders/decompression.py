@@ -1,6 +1,6 @@
 """Decompress archives in bounded memory and time.
 
-A few kilobytes can expand to gigabytes, and the readers of the standard library would follow them.
+An archive of a few kilobytes can expand to gigabytes, and the standard library sets no limit.
 """
 
 import bz2
@@ -16,18 +16,20 @@ from typing import Any, BinaryIO, Protocol
 from jaxssl.errors import UserError
 
 FREE = 96 * 2**20  # bytes to which even the smallest archive may expand
-RATIO = 200  # bytes beyond `FREE` that an archive may expand to, for each of its own bytes
+RATIO = 200  # further bytes that an archive may expand to, for each byte of its own
 CHUNK = 2**18  # bytes of one read
+INPUT = 2**13  # compressed bytes of one read; each stream copies what its read leaves over
 MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
 BZIP2_BLOCK = b"1AY&SY"  # follows the four bytes of the header
-GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes of files
+# First bytes of files; xz includes .lzma, as "xz -6" writes it.
+GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")
 
 
 class Readable(Protocol):
     """Type of a stream that bytes are read from, such as a file."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes, none at the end."""
+        """Return up to ``size`` > 0 bytes, none at the end."""
         ...
 
 
@@ -65,14 +67,15 @@ def open_tar(file: BinaryIO, name: Path) -> Readable:
         file: the opened file.
         name: its name, for messages.
     """
-    start = file.read(10)
+    head = file.read(10)
     file.seek(0)
-    if start.startswith(GZIP):
-        stream: Readable = gzip.GzipFile(fileobj=file)
-    elif start.startswith(BZIP2) and start[4:] == BZIP2_BLOCK:  # "BZh" may begin a file's name.
-        stream = _Streams(file, bz2.BZ2Decompressor)
-    elif start.startswith(XZ):
-        stream = _Streams(file, lambda: lzma.LZMADecompressor(memlimit=MAX_DICTIONARY))
+    stream: Readable
+    if head.startswith(GZIP):
+        stream = gzip.GzipFile(fileobj=file)
+    elif head.startswith(BZIP2) and head[4:] == BZIP2_BLOCK:  # "BZh" may begin a file's name.
+        stream = _ConcatenatedStreams(file, bz2.BZ2Decompressor)
+    elif head.startswith(XZ):
+        stream = _ConcatenatedStreams(file, lambda: lzma.LZMADecompressor(memlimit=MAX_DICTIONARY))
     else:
         return file
     return _Limited(stream, Budget(name, os.fstat(file.fileno()).st_size))
@@ -82,14 +85,18 @@ def gunzip(data: bytes, name: str) -> bytes:
     """Decompress the bytes of a gzip file.
 
     Raises:
-        UserError: if they expand to more than their number allows.
+        UserError: if they expand to more than the limit of `Budget`.
         OSError, EOFError, zlib.error: if they are damaged.
     """
     return read_all(_Limited(gzip.GzipFile(fileobj=io.BytesIO(data)), Budget(name, len(data))))
 
 
 def read_all(stream: Readable) -> bytes:
-    """Return all remaining bytes of a stream."""
+    """Return all remaining bytes of a stream, read in chunks.
+
+    zipfile's `read()` would decompress up to 1 GiB before it cuts the result to the size of the
+    entry.
+    """
     out = io.BytesIO()
     while chunk := stream.read(CHUNK):
         out.write(chunk)
@@ -108,30 +115,32 @@ class _Limited:
         return data
 
 
-class _Streams:
+class _ConcatenatedStreams:
     """Decompresses one or more bz2 or xz streams that follow each other in a file.
 
-    The classes of the standard library cannot limit the memory for the dictionary of xz.
+    `lzma.LZMAFile` cannot limit the memory for the dictionary. `bz2.BZ2File` takes a damaged second
+    stream for the end of the file.
     """
 
-    def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
-        self._file, self._start, self._stream = file, start, start()
+    def __init__(self, file: BinaryIO, make_decompressor: Callable[[], Any]) -> None:
+        self._file, self._make, self._stream = file, make_decompressor, make_decompressor()
 
     def read(self, size: int, /) -> bytes:
         while True:
             stream, data = self._stream, b""
             if stream.eof:
                 data = stream.unused_data.lstrip(b"\0")  # Zeros pad the space after a stream.
-                while not data and (chunk := self._file.read(CHUNK)):
+                while not data and (chunk := self._file.read(INPUT)):
                     data = chunk.lstrip(b"\0")
                 if not data:
                     return b""
-                self._stream = stream = self._start()
-            elif stream.needs_input and not (data := self._file.read(CHUNK)):
+                self._stream = stream = self._make()
+            elif stream.needs_input and not (data := self._file.read(INPUT)):
                 raise EOFError("the compressed data were cut short")
             try:
                 out = stream.decompress(data, size)
-            except OSError as error:  # raised by bz2 for damaged data
+            # bz2 raises OSError for damaged data, as if the file could not be read.
+            except OSError as error:
                 raise tarfile.ReadError(str(error)) from error
             if out:
                 return out
