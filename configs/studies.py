@@ -75,6 +75,7 @@ VARIANTS = {
     # With --dataset cifar100, the studies of MMCL use the paper's schedule of gamma.
     "paper_mmcl": {**mmcl.VARIANTS["stl10_pgd"], **LOSS, "about": "mmcl:stl10_pgd"},
     "paper_mmcl_knn": {**mmcl.VARIANTS["stl10_table_6"], **LOSS, "about": "mmcl:stl10_table_6"},
+    "paper_mmcl_time": {**mmcl.VARIANTS["imagenet_pgd"], **LOSS, "about": "mmcl:imagenet_pgd"},
     "paper_tcl": {  # TCL's Section 5.2, Appendix A.2: 128 views a batch, lr = 0.1, k1 = 5000
         **tcl_supervised.SHARED,
         **tcl_supervised.CIFAR100,

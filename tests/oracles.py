@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from jaxssl.losses.auc_cl import RECOMMENDED
 from jaxssl.losses.lejepa import draw_directions
 
 
@@ -213,9 +212,9 @@ def auc_cl(
     pairs,
     b=0.0,
     *,
-    a=RECOMMENDED["a"],
-    alpha=RECOMMENDED["alpha"],
-    negative_weight=RECOMMENDED["negative_weight"],
+    a=10.0,
+    alpha=0.5,
+    negative_weight=64.0,
     negative_reduction="mean",
     similarity="cosine",
     positive_margin=0.0,

@@ -108,7 +108,7 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
             raise ValueError(f"the setting {name!r} is unknown{suggest(name, valid)}")
     chosen = {**presets[preset], **changes}
     for name, value in presets[preset].items():
-        if isinstance(value, tuple) and isinstance(chosen[name], int | float):
+        if isinstance(value, tuple) and np.ndim(chosen[name]) == 0:
             chosen[name] = (chosen[name],)
     return chosen
 

@@ -22,16 +22,17 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
-# This is the only definition of the recommended constants of AUC-CL. We chose them by accuracy on
-# held-out training images (docs/methods.md), because the paper gives neither a nor a weight of the
-# negatives. Both released implementations have a = 10. The released ImageNet code sums over B - 1
-# negatives with weight 32 / B, which is about 32 times their mean. The same weight gives 64 for the
-# 2(B - 1) negatives of two views. alpha = 0.5 is the best column of the paper's Table 11. Both
-# released implementations have alpha = 1.
-RECOMMENDED = {"a": 10.0, "alpha": 0.5, "negative_weight": 64.0}
-
 PRESETS = {
-    "recommended": {**RECOMMENDED, "negative_reduction": "mean"},
+    # The defaults, chosen by accuracy on held-out training images (docs/methods.md), because the
+    # paper gives neither a nor a weight of the negatives. a = 10 is that of both released codes.
+    # The ImageNet code sums B - 1 negatives with weight 32 / B, which is 32 times their mean. Two
+    # views have twice as many negatives, hence 64. alpha = 0.5 is the best of Table 11.
+    "recommended": {
+        "a": 10.0,
+        "alpha": 0.5,
+        "negative_weight": 64.0,
+        "negative_reduction": "mean",
+    },
     # The paper's setting: eq. 8's sum over the negatives, and the best alpha of its Table 11. The
     # paper does not state a. We chose a = 1, the largest possible cosine.
     "paper": {"a": 1.0, "alpha": 0.5, "negative_weight": 1.0, "negative_reduction": "sum"},
@@ -54,13 +55,14 @@ RANGES = {
     "alpha": ">= 0",
     "negative_weight": ">= 0",
 }
+MOST_MOMENTS = 1024  # largest dimension at which moments cost little even for few candidates
 
 
 class Moments(NamedTuple):
     """Number, sum and sum of squares of cosines [n, ...] or of unit vectors [k, d].
 
     Attributes:
-        number: [n] for the cosines of n anchors, [] for vectors.
+        number: [n], or [] where it is the same for all.
         total: sum, [n] or [d].
         square: sum of the squares, [n], or of the matrices x x^T over the vectors x, [d, d].
     """
@@ -74,9 +76,9 @@ def auc_cl_loss(
     pairs: Pairs,
     b: Scalar = 0.0,
     *,
-    a: Scalar = RECOMMENDED["a"],
-    alpha: Scalar = RECOMMENDED["alpha"],
-    negative_weight: Scalar = RECOMMENDED["negative_weight"],
+    a: Scalar = 10.0,
+    alpha: Scalar = 0.5,
+    negative_weight: Scalar = 64.0,
     negative_reduction: str = "mean",
     similarity: str = "cosine",
     positive_margin: Scalar = 0.0,
@@ -93,16 +95,12 @@ def auc_cl_loss(
     similarity of the negatives. The factor c is w / |N_i| if negatives are averaged, which we
     recommend, and w if they are summed, as in eq. 8 with w = 1.
 
-    With the average, the loss does not depend on the number of negatives: it is the same at every
-    batch size, for two views (2(B - 1) negatives), for two towers (B - 1), with a queue and in
-    multi-crop. The gradient of a minibatch is then an unbiased estimate of the gradient on the
-    whole data set, as Theorem 3.3 says. With the sum, every batch size gives another loss. The
-    gradient 2(a - p) + 2 alpha on a positive does not depend on the batch, while the gradient on
-    the summed negatives grows with it. With a = 1, B = 256 and two views, the sum keeps the
-    positives at a mean cosine of 0.11 (handwritten digits, 400 steps). With a = 10 and 64 times the
-    mean, they reach 0.84.
+    With the average, the loss does not depend on the number of negatives, so it is comparable
+    between batch sizes, and the gradient of a minibatch is an unbiased estimate of the gradient on
+    the whole data set (Theorem 3.3). With the sum, the pull on the positives does not depend on the
+    batch, while the push on the negatives grows with it.
 
-    With alpha = 0 constant embeddings are a minimum, and the encoder collapses.
+    With alpha = 0, constant embeddings minimise the loss (b becomes 1), and the encoder collapses.
 
     The loss is quadratic in the cosines. The moments :math:`\sum_j v_j` and
     :math:`\sum_j v_j v_j^T` of the candidates v therefore replace the [n, m] matrix: O(n d^2) time
@@ -119,17 +117,18 @@ def auc_cl_loss(
         similarity: "cosine" in [-1, 1], or "unit", (1 + cosine) / 2 in [0, 1].
         positive_margin: number subtracted from the similarity of the positives.
         clip_positive: clip the similarity of the positives to [0, 1], after the margin.
-        count_positive_as_negative: count the positives as negatives too, without margin and clip.
-        form: "moments", "matrix", or "auto", which uses moments unless there are labels or a single
-            view. Moments take the other views of an anchor, or its key, as its only positives, so
-            no example may appear twice in the batch.
+        count_positive_as_negative: also add each positive to the negatives, by its cosine before
+            margin and clip.
+        form: "moments", "matrix", or "auto", which uses the matrix for labels, for a single view,
+            and if d exceeds both m and `MOST_MOMENTS`. Moments take the other views of an anchor,
+            or its key, as its only positives, so no example may appear twice in the batch.
 
     Returns:
         [n] float32, 0 for an anchor without a positive. Without negatives their terms are 0.
 
     Raises:
-        ValueError: if ``similarity``, ``negative_reduction`` or ``form`` is unknown, or if moments
-            are requested for labelled pairs.
+        ValueError: if moments are requested for labelled pairs. The functions of `jaxssl.losses`
+            also check that hyper-parameters are in `RANGES`.
 
     References:
         Sharma et al., AUC-CL, ICLR 2024, eq. 8 and Theorem 3.3.
@@ -143,8 +142,11 @@ def auc_cl_loss(
     """
     if form == "moments" and pairs.labelled:
         raise ValueError('form="moments" cannot be used with labels; set form="matrix" or "auto"')
-    one_positive = not pairs.labelled and pairs.num_views != 1
-    by_moments = one_positive if form == "auto" else form == "moments"
+    partners_only = not pairs.labelled and pairs.num_views != 1
+    m, d = pairs.candidate.shape
+    # Moments take O(n d^2) time, the matrix O(n m d). A symbolic m is not compared.
+    is_cheap = not isinstance(m, int) or d <= max(m, MOST_MOMENTS)
+    by_moments = partners_only and is_cheap if form == "auto" else form == "moments"
 
     def positive_term(s: Array) -> Array:
         p = ((1 + s) / 2 if similarity == "unit" else s) - positive_margin
@@ -159,9 +161,7 @@ def auc_cl_loss(
     if negative_reduction == "mean":
         negative = negative / jnp.maximum(number, 1)
     loss = positive + negative_weight * negative + 2 * alpha - alpha**2
-    # With moments every anchor has a positive. Counting positives would gather the ids of all
-    # devices.
-    return loss if by_moments else jnp.where(count_positives(pairs) > 0, loss, 0)
+    return jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
 def _by_matrix(
@@ -181,8 +181,8 @@ def _by_moments(
 ) -> tuple[Array, Moments]:
     """Compute the positive term [n] and the moments of the negatives' cosines without an [n, m].
 
-    The moments of all candidates, or of the queue alone, give sums over an anchor's cosines. They
-    are corrected by the few cosines, [k, n], that these sums include or lack against the negatives.
+    Sums over all candidates, or over the queue alone, follow from their moments. Then the anchor
+    and its positives are subtracted, or positives are added.
     """
     u = unit(pairs.anchor)
     to_partners = jnp.sum(u[None] * unit(partners(pairs, "auc_cl")), axis=2)

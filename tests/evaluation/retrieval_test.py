@@ -76,13 +76,15 @@ def test_retrieval_within_a_split_returns_other_images_with_equal_features():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": (1, 41)}, r"k must be in \[1, 40\], the size of the bank, got \(1, 41\)"),
+        ({"k": (1, 41)}, r"each k must be in \[1, 40\] \(the bank has 40 images\), got \(1, 41\)"),
+        ({"k": (2.5,)}, r"got \(2.5,\)"),
+        ({"k": ("5",)}, r"got \('5',\)"),
         ({"k": (0, 1)}, r"got \(0, 1\)"),
         ({"k": ()}, r"got \(\)"),
         ({"k": (1, 30), "within": True}, r"k must be in \[1, 29\]"),
     ],
 )
-def test_retrieval_rejects_more_neighbours_than_examples(settings, message):
+def test_k_outside_the_bank_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         retrieval.recall(labelled(**SIZES), **settings)
 

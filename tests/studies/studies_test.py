@@ -153,6 +153,8 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     assert (mmcl.data.name, mmcl.net.depth, mmcl.batch_size) == ("stl10", 50, 256)
     assert (mmcl.optim.name, mmcl.epochs, mmcl.loss.gamma) == ("adam", 200, 0.5)
     assert config("slack", **METHODS["mmcl"]).epochs == 400  # tables of k-NN use fewer epochs
+    time = config("solver_time")  # Fig. 3b
+    assert (time.net.depth, time.net.stem, time.augment.size) == (50, "imagenet", 224)
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
     gamma = cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
     assert gamma.to_dict() == study("kernels").CIFAR100_GAMMA
@@ -415,7 +417,7 @@ def test_solver_time_study_times_gradients_and_training_steps_of_losses(monkeypa
     monkeypatch.setattr(module, "factory", factory)
     for name in losses:
         value, gradient = module._loss(settings, name, 4)()
-        assert gradient.shape == (2, 4, module.DIM)
+        assert gradient.shape == (2, 4, module.EMBEDDING_DIM)
         np.testing.assert_allclose(value, np.sum(gradient**2) / 4, rtol=1e-5)
     assert made == list(losses.values())
 

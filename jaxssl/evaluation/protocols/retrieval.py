@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxssl.evaluation import protocol as base
-from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours
+from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours, slices
 
 PRESETS: base.Presets = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
@@ -14,7 +14,7 @@ PRESETS: base.Presets = {
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 
-BLOCK = 2**23  # number of neighbours in memory at once if the test set is the bank
+BLOCK = 2**23  # largest number of neighbours held at once
 
 
 def evaluate(
@@ -48,15 +48,16 @@ def recall(
 
     Each test image is a query. Neighbours are found by cosine similarity; ties go to the smaller
     index. ``within`` adds the mean average precision at R, where R is the number of images in the
-    bank with the label of the query:
+    bank with the label of the query. With m queries, P_q(i) the share of images with the query's
+    label among its i nearest, and y the labels:
 
     .. math:: MAP@R = \frac{1}{m} \sum_q \frac{1}{R_q} \sum_{i=1}^{R_q} P_q(i) [y_{q,i} = y_q]
 
-    with P(i) the precision among the first i. Queries whose label is missing in the bank count as
-    0 in both metrics.
+    Queries whose label is missing in the bank count as 0 in both metrics.
 
     Args:
-        features: the training set is the bank, the test set are the queries.
+        features: the bank is the training set, the queries are the test set. With ``within`` only
+            the test set is used.
         k: numbers of neighbours, each >= 1.
         centred: whether the mean of each split is subtracted from its features.
         within: whether the test set, without the query, is the bank.
@@ -71,37 +72,32 @@ def recall(
         Han et al., Self-supervised Co-training for Video Representation Learning, 2020 (centred);
         Musgrave et al., A Metric Learning Reality Check, 2020, eq. 6-7 (MAP@R).
     """
-    size = len(features.test) - 1 if within else len(features.train)
-    if not k or min(k) < 1 or max(k) > size:
-        raise ValueError(f"k must be in [1, {size}], the size of the bank, got {k}")
     bank, bank_labels, queries, labels = features
-    if centred:
-        queries, bank = _centred(queries), _centred(bank)
     if within:
-        return _recall_within(queries, labels, k)
-    _, index = neighbours(bank, queries, max(k))
-    hits = bank_labels[index] == labels[:, None]
-    return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
-
-
-def _recall_within(
-    features: np.ndarray, labels: np.ndarray, k: tuple[int, ...]
-) -> dict[str, float]:
-    """Compute recall at k and MAP@R, in percent, of each image among all others of one set."""
-    classes, number = np.unique(labels, return_counts=True)
-    relevant = number[np.searchsorted(classes, labels)] - 1
-    most = max(max(k), int(relevant.max()))
-    scores: dict[str, list[np.ndarray]] = {f"retrieval_r{n}": [] for n in k}
-    scores["retrieval_map_at_r"] = []
-    # A query needs as many neighbours as the largest class has images, so queries come in blocks.
-    size = max(1, BLOCK // (most + 1))
-    for first in range(0, len(features), size):
-        block = slice(first, first + size)
-        hits = labels[nearest_others(features, most, block).indices] == labels[block][:, None]
+        bank, bank_labels = queries, labels
+    size = len(bank) - within
+    if not k or not all(isinstance(n, int | np.integer) and 1 <= n <= size for n in k):
+        raise ValueError(f"each k must be in [1, {size}] (the bank has {size} images), got {k}")
+    if centred:
+        bank, queries = _centred(bank), _centred(queries)
+    scores = {f"retrieval_r{n}": np.zeros(len(queries)) for n in k}
+    most, relevant = max(k), None
+    if within:
+        _, row, number = np.unique(labels, return_inverse=True, return_counts=True)
+        relevant = number[row] - 1
+        most = max(most, int(relevant.max()))
+        scores["retrieval_map_at_r"] = np.zeros(len(queries))
+    for part in slices(len(queries), BLOCK // (most + 1)):
+        if within:
+            nearest = nearest_others(queries, most, part)
+        else:
+            nearest = neighbours(bank, queries[part], most)
+        hits = bank_labels[nearest.indices] == labels[part][:, None]
         for n in k:
-            scores[f"retrieval_r{n}"].append(hits[:, :n].any(axis=1))
-        scores["retrieval_map_at_r"].append(_average_precision(hits, relevant[block]))
-    return {name: 100 * float(np.concatenate(values).mean()) for name, values in scores.items()}
+            scores[f"retrieval_r{n}"][part] = hits[:, :n].any(axis=1)
+        if relevant is not None:
+            scores["retrieval_map_at_r"][part] = _average_precision(hits, relevant[part])
+    return {name: 100 * float(values.mean()) for name, values in scores.items()}
 
 
 def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
@@ -120,7 +116,7 @@ def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
 def _centred(features: np.ndarray) -> np.ndarray:
     """Subtract the mean of features [n, f], as float32."""
     mean = np.mean(features, axis=0, dtype=np.float64)
-    return np.asarray(features - mean.astype(np.float32), np.float32)
+    return features - mean.astype(np.float32)
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
