@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
     interpolation: str = "bilinear"
 
     kind = "image"
-    axes = "h, w, c"
+    axes = "h, w, c"  # of one example, for messages; "" if it is not one array
     copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
 
     @property
@@ -46,8 +46,14 @@ class Inputs(NamedTuple):
         return self.size, self.crop, self.interpolation
 
     def prepare(self, images: Array) -> Array:
-        """Map uint8 images [n, h, w, c] to network inputs for evaluation; see `preprocess`."""
-        return preprocess(images, self)
+        """Map uint8 images [n, h, w, c] to network inputs for evaluation, without augmentation.
+
+        Grey images are repeated over the channels of an RGB network.
+
+        Raises:
+            ValueError: if the images are not grey and have other channels than the network takes.
+        """
+        return standardise(resize_images(images, self), self)
 
 
 class Scale(NamedTuple):
@@ -68,9 +74,9 @@ def make_views(
     """Return a function that draws the random views of a batch of images.
 
     The function maps ``(key, images, index)`` to a dict with "views" [V, b, s, s, c] and, with
-    multi-crop, "crops" [L, b, t, t, c], as float32 in [-1, 1]. Images are uint8 [b, h, w, c], or a
-    dict with a separate image for every view: "views" [b, V, h, w, c], "crops" [b, L, h, w, c].
-    For recipes of videos they are [b, t, h, w, c].
+    multi-crop, "crops" [L, b, t, t, c], as float32 in [-1, 1], or scaled by statistics. Images are
+    uint8 [b, h, w, c], or a dict with a separate image for every view: "views" [b, V, h, w, c],
+    "crops" [b, L, h, w, c]. For recipes of videos they are [b, t, h, w, c].
 
     ``index`` [b] holds the indices of the examples in the data set. The key of a view is folded
     from it, so the views do not depend on how a batch is split over devices.
@@ -113,17 +119,6 @@ def make_views(
     return augment
 
 
-def preprocess(images: Array, inputs: Inputs) -> Array:
-    """Map uint8 images [n, h, w, c] to inputs of a network for evaluation, without augmentation.
-
-    Grey images are repeated over the channels of an RGB network.
-
-    Raises:
-        ValueError: if the images are not grey and have other channels than the network takes.
-    """
-    return standardise(resize_images(images, inputs), inputs)
-
-
 def resize_images(images: Array, inputs: Inputs) -> Array:
     """Map uint8 images [n, h, w, c] to float32 in [0, 1] of the network's size and channels."""
     images = match_channels(images, inputs.channels)
@@ -163,12 +158,12 @@ def _per_channel(values: tuple[float, ...], rank: int) -> Array:
 
 
 def to_float(images: Array) -> Array:
-    """Map uint8 images in [0, 255] to float32 in [0, 1]."""
+    """Map pixels in [0, 255] to float32 in [0, 1]."""
     return images.astype(jnp.float32) / 255
 
 
 def normalise(images: Array) -> Array:
-    """Map images in [0, 1] to [-1, 1], the range of training views of all data sets."""
+    """Map images in [0, 1] to [-1, 1], the range of training views without statistics."""
     return images * 2 - 1
 
 

@@ -1,8 +1,8 @@
 """Convolution, norms and attention, which several networks use, and checks of settings.
 
-Norms compute their statistics in float32 and return the dtype of the input. A norm of a bfloat16
-input mixes both dtypes, which `jax.numpy_dtype_promotion` refuses in strict mode. The norms here
-therefore switch to standard promotion.
+Norms compute their statistics in float32 and return the common dtype of input and parameters. A
+norm of a bfloat16 input mixes both dtypes, which `jax.numpy_dtype_promotion` refuses in strict
+mode. The norms here therefore switch to standard promotion.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,6 +19,9 @@ from jaxssl import collectives
 
 # PyTorch initialises Conv2d and Linear like this by default: uniform with variance 1 / (3 fan_in).
 TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+MOMENTUM = 0.9  # weight of the old running statistics of BatchNorm in an update
+EPSILON = 1e-5  # added to BatchNorm's variance, as in Flax
 
 exact_gelu = partial(jax.nn.gelu, approximate=False)
 
@@ -48,12 +51,11 @@ def square_conv(
     groups: int = 1,
     dilation: int = 1,
 ) -> nn.Conv:
-    """Return a bias-free convolution with equal padding on all sides.
+    """Return a bias-free convolution with equal padding on all sides, as in PyTorch.
 
-    The default padding is ``dilation * (side // 2)``.
+    The padding is ``dilation * (side // 2)`` by default. "SAME" would pad a strided convolution on
+    one side only.
     """
-    # The padding is explicit, as in PyTorch. "SAME" would pad a strided convolution on one side
-    # only.
     return nn.Conv(
         width,
         (side, side),
@@ -71,7 +73,8 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
 
     Args:
         x: [..., c].
-        train: whether to use the batch statistics and update the running ones, or use the latter.
+        train: True normalises by the batch's statistics and updates the running ones. False
+            normalises by the running ones.
         axis_name: name of the mapped axis over which training averages the statistics, or None.
         **options: arguments of `flax.linen.BatchNorm`, such as ``use_bias``.
 
@@ -79,7 +82,7 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
         Array like ``x``. The momentum of the running statistics is 0.9. The running variance is the
         biased estimate.
     """
-    norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=axis_name, **options)
+    norm = nn.BatchNorm(not train, axis_name=axis_name, momentum=MOMENTUM, **options)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
 
@@ -88,8 +91,8 @@ def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManage
     """Return a context in which BatchNorms of Linen modules average over groups of devices.
 
     Args:
-        size: number of consecutive devices of a group, a divisor of their number. 0 stands for all,
-            and so does a size that is not below their number.
+        size: number of consecutive devices in a group, a divisor of their number. 0, or a number
+            not below theirs, means one group of all.
         axis_name: the mapped axis, or None.
     """
     devices = collectives.device_count(axis_name)
@@ -99,7 +102,7 @@ def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManage
 
     def intercept(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         if isinstance(context.module, nn.BatchNorm | MaskedBatchNorm):
-            # Networks have no argument for the groups, and Flax forbids assignments to modules.
+            # Networks do not pass groups on, and Flax forbids a plain assignment.
             object.__setattr__(context.module, "axis_index_groups", groups)
         return call(*args, **kwargs)
 
@@ -109,39 +112,39 @@ def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManage
 class MaskedBatchNorm(nn.Module):
     """BatchNorm over unmasked rows, with devices weighted by their number of unmasked rows.
 
-    Attributes:
-        momentum: weight of the old running statistics in an update.
-        epsilon: added to the variance.
-        axis_index_groups: groups of devices, see `jax.lax.psum`. None stands for all devices.
+    The attributes are those of `flax.linen.BatchNorm`.
     """
 
-    momentum: float = 0.9
-    epsilon: float = 1e-5
+    use_running_average: bool
+    axis_name: str | None = None
     axis_index_groups: list[list[int]] | None = None
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
-        """Normalise rows [n, c]. Only rows where ``mask`` [n] is True enter the statistics."""
+    def __call__(self, x: Array, mask: Array) -> Array:
+        """Normalise rows [n, c]. Only rows where ``mask`` [n] is True enter the statistics.
+
+        At least one row of all devices must be unmasked.
+        """
         c = x.shape[1]
         running_mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
         running_var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
         scale = self.param("scale", nn.initializers.ones, (c,))
         bias = self.param("bias", nn.initializers.zeros, (c,))
         x32 = x.astype(jnp.float32)
-        if train:
+        if self.use_running_average:
+            mean, var = running_mean.value, running_var.value
+        else:
             weight = mask.astype(jnp.float32)[:, None]
-            add = partial(collectives.sum, axis_name=axis_name, groups=self.axis_index_groups)
+            add = partial(collectives.sum, axis_name=self.axis_name, groups=self.axis_index_groups)
             count, total = add((jnp.sum(weight), jnp.sum(x32 * weight, 0)))
             mean = total / jnp.maximum(count, 1)
             square = jnp.sum((x32 - mean[None]) ** 2 * weight, 0)
             var = add(square) / jnp.maximum(count, 1)
             if not self.is_initializing():
-                m = self.momentum
+                m = MOMENTUM
                 running_mean.value = m * running_mean.value + (1 - m) * mean
                 running_var.value = m * running_var.value + (1 - m) * var
-        else:
-            mean, var = running_mean.value, running_var.value
-        factor = scale.astype(jnp.float32) * lax.rsqrt(var + self.epsilon)
+        factor = scale.astype(jnp.float32) * lax.rsqrt(var + EPSILON)
         y = (x32 - mean[None]) * factor[None] + bias.astype(jnp.float32)[None]
         return y.astype(x.dtype)
 
@@ -154,10 +157,9 @@ def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Arra
 
 
 def keep_sums(primitive: Any, *_: object, **__: object) -> bool:
-    """Return True for a sum over devices, as a rematerialisation policy of `nn.remat`.
+    """Return True for a sum over devices: a rematerialisation policy of `nn.remat`.
 
-    The backward pass reads the saved sums, which are BatchNorm statistics. Computing them again
-    would cost a second communication.
+    Saved are the BatchNorm statistics. Computing them again would communicate twice.
     """
     return primitive.name.startswith("psum")
 
@@ -186,7 +188,10 @@ def attend(q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
 
 @jax.custom_vjp
 def _softmax(logits: Array) -> Array:
-    """Compute a float32 softmax that keeps only its rounded weights for the backward pass."""
+    """Compute a softmax in float32. It has no forward-mode derivative.
+
+    Only the rounded weights are kept for the backward pass.
+    """
     weights = nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
     # Without this barrier XLA stores the float32 exponentials for the backward pass. A ViT's
     # training step would then need a fifth more memory.

@@ -63,7 +63,7 @@ class GIN(nn.Module):
             h = h + _sum_neighbours(h, edge)
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
-            h = MaskedBatchNorm()(h, is_node, train=train, axis_name=axis_name)
+            h = MaskedBatchNorm(not train, axis_name)(h, is_node)
             # Some edges still point to dropped nodes. The features of these nodes are set to 0, so
             # that they add nothing to their neighbours.
             h = jnp.where(is_node[:, None], h, 0)

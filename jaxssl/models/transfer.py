@@ -161,9 +161,7 @@ class FixedNorms(NamedTuple):
             module = context.module
             is_call = context.method_name == "__call__"
             if is_call and isinstance(module, norms) and is_fixed(module.path):
-                if isinstance(module, MaskedBatchNorm):
-                    kwargs = {**kwargs, "train": False}
-                elif module.use_running_average is None:  # It is an argument of the call.
+                if module.use_running_average is None:  # It is an argument of the call.
                     args, kwargs = args[:1], {**kwargs, "use_running_average": True}
                 else:
                     # Flax has made this module for a single call, so it may be changed.

@@ -68,7 +68,7 @@ class AttentionPool(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Pool tokens [n, t, dim] to features [n, dim]."""
-        n, t, dim = x.shape
+        n, _, dim = x.shape
         query = self.param("query", XAVIER, (1, dim))
         # One kernel computes queries, keys and values, as public files store it.
         qkv = nn.Dense(3 * dim, kernel_init=XAVIER_OF_THREE, name="qkv")
@@ -83,36 +83,15 @@ class AttentionPool(nn.Module):
 class ViT(nn.Module):
     """Vision transformer (ViT): class token and patch embeddings, then transformer blocks.
 
-    Attributes:
-        dim: dimension of the tokens, and of the features without a projection.
-        layers: number of blocks.
-        heads: number of attention heads.
-        patch_size: side of a patch in pixels.
-        drop_path: rate of stochastic depth in the last layer.
-        freeze_patches: whether the patch projection keeps its random initial value.
-        pool: "token" (class token), "mean" (mean over the patches) or "attention" (see
-            `AttentionPool`).
-        positions: "fixed" (see `positions`), "learned", a parameter for every patch of a square
-            grid and the class token, or "rotary" (see `rotary_angles`).
-        remat: whether the backward pass recomputes each block from its input.
-        class_token: whether there is a class token.
-        registers: number of register tokens, which follow the class token and have no position.
-        pre_norm: whether a LayerNorm precedes the blocks.
-        layer_scale: see `Block`.
-        activation: see `Block`.
-        mlp_dim: see `Block`.
-        epsilon: added to the variance in every LayerNorm.
-        projection: dimension of the features behind a linear projection; 0 for none.
-        distilled: whether a distillation token follows the class token. The pooling "token" is then
-            the mean of both.
+    See `net` for the attributes.
     """
 
     dim: int
     layers: int
-    heads: int
+    num_heads: int
     patch_size: int
     drop_path: float = 0.0
-    freeze_patches: bool = True
+    frozen_patches: bool = True
     pool: str = "token"
     positions: str = "fixed"
     remat: bool = False
@@ -127,8 +106,8 @@ class ViT(nn.Module):
     distilled: bool = False
 
     @property
-    def tokens(self) -> int:
-        """Return the number of tokens with a position that precede the patches."""
+    def num_class_tokens(self) -> int:
+        """Return the number of class and distillation tokens, before registers and patches."""
         return int(self.class_token) + int(self.distilled)
 
     @nn.compact
@@ -136,6 +115,8 @@ class ViT(nn.Module):
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
         """Map images [n, h, w, c] to features [n, dim]. ``keys`` [n] drive stochastic depth.
+
+        ``axis_name`` is not used.
 
         Raises:
             ValueError: if a side of the images is not a multiple of the patch size, or if the grid
@@ -147,11 +128,11 @@ class ViT(nn.Module):
             raise ValueError(
                 f"the sides of images must be multiples of net.patch_size={p}, got {h} x {w}"
             )
-        name = "frozen_patches" if self.freeze_patches else "patches"
-        x = Patches(self.dim, p, self.freeze_patches, name=name)(x)
+        name = "frozen_patches" if self.frozen_patches else "patches"
+        x = Patches(self.dim, p, self.frozen_patches, name=name)(x)
         if self.positions == "fixed":
-            x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
-        tokens = self.tokens
+            x = x + jnp.asarray(sine_positions(h // p, w // p, self.dim), x.dtype)[None]
+        tokens = self.num_class_tokens
         if self.distilled:
             x = self._prepend_token("distillation", x)
         if self.class_token:
@@ -168,7 +149,7 @@ class ViT(nn.Module):
             x = layer_norm(x, self.epsilon, name="pre_norm")
         rotation = None
         if self.positions == "rotary":
-            rotation = jnp.asarray(rotary_angles(h // p, w // p, self.dim // self.heads))
+            rotation = jnp.asarray(rotary_angles(h // p, w // p, self.dim // self.num_heads))
         scales = [None] * self.layers
         if train and keys is not None and self.drop_path > 0:
             factors = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
@@ -177,7 +158,7 @@ class ViT(nn.Module):
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for scale in scales:
             block = Block(
-                self.heads,
+                self.num_heads,
                 Inits(XAVIER_OF_THREE, XAVIER, XAVIER),
                 mlp_dim=self.mlp_dim,
                 activation=self.activation,
@@ -187,7 +168,7 @@ class ViT(nn.Module):
             x = run(block, x, scale, rotation)
         x = layer_norm(x, self.epsilon)
         if self.pool == "attention":
-            settings = (self.heads, self.mlp_dim, self.activation, self.epsilon)
+            settings = (self.num_heads, self.mlp_dim, self.activation, self.epsilon)
             x = AttentionPool(*settings, name="pool")(x)
         elif self.pool == "mean":
             x = jnp.mean(x[:, tokens + self.registers :], axis=1)
@@ -237,7 +218,8 @@ def net(
             stabilises training (MoCo-v3).
         pool: features after the last norm: "token", the class token, "mean", the mean over the
             patches, or "attention", attention pooling with a learned query (SigLIP).
-        num_heads: number of attention heads, >= 1. Default: 3, 12 (6 in DeiT) or 12.
+        num_heads: number of attention heads, >= 1. Default: 3 for tiny, 12 for small (DeiT's has
+            6), 12 for base.
         dim: dimension of tokens and features, a multiple of 4 and of ``num_heads``. Default: that
             of ``size``.
         layers: number of blocks, >= 1. Default: 12.
@@ -245,21 +227,21 @@ def net(
             images of the size that the network is initialised with (DeiT, DINO), or "rotary",
             rotations of queries and keys, for images of any size (DINOv3).
         remat: whether to store only the input of each block and recompute the block in the backward
-            pass. This costs one more forward pass, a quarter of the operations, and saves the
-            activations of all blocks but one (docs/scaling.md). It has no effect on CPUs.
+            pass. This adds about a quarter to the operations of a step, and saves the activations
+            of all blocks but one (docs/scaling.md). XLA's CPU compiler undoes it.
         class_token: whether there is a class token (SigLIP has none).
         registers: number of register tokens, >= 0 (Darcet et al., Vision Transformers Need
             Registers, 2024).
         pre_norm: whether a LayerNorm precedes the blocks (CLIP).
         layer_scale: whether a learned vector scales every branch (DINOv2).
         activation: activation of the MLPs: "gelu", "gelu_tanh" (SigLIP), "quick_gelu" (CLIP) or
-            "swiglu", which has two first layers (DINOv2's largest network).
+            "swiglu", silu(a) * b for two linear layers a and b (DINOv2's largest network).
         mlp_dim: hidden width of the MLPs, >= 1. Default: 4 ``dim``.
         epsilon: added to the variance in every LayerNorm, > 0.
         projection: dimension of features behind a linear projection without bias (CLIP), >= 0; 0
             for none.
-        distilled: whether a distillation token follows the class token (DeiT). The pooling "token"
-            is then the mean of both.
+        distilled: whether a distillation token follows the class token (DeiT). Features of the
+            pooling "token" are then the mean of both tokens.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -289,14 +271,17 @@ def net(
             f"net.dim must be a multiple of 4 and of net.num_heads={num_heads}, got {dim}"
         )
     if positions == "rotary" and dim // num_heads % 4:
-        raise ValueError(f"rotary positions need heads of 4 k channels, got {dim // num_heads}")
+        raise ValueError(
+            "net.dim / net.num_heads must be a multiple of 4 for rotary positions, got "
+            f"{dim // num_heads}"
+        )
     return ViT(
         dim=dim,
         layers=layers,
-        heads=num_heads,
+        num_heads=num_heads,
         patch_size=patch_size,
         drop_path=drop_path,
-        freeze_patches=frozen_patches,
+        frozen_patches=frozen_patches,
         pool=pool,
         positions=positions,
         remat=remat,
@@ -312,7 +297,7 @@ def net(
     )
 
 
-def positions(rows: int, columns: int, dim: int) -> np.ndarray:
+def sine_positions(rows: int, columns: int, dim: int) -> np.ndarray:
     r"""Return fixed position embeddings: sines and cosines of each patch's row and column.
 
     .. math:: (\sin r\omega_k, \cos r\omega_k, \sin c\omega_k, \cos c\omega_k),

@@ -174,8 +174,8 @@ def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
     if not isinstance(net, vit.ViT) or net.positions != "fixed":
         return {}
     grid = size // net.patch_size
-    positions = vit.positions(grid, grid, net.dim)
-    zeros = np.zeros((net.tokens, net.dim), positions.dtype)
+    positions = vit.sine_positions(grid, grid, net.dim)
+    zeros = np.zeros((net.num_class_tokens, net.dim), positions.dtype)
     return {"pos_embed": np.concatenate([zeros, positions])[None]}
 
 

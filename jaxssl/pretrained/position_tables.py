@@ -17,7 +17,7 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
     old / (new + 0.1).
     """
     stored, patches = encoder.arrays["pos_embed"], (size // net.patch_size) ** 2
-    shape = (net.tokens + patches, net.dim)
+    shape = (net.num_class_tokens + patches, net.dim)
     if stored.shape[-2:] == shape:
         return encoder
     is_dino, is_timm = _is_dino(encoder), encoder.dialect is DIALECTS["timm's ViT"]
@@ -26,7 +26,7 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)
-        return resize(table, net.tokens, patches, antialias=antialias, offset=offset)
+        return resize(table, net.num_class_tokens, patches, antialias=antialias, offset=offset)
 
     return encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
 

@@ -164,7 +164,7 @@ def _fit(
         kernel = array.reshape(1, -1, old, array.shape[1])
         array = adapt_channels(kernel, new).reshape(-1, array.shape[1])
     if name == POSITIONS and isinstance(net, ViT):
-        array = position_tables.resize(array, net.tokens, shape[0] - net.tokens)
+        array = position_tables.resize(array, net.num_class_tokens, shape[0] - net.num_class_tokens)
     return array
 
 

@@ -91,7 +91,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
         "patch_size": net.patch_size,
         "embed_dim": net.dim,
         "depth": net.layers,
-        "num_heads": net.heads,
+        "num_heads": net.num_heads,
         "mlp_ratio": ratio,
         "init_values": 1e-5 if net.layer_scale else None,
         "class_token": net.class_token,
@@ -121,7 +121,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
         net,
         epsilon=net.epsilon == epsilon,
         # timm's attention pool leaves out the tokens before the patches, and has no gated MLP.
-        pool=net.pool != "attention" or not (gated or net.tokens or net.registers),
+        pool=net.pool != "attention" or not (gated or net.num_class_tokens or net.registers),
         distilled=not net.distilled or (net.pool == "token" and not gated and not net.registers),
     )
     return name, arguments
@@ -149,7 +149,7 @@ def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
     if not isinstance(net, vit.ViT) or net.positions != "learned" or not net.registers:
         return pretrained
     params = dict(variables["net"]["params"])
-    first, rest = np.split(np.asarray(params["positions"]), [net.tokens])
+    first, rest = np.split(np.asarray(params["positions"]), [net.num_class_tokens])
     for name, position in zip(("token", "distillation"), first, strict=False):
         params[name] = params[name] + position
     params["positions"] = np.concatenate([np.zeros_like(first), rest])
@@ -175,7 +175,7 @@ def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nda
         elif name == "patch_embed.proj.bias" and net.pre_norm and not array.any():
             continue
         elif name == "pos_embed" and net.registers:
-            result[name] = array[:, net.tokens :]
+            result[name] = array[:, net.num_class_tokens :]
         elif rotary and name.endswith("attn.qkv.bias") and not np.split(array, 3)[1].any():
             q, _, v = np.split(array, 3)
             result |= {name.replace("qkv.", "q_"): q, name.replace("qkv.", "v_"): v}

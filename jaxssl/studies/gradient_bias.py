@@ -30,7 +30,6 @@ from jax import Array
 from jax import numpy as jnp
 from matplotlib.axes import Axes
 
-from jaxssl.augment.views import preprocess
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery
@@ -202,7 +201,7 @@ def _encoder(workdir: Path) -> Point:
     def embed(params: tuple[Collection, Collection], index: Array) -> Array:
         batch = views[:, index]
         flat = batch.reshape(-1, *batch.shape[2:])
-        h = networks.features(network.encoder, params[0], stats[0], preprocess(flat, inputs))
+        h = networks.features(network.encoder, params[0], stats[0], inputs.prepare(flat))
         z = networks.project(network.encoder, params[1], stats[1], h)
         return z.reshape(*batch.shape[:2], -1)
 

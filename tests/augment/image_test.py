@@ -10,7 +10,7 @@ from scipy import ndimage, stats
 from jaxssl import components
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_float, to_uint8
+from jaxssl.augment.views import Inputs, make_views, normalise, to_float, to_uint8
 
 pytestmark = pytest.mark.fast
 
@@ -310,7 +310,7 @@ def test_simclr_recipe_without_colour_operations_and_flip_is_the_random_crop():
 @pytest.mark.parametrize("size", [5, 8, 16])
 def test_preprocess_equals_pillow_resizing(size):
     batch = pixels(3, 8, 8, 3)
-    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(size, batch.shape[3]))
+    actual = jax.jit(Inputs(size, batch.shape[3]).prepare)(batch)
     for view, image in zip(actual, batch, strict=True):
         expected = pillow_resize(image.astype(np.float32) / 255, size) * 2 - 1
         np.testing.assert_allclose(view, expected, atol=1e-4)
@@ -320,7 +320,7 @@ def test_preprocess_equals_pillow_resizing(size):
 def test_preprocess_cuts_the_centre_and_standardises_each_channel(shape):
     batch = pixels(2, *shape, 3)
     mean, std = (0.1, 0.5, 0.8), (0.2, 0.3, 0.4)
-    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(9, 3, mean, std, crop=0.75))
+    actual = jax.jit(Inputs(9, 3, mean, std, crop=0.75).prepare)(batch)
     # The image is resized to a short side of 9 / 0.75 = 12 and a long side of 12 * 32 / 20 = 19.2.
     whole = (12, 19) if shape == (20, 32) else (19, 12)
     top, left = (2, 5) if shape == (20, 32) else (5, 2)  # (12 - 9) / 2, rounded, and (19 - 9) / 2
@@ -335,11 +335,11 @@ def test_preprocess_cuts_the_centre_and_standardises_each_channel(shape):
 
 def test_preprocess_repeats_a_grey_image_over_the_channels():
     batch = pixels(2, 8, 12, 1)
-    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(8, 3, crop=1.0))
-    expected = jax.jit(preprocess, static_argnums=1)(np.repeat(batch, 3, 3), Inputs(8, 3, crop=1.0))
+    actual = jax.jit(Inputs(8, 3, crop=1.0).prepare)(batch)
+    expected = jax.jit(Inputs(8, 3, crop=1.0).prepare)(np.repeat(batch, 3, 3))
     np.testing.assert_array_equal(actual, expected)
     with pytest.raises(ValueError, match="takes 1-channel images, got 3-channel"):
-        preprocess(pixels(1, 8, 8, 3), Inputs(8, 1))
+        Inputs(8, 1).prepare(pixels(1, 8, 8, 3))
 
 
 def test_each_view_and_small_crop_is_made_from_its_own_host_crop():

@@ -196,10 +196,9 @@ def test_masked_batch_norm_ignores_masked_rows():
     """The masked rows hold 0 or 1e6."""
     rng = np.random.default_rng(0)
     x, mask = rng.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3 != 1
-    norm = MaskedBatchNorm()
-    how = {"train": True, "axis_name": None}
-    tree = norm.init(jax.random.key(0), x, mask, **how)
-    run = jax.jit(partial(norm.apply, mutable=["batch_stats"], **how))
+    norm = MaskedBatchNorm(use_running_average=False)
+    tree = norm.init(jax.random.key(0), x, mask)
+    run = jax.jit(partial(norm.apply, mutable=["batch_stats"]))
     assert not tree["batch_stats"]["mean"].any() and (tree["batch_stats"]["var"] == 1).all()
     for other in (0.0, 1e6):
         filled = np.where(mask[:, None], x, np.float32(other))

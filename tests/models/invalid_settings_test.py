@@ -45,6 +45,11 @@ pytestmark = pytest.mark.fast
         (vit.net, {"epsilon": 0.0}, "net.epsilon must be > 0, got 0.0"),
         (vit.net, {"num_heads": 5}, "net.dim must be .* net.num_heads=5, got 384"),
         (vit.net, {"dim": 6, "num_heads": 2}, "net.dim must be a multiple of 4 .*, got 6"),
+        (
+            vit.net,
+            {"dim": 12, "num_heads": 2, "positions": "rotary"},
+            "multiple of 4 for rotary .* 6",
+        ),
         (text.net, {"activation": "relu"}, "text.activation must be one of .*'gelu'.* 'relu'"),
         (text.net, {"layers": 0}, "text.layers must be >= 1, got 0"),
         (text.net, {"num_heads": 0}, "num_heads must be >= 1, got 0"),

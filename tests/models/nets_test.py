@@ -137,7 +137,7 @@ class Masked(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, axis_name=None):
-        return MaskedBatchNorm()(x, x[:, 0] > 0, train=train, axis_name=axis_name)
+        return MaskedBatchNorm(not train, axis_name)(x, x[:, 0] > 0)
 
 
 GROUPED = {

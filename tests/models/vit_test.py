@@ -88,7 +88,7 @@ def in_numpy(params, images, factors):
     for image, factor in zip(np.asarray(images, np.float64), factors, strict=True):
         patches = [image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].ravel() for i, j in np.ndindex(2, 3)]
         embedded = np.stack(patches) @ p["frozen_patches"]["kernel"] + p["frozen_patches"]["bias"]
-        x = np.concatenate([p["token"][None], embedded + vit.positions(2, 3, 8)])
+        x = np.concatenate([p["token"][None], embedded + vit.sine_positions(2, 3, 8)])
         for layer in range(3):
             block = p[f"Block_{layer}"]
             x = transformer_block(block, x, 2, exact_gelu, 1e-6, factors=factor[layer])

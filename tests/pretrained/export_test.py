@@ -154,7 +154,7 @@ def test_encoder_prepared_for_timm_has_the_same_features(distilled, registers):
     ours._replace = lambda **changes: SimpleNamespace(**{**vars(ours), **changes})
     theirs = timm_format.prepare(ours).variables["net"]
     if registers:
-        assert not np.any(theirs["params"]["positions"][: net.tokens])
+        assert not np.any(theirs["params"]["positions"][: net.num_class_tokens])
     expected, actual = (net.apply(x, images, train=False) for x in (variables, theirs))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 

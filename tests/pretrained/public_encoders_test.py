@@ -167,7 +167,7 @@ def test_config_of_a_weights_folder_sets_what_parameter_names_do_not_tell(tmp_pa
     config = {"num_attention_heads": 4, "layer_norm_eps": 1e-3, "hidden_act": "quick_gelu"}
     folder = write_folder(tmp_path / "x", VIT, config=config)
     net = jaxssl.pretrained.load.load_pretrained(folder).encoder.net
-    assert (net.heads, net.epsilon, net.activation) == (4, 1e-3, "quick_gelu")
+    assert (net.num_heads, net.epsilon, net.activation) == (4, 1e-3, "quick_gelu")
     config["num_hidden_layers"] = 3  # The config asks for more blocks than the file has.
     with pytest.raises(UserError, match="missing: 'blocks.2"):
         jaxssl.load_encoder(write_folder(tmp_path / "x", VIT, config=config))

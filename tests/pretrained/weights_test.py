@@ -137,7 +137,7 @@ def described(arrays, place="", others=(), **options):
 
 
 def small_vit(dim, grid=2, zero=0.0, learned=False):
-    positions = np.concatenate([np.full((1, dim), zero), vit.positions(grid, grid, dim)])[None]
+    positions = np.concatenate([np.full((1, dim), zero), vit.sine_positions(grid, grid, dim)])[None]
     arrays = {"patch_embed.proj.weight": np.zeros((dim, 3, 16, 16), np.float32)}
     arrays |= {"cls_token": np.zeros((1, 1, dim)), "blocks.0.norm1.bias": np.zeros(dim)}
     return arrays | {"pos_embed": positions + 0.01 * learned}
