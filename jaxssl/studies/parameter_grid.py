@@ -116,7 +116,7 @@ def train(
             "values, or raise --max_runs"
         )
     named = "eval.protocols" in dict(overrides)
-    protocols = base.eval.protocols if named else PROTOCOLS
+    protocols = base.eval.protocols if named else tuple(PROTOCOLS)
     # A protocol that the user names, other than by "all", must fit every run.
     strict = named and "all" not in protocols
     of_all_runs = tuple(item for item in overrides if item[0] != "eval.protocols")
