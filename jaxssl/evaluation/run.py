@@ -7,7 +7,6 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.buckets import as_path
 from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
@@ -20,7 +19,7 @@ from jaxssl.evaluation.protocol import EvalContext, Result
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report import results, run_report
 from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.config import read_config
@@ -88,11 +87,10 @@ def evaluate(
     if isinstance(encoder_or_path, PretrainedEncoder):
         encoder = encoder_or_path
     else:
-        out = out or hub.results_folder(encoder_or_path)
         path = hub.local(encoder_or_path)
         if is_run(path):
             read_config(path)  # raises an error if the config is missing or damaged
-        out = out or (path if is_run(path) else as_path(encoder_or_path).with_suffix(".eval"))
+        out = out or results_folder(encoder_or_path)
         encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
     workdir = path if path == out else None
 

@@ -17,7 +17,7 @@ from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.pretrained import hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
-from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report.results import read_results
 from jaxssl.training.output.file_io import write_bytes, write_text
 
@@ -55,21 +55,19 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     if push is not None:
         hub.repository_name(push)  # raises an error for a wrong name before any work
-    source, evaluated = as_path(path), hub.results_folder(path)
-    path = hub.local(path)  # a copy on this machine, of weights on the Hub or in a bucket
+    given, results = path, results_folder(path)
+    path = hub.local(given)  # a copy on this machine, of weights on the Hub or in a bucket
     # The name of a file is kept, because its target in a cache may have no suffix.
     path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
     pretrained = load_pretrained(path, step, trust=trust)
     if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
-    source = source if is_bucket(source) else path
     if is_run(path):
-        stem = f"{path.name}-{pretrained.metadata['step']}"
-        default, results = path / "export", path
-    elif evaluated:  # of a repository on the Hub, whose files are in a cache
-        stem, default, results = evaluated.stem, Path.cwd() / "export", evaluated
+        stem, default = f"{path.name}-{pretrained.metadata['step']}", path / "export"
     else:
-        stem, default, results = path.stem, source.parent / "export", source.with_suffix(".eval")
+        # Weights on the Hub or in a bucket are read from a copy in a cache.
+        folder = as_path(given).parent if is_bucket(given) else path.parent
+        stem, default = results.stem, (Path.cwd() if hub.is_hub(given) else folder) / "export"
     if out is None and not default.resolve().is_relative_to(default.parent):
         raise UserError(
             f"the output folder {default} is a symbolic link to another folder; see --out"

@@ -62,12 +62,6 @@ def _needed_files(weights: str) -> list[str]:
     return [weights, *CONFIG_FILES, *shards]
 
 
-def results_folder(path: str | PathLike[str]) -> Path | None:
-    """Return the folder for results of a repository on the Hub, None for a path on disk."""
-    repository = fspath(path).removeprefix("hf:").lstrip("/").partition("/")[2]
-    return Path(f"{repository.replace('/', '-')}.eval") if is_hub(path) else None
-
-
 def push(folder: Path, names: Sequence[str], target: str) -> None:
     """Upload exported files to a model repository of the Hugging Face Hub, which may be new.
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
+from jaxssl.buckets import as_path
 from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import init_variables
@@ -134,6 +135,23 @@ def is_run(path: Path) -> bool:
         return False
     is_weights = path.is_file() or path.suffix.lower() in weights.SUFFIXES
     return path.is_dir() or not is_weights
+
+
+def results_folder(path: str | PathLike[str]) -> Path:
+    """Return the folder of results.json: the workdir of a run, or NAME.eval beside weights.
+
+    Results of a repository of the Hugging Face Hub are stored in the current folder.
+    """
+    if hub.is_hub(path):
+        repository = fspath(path).removeprefix("hf:").lstrip("/").partition("/")[2]
+        return Path(f"{repository.replace('/', '-')}.eval")
+    path = as_path(path)
+    if is_run(path):
+        return path
+    if path.name in ("", ".."):
+        path = path.resolve()
+    # The part of a folder's name after a dot is no suffix, as in vit.v1.
+    return path.with_name(f"{path.name if path.is_dir() else path.stem}.eval")
 
 
 def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedEncoder:

@@ -16,7 +16,7 @@ from public_encoders_test import write_folder
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained import export as export_lib
-from jaxssl.pretrained import hub, load, timm_format
+from jaxssl.pretrained import load, timm_format
 
 # Encoders that timm cannot hold, with the setting that the error names.
 REFUSED = {
@@ -131,7 +131,37 @@ class FakeHub(types.ModuleType):
     [("me/tiny", "tiny"), ("me/tiny@v1", "tiny@v1"), ("me/tiny@refs/pr/1", "tiny@refs-pr-1")],
 )
 def test_results_folder_is_named_after_repository_and_revision(address, name):
-    assert hub.results_folder(f"hf://{address}") == Path(f"{name}.eval")
+    assert load.results_folder(f"hf://{address}") == Path(f"{name}.eval")
+
+
+def test_results_of_weights_are_stored_beside_them_with_the_whole_name_of_a_folder(
+    tmp_path, monkeypatch
+):
+    for name in ("vit.v1", "vit.v2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+    (tmp_path / "run.v1").mkdir()
+    (tmp_path / "vit.v1.pth").touch()
+    cases = {"vit.v1": "vit.v1.eval", "vit.v2": "vit.v2.eval", "vit.v1.pth": "vit.v1.eval"}
+    for name, expected in (cases | {"run.v1": "run.v1", "none.pth": "none.eval"}).items():
+        assert load.results_folder(tmp_path / name) == tmp_path / expected
+    (tmp_path / "vit.v2" / "below").mkdir()
+    for folder, path in (("vit.v2", "."), ("vit.v2/below", "..")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert load.results_folder(path) == tmp_path / "vit.v2.eval"
+
+
+def test_export_reads_the_results_and_keeps_the_whole_name_of_a_folder(tmp_path):
+    source = write_folder(tmp_path / "vit.v1", "transformers_vit")
+    row = {"protocol": "knn", "metric": "knn_top1", "value": 71.25, "std": None, "unit": "%"}
+    row |= {"details": {}, "features": "pretrained", "layer": "backbone", "step": None, "seed": 3}
+    row |= {"checkpoint": "file", "dataset": "digits", "bank": "train", "split": "test"}
+    row |= {"source": "vit.v1"}
+    (tmp_path / "vit.v1.eval").mkdir()
+    (tmp_path / "vit.v1.eval" / "results.json").write_text(json.dumps({"results": [row]}))
+    weights, card = export_lib.export(source, ["safetensors"])
+    assert weights == tmp_path / "export" / "vit.v1.safetensors"
+    assert "71.25" in card.read_text()
 
 
 def test_push_to_the_hub_uploads_exactly_the_exported_files(exported, tmp_path, monkeypatch):
