@@ -1,5 +1,6 @@
 """Components of users: from files of their own, and as Python objects."""
 
+import inspect
 import shutil
 import sys
 from pathlib import Path
@@ -116,6 +117,7 @@ def halved(context, *, seed, preset="half"):
 
 probe = Protocol(halved, {"half": {}, "other": {}})
 number = 3
+built_in = max
 
 
 def of_two(z1, z2, *, weight=1.0):
@@ -416,6 +418,21 @@ def test_settings_of_a_user_loss_that_a_config_cannot_hold_keep_their_defaults(t
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("annotation", ["in (0, 1]", "float > 0", "np.Unknown", "Unknown"])
+def test_annotation_that_python_cannot_evaluate_leaves_the_type_of_the_default(annotation):
+    def loss(pairs, bound=2.0, /, *, scale=1.0):
+        return scale * bound + 0 * pairs.anchor[:, 0]
+
+    loss.__annotations__ = {"scale": annotation}
+    factory = custom.make_factory("loss", "mine", loss)
+    parameters = inspect.signature(factory).parameters
+    assert [*parameters] == ["scale", "learn"] and parameters["scale"].annotation is float
+    pairs = losses.pair_views(jnp.eye(4).reshape(2, 2, 4))
+    value = factory(scale=3.0).loss(pairs, {}, {}, step=0, key=None)[0]
+    np.testing.assert_allclose(value, 6)
+
+
+@pytest.mark.fast
 def test_path_of_a_user_protocol_with_a_preset_is_stored_as_an_absolute_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(PLUGIN)
@@ -435,7 +452,7 @@ def test_streamed_data_of_a_user_file_are_read_by_processes_that_cannot_import_i
     train = source.load(data_config(name=f"{path}:Stream", cache="none"), "train")
     assert train.streamed
     sent = cloudpickle.dumps(train)
-    module = type(train.parts[0][0].records.images._data).__module__
+    module = type(train.parts[0][0].records.images.data).__module__
     monkeypatch.delitem(sys.modules, module)
     values = [np.max(example.input) for example in cloudpickle.loads(sent).read(np.arange(10))]
     assert values == list(range(10))
@@ -536,6 +553,8 @@ def test_loss_that_returns_nothing_is_refused():
         ("loss", "of_two", r"takes \(z1, z2\); expected one argument, pairs"),
         ("augment", "keyless", r"takes \(picture\); expected \(key, image\) and settings with def"),
         ("augment", "sizeless", "must have the argument size, the side of a view in pixels"),
+        ("net", "built_in", "built_in' has no signature; call it in a function of Python"),
+        ("loss", "built_in", "built_in' has no signature; call it in a function of Python"),
         ("net", "needs_width", "net.width: .* has no default for it; give it one"),
     ],
 )

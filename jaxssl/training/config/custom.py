@@ -7,7 +7,7 @@ signature. A user may also give a finished component, a loss function or a netwo
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flax import linen as nn
@@ -23,6 +23,7 @@ from jaxssl.training.config.values import NETWORKS, is_schedule
 from jaxssl.training.output.logs import log
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 RESERVED = ("rngs", "parent", "name")  # arguments of network classes that Flax passes
 
 
@@ -46,7 +47,7 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
         return lambda: value
     if not callable(value):
         raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
-    signature = _signature(value)
+    signature = _signature(name, value)
     # The package passes parameters without a default by position. Most factories have none.
     required = [
         parameter.name
@@ -193,7 +194,7 @@ def _network(name: str, value: object) -> Callable[..., object]:
         except ValueError as error:
             raise UserError(f"{name!r}: {error}") from error
         return lambda: network
-    signature = _signature(value)
+    signature = _signature(name, value)
 
     def make(**hyper: object) -> adapters.Network:
         if "rngs" in signature.parameters:
@@ -203,15 +204,18 @@ def _network(name: str, value: object) -> Callable[..., object]:
     return _with_signature(make, _hyper_parameters(signature))
 
 
-def _signature(function: Callable[..., object]) -> inspect.Signature:
+def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
         # The signature of the class would be its metaclass's. That of a bound __init__ has no self.
         function = function.__init__.__get__(function)
     try:
-        signature = inspect.signature(function, eval_str=True)
-    except NameError:  # The annotations are texts that name types of another file.
         signature = inspect.signature(function)
+    except ValueError as error:  # Some functions of C have none.
+        raise UserError(f"{name!r} has no signature; call it in a function of Python") from error
+    # Annotations may be texts that are not Python, such as "float > 0", or name unknown types.
+    with suppress(Exception):
+        signature = inspect.signature(function, eval_str=True)
     parameters = []
     for parameter in signature.parameters.values():
         if parameter.annotation is inspect.Parameter.empty or isinstance(parameter.annotation, str):
@@ -225,12 +229,13 @@ def _hyper_parameters(signature: inspect.Signature, num_required: int = 0) -> in
     """Return the signature of the parameters that a config can set, as keywords.
 
     The first ``num_required`` parameters are left out, because the package passes them. A parameter
-    whose default a config cannot hold, such as a function, is left out and keeps its default.
+    that is positional-only, or whose default a config cannot hold, such as a function, is left out
+    and keeps its default.
     """
     keywords = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in list(signature.parameters.values())[num_required:]
-        if parameter.kind in (*POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+        if parameter.kind in KEYWORDS
         and parameter.name not in RESERVED
         and (parameter.default is inspect.Parameter.empty or _is_plain(parameter.default))
     ]
