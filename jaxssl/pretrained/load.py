@@ -1,10 +1,11 @@
 """Load the encoder of a run's checkpoint or of a weights file."""
 
 import functools
+import operator
 from collections.abc import Callable
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 from flax.typing import Collection, VariableDict
@@ -94,8 +95,8 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[ArrayLike], Arra
                 low, high = float(images.min()), float(images.max())
                 if not (low >= 0 and high <= 1):
                     raise ValueError(
-                        f"preprocess takes floats in [0, 1], got values in [{low:g}, {high:g}]; "
-                        "pass uint8, or divide by 255"
+                        f"preprocess takes floats in [0, 1], got values in [{low:.8g}, "
+                        f"{high:.8g}]; pass uint8, or divide by 255"
                     )
             images = images.astype(jnp.float32) * 255
         return inputs.prepare(images if images.ndim > rank else images[None])
@@ -155,11 +156,13 @@ def results_folder(path: str | PathLike[str]) -> Path:
 
 
 def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedEncoder:
-    number: Any = step
+    number = None
     if step == "best":
         number = checkpoint.best_step(workdir)
-    elif step == "last":
-        number = None
+    elif isinstance(step, SupportsIndex):
+        number = operator.index(step)
+    elif step not in (None, "last"):
+        raise UserError(f"step must be a number, last or best, got {step!r}")
     restored = checkpoint.restore_arrays(workdir, number)
     config = _read_config(workdir, restored, trust)
     custom.warn_of_changes(config.to_dict(), workdir)

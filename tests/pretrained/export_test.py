@@ -372,6 +372,8 @@ def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
         (run, [], {}, "name a format: --to safetensors|torch|stablehlo"),
         (run, ["safetensor"], {}, "'safetensor' is unknown; did you mean 'safetensors'"),
         (run, ["safetensors"], {"step": 7}, r"no checkpoint of step 7, only of \[5, 9\]"),
+        (run, ["safetensors"], {"step": "5"}, "step must be a number, last or best, got '5'"),
+        (run, ["safetensors"], {"step": 5.0}, "step must be a number, last or best, got 5.0"),
         (tmp_path / "none", ["safetensors"], {}, "holds no checkpoint"),
         (tmp_path / "text.pth", ["safetensors"], {}, "not a file of torch.save"),
         (tmp_path / "text.pth", ["safetensors"], {"step": 3}, "which has no checkpoints"),

@@ -35,6 +35,7 @@ def test_preprocess_of_floats_and_single_images_equals_that_of_a_uint8_batch():
         (IMAGES.astype(np.int32), "got int32"),
         (IMAGES.astype(np.float32), r"floats in \[0, 1\], got values in \[.*; pass uint8"),
         (np.full((6, 5, 1), np.nan, np.float32), "got values in"),
+        (np.full((6, 5, 1), 1.0000002, np.float32), r"got values in \[1.0000002, 1.0000002\]"),
     ],
 )
 def test_preprocess_refuses_arrays_that_are_no_supported_images(images, message):
