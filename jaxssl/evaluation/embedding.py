@@ -68,6 +68,7 @@ def embed(
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     if out is not None:
         refuse_overwriting(images, out, out.with_suffix(NAMES))
+        _refuse_new_picture(encoder, images, out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
     if out is not None and distributed.is_first_process():
         _write(out, embedded.features, embedded.names)
@@ -117,6 +118,17 @@ def refuse_overwriting(images: object, *outputs: Path) -> None:
         is_same = not is_bucket(out) and out.exists() and source.exists() and out.samefile(source)
         if is_same or fspath(source) == fspath(out):
             raise UserError(f"{out} holds the images; choose another --out")
+
+
+def _refuse_new_picture(encoder: PretrainedEncoder, images: object, out: Path) -> None:
+    """Raise UserError if the output would be a picture of the folder that holds the images."""
+    if not isinstance(images, str | PathLike) or not kind.get(encoder.inputs.kind).pictures:
+        return
+    if out.suffix not in decoding.suffixes(encoder.inputs.channels):
+        return
+    folder = as_path(os.path.expanduser(images))
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{out} would be a picture of {images}; choose another --out")
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:

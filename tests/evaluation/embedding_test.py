@@ -68,3 +68,21 @@ def test_embeddings_do_not_replace_the_file_of_their_images(tmp_path):
         with refused("x.npy holds the images; choose another --out"):
             jaxssl.embed(flat_encoder(), path, tmp_path / "x.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), pixels)
+
+
+def test_embeddings_do_not_become_a_picture_of_the_folder_of_their_images(tmp_path):
+    folder, encoder = tmp_path / "pictures", flat_encoder()
+    folder.mkdir()
+    pixels = np.zeros((2, SIZE, SIZE, 2), np.uint8)
+    for i in range(2):
+        np.save(folder / f"{i}.npy", pixels[i])
+    encoder = encoder._replace(inputs=encoder.inputs._replace(channels=2, mean=(0.0,) * 2))
+    for name in ("0.npy", "new.npy"):
+        with refused(f"{name} would be a picture of", "choose another --out"):
+            jaxssl.embed(encoder, folder, folder / name)
+    np.testing.assert_array_equal(np.load(folder / "0.npy"), pixels[0])
+    assert len(list(folder.iterdir())) == 2
+    # An encoder of grey images takes no arrays as pictures.
+    unpack(folder, {"0.png": picture("0.png", (SIZE, SIZE))})
+    jaxssl.embed(flat_encoder(), folder, folder / "embeddings.npy")
+    assert (folder / "embeddings.npy").exists()
