@@ -64,7 +64,11 @@ def main(overrides: list[tuple[str, str]]) -> None:
         for study in names:
             show(f"{study:18} {components.summary(components.file('study', study))}")
         return
+    if PAGE.value and not PAGE.value.endswith(".md"):
+        raise UserError(f"--page={PAGE.value} must be a Markdown file, whose name ends in .md")
     if name == "claims":
+        if options := _options(overrides):
+            raise UserError(f"{options[0]} is not used by `claims`; leave it out")
         from jaxssl.buckets import local_path
         from jaxssl.studies.claims import write_claims
 
@@ -101,8 +105,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         seeds=SEEDS.value,
         out=local_path("out", OUT.value or default),
         overrides=tuple((full_key(base, key), text) for key, text in overrides),
-        methods=tuple(METHODS.value),
-        batch_sizes=tuple(map(int, BATCHES.value)),
+        methods=tuple(dict.fromkeys(METHODS.value)),
+        batch_sizes=tuple(dict.fromkeys(map(int, BATCHES.value))),
         workdir=local_path("workdir", WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
         finished=FINISHED.value,
@@ -138,15 +142,19 @@ def _stem(name: str, setting: Any) -> str:
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:
     """Return a study's command line without output files, with absolute paths cut to file names."""
-    given = [flag for flag in FLAGS if FLAGS[flag].present and flag not in ("name", "out", "page")]
-    options = [FLAGS[flag].serialize() for flag in given]
-    changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
-    words = [word.partition("=") for word in (*options, *changes)]
+    words = [word.partition("=") for word in _options(overrides)]
     portable = [
         f"{key}={Path(value).name}" if Path(value).is_absolute() else f"{key}{equals}{value}"
         for key, equals, value in words
     ]
     return shlex.join(["jaxssl", "study", name, *portable])
+
+
+def _options(overrides: list[tuple[str, str]]) -> list[str]:
+    """Return the given flags except those of output files, then the config overrides."""
+    given = [flag for flag in FLAGS if FLAGS[flag].present and flag not in ("name", "out", "page")]
+    flags_given = [FLAGS[flag].serialize() for flag in given]
+    return [*flags_given, *(f"{cli.PREFIX}{key}={value}" for key, value in overrides)]
 
 
 def _provenance(command: str, seconds: float) -> dict[str, str]:

@@ -158,4 +158,4 @@ def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
     for failure in (OPPOSITE, REFUTED, SMALLER):
         if failure in failures:
             return Verdict(measured, False, failure)
-    return Verdict(measured, True if all(part.holds for part in parts.values()) else None)
+    return Verdict(measured, True if parts and all(x.holds for x in parts.values()) else None)

@@ -4,9 +4,12 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 from study_cases import NAMES, setting
 
 from jaxssl.cli import study
+from jaxssl.errors import UserError
+from jaxssl.studies import batch_size
 
 
 def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_paths(
@@ -38,3 +41,32 @@ def test_study_command_without_a_name_lists_the_studies():
     command = [sys.executable, "-m", "jaxssl", "study"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in out.stdout.splitlines()] == list(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["claims", "--methods=simclr"], "--methods=simclr is not used by `claims`; leave it out"),
+        (["claims", "--config.seed=1"], "--config.seed=1 is not used by `claims`; leave it out"),
+        (["alpha", "--page=alpha.json"], "--page=alpha.json must be a Markdown file"),
+    ],
+)
+def test_flag_that_has_no_effect_or_would_overwrite_a_document_is_refused(
+    run_command, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(study, "_run", lambda *_: None)
+    status, _, errors = run_command("study", *arguments, "--out", tmp_path / "out")
+    assert status == 2 and message in errors and list(tmp_path.iterdir()) == []
+
+
+def test_repeated_batch_size_counts_as_one(run_command, tmp_path, monkeypatch):
+    settings = []
+
+    def run(setting):
+        settings.append(setting)
+        raise UserError("enough")
+
+    monkeypatch.setattr(batch_size, "run", run)
+    run_command("study", "batch_size", "--batch_sizes=32,32", "--out", tmp_path)
+    assert settings[0].batch_sizes == (32,)

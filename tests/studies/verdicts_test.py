@@ -118,3 +118,7 @@ def test_seed_pair_with_a_nonfinite_value_is_left_out_of_the_comparison():
 def test_claim_of_several_parts_holds_if_all_parts_hold(parts, holds):
     combined = verdicts.combine_verdicts({str(i): Verdict("x", p) for i, p in enumerate(parts)})
     assert combined == Verdict("0: x; 1: x", holds)
+
+
+def test_claim_without_any_part_is_undecided():
+    assert verdicts.judge_all(claim(), {}) == Verdict("", None)
