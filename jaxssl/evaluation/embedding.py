@@ -69,6 +69,7 @@ def embed(
     if out is not None:
         refuse_overwriting(images, out, out.with_suffix(NAMES))
         _refuse_new_picture(encoder, images, out)
+        make_folder(out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
     if out is not None and distributed.is_first_process():
         _write(out, embedded.features, embedded.names)
@@ -120,6 +121,14 @@ def refuse_overwriting(images: object, *outputs: Path) -> None:
             raise UserError(f"{out} holds the images; choose another --out")
 
 
+def make_folder(out: Path) -> None:
+    """Create the folder of an output file, so that a wrong path is reported before the work."""
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; name a file with --out")
+    with explain_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
 def _refuse_new_picture(encoder: PretrainedEncoder, images: object, out: Path) -> None:
     """Raise UserError if the output would be a picture of the folder that holds the images."""
     if not isinstance(images, str | PathLike) or not kind.get(encoder.inputs.kind).pictures:
@@ -159,8 +168,6 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
 
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
     """Write embeddings and names in the format of the suffix, as `embed` describes."""
-    with explain_write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     if out.suffix == ".npy":
         np.save(content, features)

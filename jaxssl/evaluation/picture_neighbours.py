@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.errors import UserError
 from jaxssl.evaluation.embedding import (
     Embedded,
     embed_pictures,
+    make_folder,
     refuse_overwriting,
     write_csv,
 )
@@ -72,6 +73,7 @@ def write(
         raise UserError(f"the page {out} must end with one of {', '.join(SUFFIXES)}")
     csv_file = out.with_suffix(".csv")
     refuse_overwriting(images, out, csv_file)
+    make_folder(out)
     embedded = embed_pictures(encoder, images, **options)
     number = len(embedded.features)
     if number < 2:
@@ -84,8 +86,6 @@ def write(
     pairs = _find_pairs(nearest, is_duplicate)
     if not distributed.is_first_process():
         return number, len(pairs)
-    with explain_write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
     names = embedded.names or [f"image {i}" for i in range(number)]
     write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))
     duplicates: Neighbours = {}

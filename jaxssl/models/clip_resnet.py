@@ -118,8 +118,8 @@ class ClipResNet(nn.Module):
         """Map images [n, h, w, c] to features [n, dim]. ``keys`` are not used.
 
         Raises:
-            ValueError: if the images are too small, not square, or differ in size from the images
-                that the network was initialised with.
+            ValueError: if the images are too small, or if their last feature map is not square or
+                differs in size from that of the images the network was initialised with.
         """
         smallest, stem_stride = STEMS[self.stem]
         if min(x.shape[1:3]) < smallest:

@@ -10,6 +10,7 @@ from PIL import Image
 from tune_cases import SIZE, Flat, flat_encoder
 
 import jaxssl
+from jaxssl.evaluation import embedding
 
 pytestmark = pytest.mark.fast
 
@@ -86,3 +87,15 @@ def test_embeddings_do_not_become_a_picture_of_the_folder_of_their_images(tmp_pa
     unpack(folder, {"0.png": picture("0.png", (SIZE, SIZE))})
     jaxssl.embed(flat_encoder(), folder, folder / "embeddings.npy")
     assert (folder / "embeddings.npy").exists()
+
+
+def test_output_that_cannot_be_written_is_reported_before_images_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "embed_pictures", lambda *_, **__: pytest.fail("images read"))
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.npy").mkdir()
+    for name, message in (
+        ("file/x.npy", f"cannot write {tmp_path}/file/x.npy"),
+        ("folder.npy", "folder.npy is a folder; name a file with --out"),
+    ):
+        with refused(message):
+            jaxssl.embed(flat_encoder(), np.zeros((1, SIZE, SIZE, 1), np.uint8), tmp_path / name)
