@@ -1,6 +1,7 @@
 """Build the contexts that protocols evaluate: features, images and encoder on a data set."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,8 +52,9 @@ def make_contexts(
     Raises:
         UserError: if the encoder cannot take the examples, or has no such layer.
     """
-    ours = kind.get(pretrained.inputs.kind)
-    inputs = ours.fit_inputs(pretrained.inputs, splits.test)
+    ours, inputs, splits = kind.get(pretrained.inputs.kind), pretrained.inputs, _crop_alike(splits)
+    for split in (splits.bank, splits.test):
+        inputs = ours.fit_inputs(pretrained.inputs, split)
     # Each encoding program is compiled once and serves pretrained and untrained weights.
     encode_program = view_program = make_encode(pretrained, inputs, layer)
     if getattr(inputs, "crop", 0.0):
@@ -114,8 +116,19 @@ def load_arrays(splits: Splits, inputs: Any) -> Arrays:
     memory is decoded when it is read.
     """
     array = kind.get(inputs.kind).array
-    bank, test = splits.bank, splits.test
+    _, bank, test = _crop_alike(splits)
     return Arrays(array(bank, inputs), bank.labels, array(test, inputs), test.labels)
+
+
+def _crop_alike(splits: Splits) -> Splits:
+    """Mark bank and test split as images of different sizes if one of the two has them.
+
+    Images of different sizes are cropped when they are read, those of one size on the device.
+    """
+    if splits.bank.one_size == splits.test.one_size:
+        return splits
+    bank, test = (replace(x, shape=(None, None, x.shape[-1])) for x in (splits.bank, splits.test))
+    return splits._replace(bank=bank, test=test)
 
 
 def _raw_features(ours: kind.Kind, mesh: Mesh, examples: object) -> np.ndarray:

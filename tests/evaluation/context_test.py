@@ -4,11 +4,13 @@ import jax
 import numpy as np
 import pytest
 from data_cases import data_config
+from file_cases import refused
 from jax import numpy as jnp
 from tune_cases import SIZE, digits, make_pretrained
 
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
+from jaxssl.data.opening import in_memory
 from jaxssl.evaluation import context, rows
 from jaxssl.evaluation.context import make_contexts
 from jaxssl.evaluation.protocols import knn
@@ -121,6 +123,31 @@ def test_images_of_different_sizes_are_centre_cropped_only_once(encoder, load, l
     color = encoder._replace(inputs=encoder.inputs._replace(channels=3))
     assert image.fit_inputs(color.inputs, one_size).crop == 0.75
     assert image.fit_inputs(color.inputs, many).crop == 0
+
+
+def test_bank_and_test_images_are_cropped_alike_if_only_one_of_them_has_different_sizes(
+    encoder, mesh
+):
+    rng = np.random.default_rng(0)
+    of_one_size = [rng.integers(0, 256, (12, 12, 1), np.uint8) for _ in range(4)]
+    other = rng.integers(0, 256, (10, 16, 1), np.uint8)
+    many, one = [*of_one_size, other], of_one_size
+    for train, test in ((one, many), (many, one)):
+        pairs = [(images, list(range(len(images)))) for images in (train, test)]
+        split, _ = in_memory.load_splits(tuple(pairs))
+        assert split.bank.one_size != split.test.one_size
+        for kind, made in make_contexts(encoder, None, split, KINDS, mesh, seed=5):
+            features = made.features
+            np.testing.assert_array_equal(features.train[:4], features.test[:4], kind)
+            crops = [made.test.images(made.size, *made.resizing)[i] for i in range(4)]
+            np.testing.assert_allclose(made.encode(np.stack(crops)), features.test[:4], rtol=1e-5)
+
+
+def test_bank_with_other_channels_than_the_encoder_takes_is_refused(encoder, mesh):
+    colour, grey = (np.zeros((4, 8, 8, channels), np.uint8) for channels in (3, 1))
+    split, _ = in_memory.load_splits(((colour, [0, 1, 0, 1]), (grey, [0, 1, 0, 1])))
+    with refused("the encoder takes 1-channel images", "has 3-channel images"):
+        make_contexts(encoder, None, split, KINDS, mesh, seed=5)
 
 
 def test_features_are_averaged_over_the_copies_of_an_image_that_prepare_returns(encoder):
