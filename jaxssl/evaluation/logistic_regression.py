@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
-from jaxssl.evaluation.protocol import stratified
+from jaxssl.evaluation.protocol import stratified, validation_part
 
 # The L2 strength C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that
 # is more.
@@ -110,15 +110,23 @@ def fit_probe(
     Args:
         features: [n, f], finite.
         labels: [n] in [0, c).
-        C: inverse L2 strengths to choose from, as in `regression`.
+        C: inverse L2 strengths to choose from, as in `regression`, > 0.
         validation: share of the examples that are held out for the choice, in (0, 1).
-        tolerance: tolerance of the last fit; the fits that choose C are `COARSE` times as coarse.
-        max_iter: maximum number of L-BFGS steps.
+        tolerance: of the last fit, > 0. The fits that choose C are `COARSE` times as coarse.
+        max_iter: maximum number of L-BFGS steps, >= 1.
         seed: seed of the split.
 
     Raises:
-        ValueError: if every class has too few examples to hold one out.
+        ValueError: if a setting is out of range, or every class has too few examples to hold one
+            out.
     """
+    if not len(C) or not all(0 < c < np.inf for c in C):
+        raise ValueError(f"C must be one or more finite numbers > 0, got {C}")
+    if not tolerance > 0 or max_iter < 1:
+        raise ValueError(
+            f"tolerance must be > 0 and max_iter >= 1, got tolerance={tolerance} and "
+            f"max_iter={max_iter}"
+        )
     # ---- The standardised examples. The rows beyond them are padding.
     mesh = distributed.make_mesh(jax.local_devices())
     size = distributed.round_up(len(labels), mesh.size)
@@ -141,12 +149,7 @@ def fit_probe(
         subset_labels = labels[drawn]
         rows = distributed.replicate_global(x[drawn], mesh)
         subset = examples._replace(x=rows, transposed=rows.T, labels=jnp.asarray(subset_labels))
-    held_out = stratified(subset_labels, validation, seed=seed)
-    if not len(held_out):
-        raise ValueError(
-            f"{validation:.0%} of every class rounds to no image to choose C on; some class needs "
-            f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
-        )
+    held_out = validation_part(subset_labels, validation, seed=seed)
     used = np.zeros(len(subset.x), np.float32)
     used[np.delete(np.arange(len(subset_labels)), held_out)] = 1
     validation_set = np.asarray(subset.x[held_out]), subset_labels[held_out]

@@ -157,6 +157,23 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
     return np.sort(np.concatenate(drawn))
 
 
+def validation_part(labels: np.ndarray, share: float, *, seed: int) -> np.ndarray:
+    """Draw a share of the training examples of each class for validation, as `stratified` does.
+
+    Raises:
+        ValueError: if the share is not in (0, 1), or every class has too few examples.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"validation must be a share in (0, 1), got {share}")
+    drawn = stratified(labels, share, seed=seed)
+    if not len(drawn):
+        raise ValueError(
+            f"{share:.0%} of each class rounds to no image for validation; this needs a class with "
+            f"{max(2, int(0.5 / share) + 1)} training images or more"
+        )
+    return drawn
+
+
 def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[str, float]:
     """Compute top-1 and top-5 accuracy in percent.
 

@@ -92,8 +92,25 @@ def test_linear_probe_supports_single_example_classes_and_constant_features():
     result = linear.accuracy(constant, **SETTINGS)
     assert result["gradient_norm"] == 0 and np.isfinite(list(result.values())).all()
     few = labelled(8, 8, 6, 4)
-    with pytest.raises(ValueError, match="some class needs 2 training images or more"):
+    with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         linear.accuracy(few._replace(train_labels=np.arange(8)), **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"C": ()}, r"C must be one or more finite numbers > 0, got \(\)"),
+        ({"C": (1.0, -1.0)}, "C must be one or more finite numbers > 0"),
+        ({"C": (np.inf,)}, "C must be one or more finite numbers > 0"),
+        ({"validation": 0.0}, r"validation must be a share in \(0, 1\), got 0.0"),
+        ({"validation": 1.5}, "validation must be a share in .*, got 1.5"),
+        ({"tolerance": 0.0}, "tolerance must be > 0 and max_iter >= 1, got tolerance=0.0"),
+        ({"max_iter": 0}, "tolerance must be > 0 and max_iter >= 1, .* max_iter=0"),
+    ],
+)
+def test_linear_probe_refuses_settings_out_of_range(changes, message):
+    with pytest.raises(ValueError, match=message):
+        linear.accuracy(labelled(60, 30, 4, 3), **{**SETTINGS, **changes})
 
 
 def test_linear_probe_chooses_C_without_the_test_labels():

@@ -147,12 +147,7 @@ def search(
     Raises:
         ValueError: if no image would be left for validation.
     """
-    held_out = base.stratified(source.labels, validation, seed=seed)
-    if not len(held_out):
-        raise ValueError(
-            f"the search needs a class with {max(2, int(0.5 / validation) + 1)} training images "
-            f"or more, to keep {validation:.0%} of them for validation"
-        )
+    held_out = base.validation_part(source.labels, validation, seed=seed)
     train = source.take(np.setdiff1d(np.arange(len(source)), held_out))
     test = source.take(held_out)
     fitted = (tuner.fit(train, **pair, seed=seed) for pair in pairs)

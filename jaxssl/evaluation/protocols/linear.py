@@ -114,7 +114,8 @@ def accuracy(
         fit.
 
     Raises:
-        ValueError: if a feature is not finite, or every class is too small to choose C on.
+        ValueError: if a feature is not finite, a setting is out of range, or every class is too
+            small to choose C on.
     """
     for name, rows in (("training", features.train), ("test", features.test)):
         if not np.isfinite(rows).all():
