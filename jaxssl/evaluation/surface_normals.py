@@ -35,7 +35,7 @@ def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.n
     planes are exact. x points to the right, y down, z away from the camera.
 
     Args:
-        depth: [h, w], z in any unit. 0 or NaN is not known.
+        depth: [h, w], z in any unit. It is not known where it is 0, NaN or infinite.
         camera: that took the image.
         radius: of the window, in pixels. Normals whose window has unknown depths, or crosses the
             border of the image, are not known.
@@ -43,7 +43,7 @@ def from_depth(depth: np.ndarray, camera: Camera = NYU, radius: int = 5) -> np.n
     Returns:
         [h, w, 3] float32 unit vectors, NaN where they are not known.
     """
-    has_depth = np.nan_to_num(depth) > 0
+    has_depth = np.isfinite(depth) & (depth > 0)
     inverse = np.where(has_depth, 1 / np.where(has_depth, depth, 1).astype(np.float64), 0)
     offsets = np.arange(-radius, radius + 1.0)
     mean, slope = np.full(len(offsets), 1 / len(offsets)), offsets / np.sum(offsets**2)
@@ -68,7 +68,8 @@ def check(source: Source, data: Settings) -> None:
         data: the group `config.data`, whose "path" is the folder of the pictures.
 
     Raises:
-        ValueError: if the images have several sizes, or one has no normals, or of another size.
+        ValueError: if the images have several sizes, or one has no normals, or normals of another
+            size or dtype.
     """
     if not source.one_size:
         raise ValueError(f"{source.split!r} must have images of one size, got several")
@@ -87,11 +88,15 @@ def check(source: Source, data: Settings) -> None:
             name = record["file"].decode()
             raise ValueError(f"the image {name} has no normals; expected {path} {expected}")
         try:
-            shape = list(np.load(path, mmap_mode="r", allow_pickle=False).shape)
+            normals = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
-        if shape != expected:
-            raise ValueError(f"{path} has the shape {shape}, expected {expected} like the image")
+        if not np.issubdtype(normals.dtype, np.floating):
+            raise ValueError(f"{path} has the dtype {normals.dtype}, expected floats")
+        if list(normals.shape) != expected:
+            raise ValueError(
+                f"{path} has the shape {list(normals.shape)}, expected {expected} like the image"
+            )
 
 
 def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Picture, np.ndarray]]:
@@ -121,10 +126,11 @@ def _path(record: Record, data: Settings) -> Path:
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors [..., 3] to length 1. A vector of zeros becomes NaN."""
+    """Scale vectors [..., 3] to length 1. A vector of zeros, or one with infinity, becomes NaN."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit = vectors / np.where(length > 0, length, 1)
-    return np.where(length > 0, unit, np.nan).astype(np.float32)
+    has_length = (length > 0) & (length < np.inf)
+    unit = vectors / np.where(has_length, length, 1)
+    return np.where(has_length, unit, np.nan).astype(np.float32)
 
 
 def angles(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -51,12 +51,12 @@ def test_normals_from_depth_are_exact_on_planes_and_close_on_spheres(seed):
 
 @pytest.mark.fast
 def test_surface_normals_near_unknown_depth_are_unknown():
-    depth = np.full((30, 40), 2.0)
-    depth[10, 20], depth[20, 30] = 0, np.nan
+    depth = np.full((30, 60), 2.0)
+    depth[10, 20], depth[20, 30], depth[15, 50] = 0, np.nan, np.inf
     known = np.isfinite(sn.from_depth(depth, radius=2)[..., 0])
-    expected = np.zeros((30, 40), bool)
+    expected = np.zeros((30, 60), bool)
     expected[2:-2, 2:-2] = True
-    expected[8:13, 18:23] = expected[18:23, 28:33] = False
+    expected[8:13, 18:23] = expected[18:23, 28:33] = expected[13:18, 48:53] = False
     np.testing.assert_array_equal(known, expected)
 
 
@@ -204,9 +204,10 @@ def test_normals_protocol_reports_angles_on_a_folder_of_scenes(folder, tmp_path,
     assert rows["normals_mean_angle"]["details"].items() >= {"sides": (32,), "frozen": True}.items()
 
 
-def test_test_images_without_a_known_normal_are_refused(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("unknown", [[0, 0, 0], [0, 0, np.inf], [np.nan, 0, 1]], ids=str)
+def test_test_images_without_a_known_normal_are_refused(unknown, folder, tmp_path, monkeypatch):
     for path in (folder / "test").glob("*.npy"):
-        np.save(path, np.zeros((32, 48, 3), np.float32))  # a vector of length 0 is not known
+        np.save(path, np.tile(np.array(unknown, np.float32), (32, 48, 1)))
     predict = lambda picture, shape: np.ones((*shape, 3))  # noqa: E731
     monkeypatch.setattr(normals, "fit_dense_head", lambda *_: (predict, {}))
     encoder = make_encoder(resnet.net(depth=18, width=4))
@@ -271,6 +272,10 @@ def test_images_with_missing_or_misshapen_normals_are_refused(folder, tmp_path, 
     for normals_of, parts in (
         (None, (f"the image test/6.png has no normals; expected {folder / file} [32, 48, 3]",)),
         (np.zeros((16, 48, 3)), (f"{folder / file} has the shape [16, 48, 3]", shape)),
+        (
+            np.zeros((32, 48, 3), np.uint8),
+            (f"{folder / file} has the dtype uint8, expected floats",),
+        ),
         (b"a text", (f"{folder / file} cannot be read: ",)),
     ):
         (folder / file).unlink(missing_ok=True)
