@@ -48,8 +48,12 @@ def check_files(folder: Path) -> None:
 
 def check_num_records(folder: Path, split: str, expected: int) -> None:
     """Raise UserError if the files of a split do not hold the expected number of records."""
-    # TFDS names its files by this pattern unless told otherwise.
-    paths = sorted(folder.glob(f"*-{split}.array_record-*"))
+    # TFDS names its files NAME-SPLIT.array_record-*, unless told otherwise. SPLIT may have hyphens.
+    paths = [
+        path
+        for path in sorted(folder.glob("*.array_record-*"))
+        if path.name.partition("-")[2].startswith(f"{split}.array_record-")
+    ]
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:
         raise damaged(folder, f"the split {split} has {count} records, not {expected}")
@@ -85,10 +89,11 @@ def _check_features(folder: Path, tree: Settings) -> None:
         path = folder / f"{name}.labels.txt"
         if "classLabel" in feature and path.exists():
             lines = path.read_text(encoding="utf-8").split("\n")
-            names, expected = [line for line in lines if line.strip()], feature["classLabel"]
-            if len(names) != int(expected.get("numClasses", 0)):
+            names = [line for line in lines if line.strip()]
+            expected = int(feature["classLabel"].get("numClasses", 0))
+            if len(names) != expected:
                 raise ValueError(
-                    f"{path.name} has {len(names)} class names, but features.json says {expected}"
+                    f"{path.name} has {len(names)} class names, but {FEATURES} says {expected}"
                 )
 
 

@@ -95,7 +95,8 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
             reason = one_line(error, 1000).rpartition("): ")[2].removesuffix('"))')
             raise UserError(
                 f"cannot download {self.name!r}: {reason}; on another machine, download "
-                f"{' '.join(urls.values())}, and name the folder of the files with data.path"
+                f"{' '.join(urls.values())}, and name the archive or the folder of the files "
+                "with data.path"
             ) from error
 
     def _damaged(self, file: str, problem: object) -> UserError:
@@ -202,8 +203,11 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
         if not data.startswith(magic) or len(data) < start:
             raise self._damaged(file, f"it does not begin with {magic.hex(' ')} as idx files do")
         lengths = struct.unpack_from(f">{axes}I", data, 4)
-        if lengths[1:] != shape or math.prod(lengths) != len(data) - start:
-            size = "x".join(map(str, lengths))
+        size = "x".join(map(str, lengths))
+        if lengths[1:] != shape:
+            expected = "x".join(map(str, shape))
+            raise self._damaged(file, f"its header says {size}, expected images of {expected}")
+        if math.prod(lengths) != len(data) - start:
             raise self._damaged(
                 file, f"its header says {size} bytes, but it has {len(data) - start}"
             )
