@@ -172,12 +172,18 @@ def factory(group: str, name: str) -> Callable:
         return getattr(module(group, name), GROUPS[group].factory)
     loaded, attribute = module(group, name), name.rpartition(":")[2]
     if not hasattr(loaded, attribute):
+        # Other functions, classes and modules are imported by the file.
         public = [
             key
             for key, value in vars(loaded).items()
-            if getattr(value, "__module__", None) == loaded.__name__
+            if not key.startswith("_")
+            and (
+                getattr(value, "__module__", None) == loaded.__name__
+                or not (callable(value) or inspect.ismodule(value))
+            )
         ]
-        raise UserError(f"{name!r}: the file has no {attribute!r}{suggest(attribute, public)}")
+        hint = suggest(attribute, public) if public else "; it defines nothing"
+        raise UserError(f"{name!r}: the file has no {attribute!r}{hint}")
     return getattr(loaded, attribute)
 
 
@@ -297,7 +303,7 @@ def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType
         # The import system would take cached bytecode after an edit within the same second.
         content = path.read_bytes() if content is None else content
         exec(compile(content, path, "exec"), vars(loaded))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script may exit when it is not called as one.
         del sys.modules[name]
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"{noun} {str(path)!r} failed: {reason}") from error

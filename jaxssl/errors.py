@@ -87,7 +87,7 @@ def shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"
 
 
-def one_line(error: Exception, most: int = 300) -> str:
+def one_line(error: BaseException, most: int = 300) -> str:
     """Return the message of another library's exception as one printable line.
 
     Args:

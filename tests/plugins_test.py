@@ -548,6 +548,7 @@ def test_loss_that_returns_nothing_is_refused():
     ("group", "name", "message"),
     [
         ("net", "Statistic", "has no 'Statistic'; did you mean 'Statistics'"),
+        ("net", "function", "has no 'function'; did you mean 'functions'.* valid: Statistics,"),
         ("net", "number", "expected a Linen module"),
         ("loss", "number", "is a int; expected a function"),
         ("loss", "of_two", r"takes \(z1, z2\); expected one argument, pairs"),
@@ -594,9 +595,14 @@ def test_missing_or_broken_component_files_and_paths_without_a_name_are_refused(
     with pytest.raises(UserError, match=r"the file cannot be read \(No such file or directory\)"):
         load(net=f"{tmp_path}/none.py:net")
     broken = tmp_path / "broken.py"
-    broken.write_text("import missing_package_of_a_test\n")
-    with pytest.raises(UserError, match="broken.py' failed: ModuleNotFoundError: No module named"):
-        load(net=f"{broken}:net")
+    for content, message in (
+        ("import missing_package_of_a_test\n", "failed: ModuleNotFoundError: No module named"),
+        ("raise SystemExit(2)  # as a script does\n", "failed: SystemExit: 2"),
+        ("import numpy\n", "the file has no 'net'; it defines nothing"),
+    ):
+        broken.write_text(content)
+        with pytest.raises(UserError, match=f"broken.py.* {message}"):
+            load(net=f"{broken}:net")
     with pytest.raises(UserError, match="names no function; expected path/to/file.py:NAME"):
         load(net=str(broken))
 

@@ -1,5 +1,6 @@
 """Surface normals of images, [h, w, 3] float32: unit vectors, NaN where they are not known."""
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,7 +123,13 @@ def read(source: Source, indices: np.ndarray, data: Settings) -> list[tuple[Pict
 
 def _path(record: Record, data: Settings) -> Path:
     """Return the path of the file with the normals of a picture."""
-    return (fetch(data["path"]).expanduser() / record["file"].decode()).with_suffix(".npy")
+    return (_folder(data["path"]) / record["file"].decode()).with_suffix(".npy")
+
+
+@cache
+def _folder(path: str) -> Path:
+    """Return the folder on the disk. That of a bucket is looked up once, not for every picture."""
+    return fetch(path).expanduser()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

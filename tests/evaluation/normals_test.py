@@ -266,6 +266,15 @@ class Means(SimpleNamespace):
         return SimpleNamespace(cluster_centers_=rows[: self.k])
 
 
+def test_folder_of_normals_in_a_bucket_is_looked_up_once(folder, monkeypatch):
+    train, asked = source.load(settings_of(folder), "train"), []
+    monkeypatch.setattr(sn, "fetch", lambda path: asked.append(path) or folder)
+    data = {"path": "gs://bucket/scenes"}
+    sn.check(train, data)
+    assert len(sn.read(train, np.arange(len(train)), data)) == 5
+    assert asked == ["gs://bucket/scenes"]
+
+
 def test_images_with_missing_or_misshapen_normals_are_refused(folder, tmp_path, monkeypatch):
     net, out, file = make_encoder(resnet.net(depth=18, width=4)), tmp_path / "out", "test/6.npy"
     shape = "expected [32, 48, 3] like the image"
