@@ -6,6 +6,7 @@ Each set is written here byte by byte as its authors describe it, with a few ima
 import gzip
 import hashlib
 import re
+import shutil
 import struct
 import sys
 from typing import NamedTuple
@@ -334,6 +335,10 @@ def test_published_files_are_downloaded_and_checked_without_data_path(tmp_path, 
     monkeypatch.setattr(builder, "url_infos", infos)
     for split, examples in one.splits.items():
         assert_holds(load(group(name, tmp_path / "data"), split), examples)
+    # The files that TFDS keeps are prepared again without a network.
+    shutil.rmtree(tmp_path / "data" / name)
+    serve(monkeypatch, requests.ConnectionError("no route to host"))
+    assert_holds(load(group(name, tmp_path / "data"), "test"), one.splits["test"])
 
 
 def test_download_error_without_a_network_suggests_data_path(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ import numpy as np
 import requests
 import tensorflow_datasets as tfds
 from PIL import Image
+from tensorflow_datasets.core.download.resource import get_dl_fname
 from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 
 from jaxssl.data import KeyedExamples
@@ -55,7 +56,8 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         if self.path:
             members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
-            self._check_network(urls)
+            if not all(self._is_downloaded(dl_manager, url) for url in urls.values()):
+                self._check_network(urls)
             paths = {name: Path(p) for name, p in dl_manager.download(dict(urls)).items()}
             members = itertools.chain.from_iterable(
                 files.read_files(path, max_bytes=MAX_FILE)
@@ -86,6 +88,13 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
             )
         return contents
 
+    def _is_downloaded(self, dl_manager: tfds.download.DownloadManager, url: str) -> bool:
+        """Return True if TFDS has the file from an earlier download, and needs no network."""
+        infos: Any = self.url_infos
+        name = get_dl_fname(url, infos[url].checksum)
+        folders = dl_manager.download_dir, dl_manager.download_dir / self.name
+        return any((folder / f"{name}.INFO").exists() for folder in folders)
+
     def _check_network(self, urls: Mapping[str, str]) -> None:
         """Raise UserError if the host does not answer, because TFDS would retry for minutes."""
         try:
@@ -95,8 +104,8 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
             reason = one_line(error, 1000).rpartition("): ")[2].removesuffix('"))')
             raise UserError(
                 f"cannot download {self.name!r}: {reason}; on another machine, download "
-                f"{' '.join(urls.values())}, and name the archive or the folder of the files "
-                "with data.path"
+                f"{' '.join(urls.values())}, and name the archive or the folder of the files with "
+                "data.path"
             ) from error
 
     def _damaged(self, file: str, problem: object) -> UserError:
