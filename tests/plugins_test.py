@@ -25,7 +25,12 @@ from jaxssl.models import adapters
 from jaxssl.training import config
 from jaxssl.training.build import build
 from jaxssl.training.config import custom
-from jaxssl.training.config.method import make_augment, make_networks
+from jaxssl.training.config.method import (
+    Length,
+    make_augment,
+    make_networks,
+    scheduled_arguments,
+)
 from jaxssl.training.output import loggers, logs
 from tests.data_cases import data_config
 from tests.tiny import TINY
@@ -374,7 +379,18 @@ def test_nnx_network_with_random_layers_raises_an_error():
 
 
 @pytest.mark.fast
-def test_user_loss_equals_its_formula_and_accepts_settings_and_schedules(plugin):
+def test_schedules_of_the_floats_of_a_user_loss_apply_at_the_step():
+    schedule = "{'schedule': 'linear', 'start': 1.0, 'end': 3.0, 'until': 4}"
+    settings = config.load("digits", [("loss.name", LOSS), ("loss.sharpness", schedule)])
+    factory = components.factory("loss", LOSS)
+    hyper = scheduled_arguments(settings.loss, Length(1, 8))
+    pairs = jaxssl.losses.pair_views(jax.random.normal(jax.random.key(0), (2, 6, 4)))
+    value, *_ = config.factory("loss", LOSS)(**hyper).loss(pairs, {}, (), step=2, key=None)
+    np.testing.assert_allclose(value, factory(pairs, sharpness=2.0).mean(), rtol=1e-6)
+
+
+@pytest.mark.fast
+def test_user_loss_equals_its_formula_and_accepts_settings(plugin):
     settings = config.load("digits", [("loss.name", LOSS), ("loss.sharpness", "3")])
     assert (settings.loss.sharpness, settings.loss.learn) == (3.0, ())
     rng = np.random.default_rng(0)
@@ -537,9 +553,13 @@ def test_equinox_module_as_network_is_refused_with_advice(of_class):
 
 
 @pytest.mark.fast
-def test_loss_that_returns_nothing_is_refused():
-    objective = custom.make_factory("loss", "mine", lambda pairs: None)()
-    with pytest.raises(UserError, match="loss.name='mine' must return an array .n., got NoneType"):
+@pytest.mark.parametrize(
+    ("value", "got"), [(None, "NoneType"), (np.ones((4, 1)), r"the shape \[4, 1\]")]
+)
+def test_loss_that_returns_other_than_a_number_for_each_anchor_is_refused(value, got):
+    objective = custom.make_factory("loss", "mine", lambda pairs: value)()
+    message = rf"loss.name='mine' must return an array \[n\], here \[4\], .* got {got}"
+    with pytest.raises(UserError, match=message):
         objective.loss(losses.pair_views(jnp.eye(4).reshape(2, 2, 4)), {}, {}, step=0, key=None)
 
 

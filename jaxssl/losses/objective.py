@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -19,6 +20,7 @@ Number = Scalar | Schedule
 Metrics = dict[str, Array]
 Init = Callable[[Array, int, int], tuple[dict[str, Array], object]]  # see `Objective`
 Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
+CONSTANTS = {int, bool, str, Array, NoneType}  # types of hyper-parameters that take no schedule
 # Maps the name of a hyper-parameter to its valid values, see `check`.
 Ranges = Mapping[str, str | tuple[str, ...]]
 
@@ -139,7 +141,7 @@ def stateless(
 
     def build(fixed: Hyper) -> Objective:
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
-        learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
+        learned = _pop_learned(fixed.pop("learn"), fixed)
 
         def init(key, num_examples, dim):
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
@@ -162,7 +164,7 @@ def factory(
 ) -> Callable[..., Objective]:
     """Return ``(**hyper) -> build(hyper)``, which checks the hyper-parameters of a loss first.
 
-    Every hyper-parameter annotated as `Scalar` may also be a schedule.
+    Every hyper-parameter that may be a float may also be a schedule. Counts and switches may not.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``. Its arguments that are annotated as arrays are not
@@ -181,11 +183,17 @@ def factory(
         annotation = {float: Number, int: int, bool: bool}.get(type(value), inspect.Parameter.empty)
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
+    constants = [p.name for p in parameters if set(_alternatives(p.annotation)) <= CONSTANTS]
 
     def objective(**hyper: object) -> Objective:
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         check(ranges, **bound.arguments)
+        for name in constants:
+            if callable(bound.arguments[name]):
+                raise ValueError(
+                    f"hyper-parameter {name} must be constant, got a schedule; set one value"
+                )
         return build(dict(bound.arguments))
 
     # The config loader reads names, defaults and types of hyper-parameters from this signature.
@@ -208,7 +216,16 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     Returns:
         This device's share of the mean (the mean of the shares is the mean), and the fraction of
         this device's anchors without a positive, in [0, 1].
+
+    Raises:
+        ValueError: if there is not one loss for each anchor.
     """
+    n = pairs.anchor.shape[0]
+    if per_anchor.shape not in ((n,), ()):  # A number stands for n equal losses.
+        raise ValueError(
+            f"a loss must have the shape [{n}], one number for each anchor, got "
+            f"{list(per_anchor.shape)}"
+        )
     has_positive = (count_positives(pairs) > 0).astype(per_anchor.dtype)
     count = collectives.mean(jnp.sum(has_positive), pairs.axis_name)
     value = jnp.sum(per_anchor * has_positive) / jnp.maximum(count, 1e-9)
@@ -246,18 +263,28 @@ def check(ranges: Ranges, **hyper: object) -> None:
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 
 
-def _or_schedule(annotation: type) -> object:
-    """Allow a `Schedule` wherever a type annotation allows a `Scalar`."""
-    return annotation | Schedule if {float, Array} <= set(get_args(annotation)) else annotation
+def _or_schedule(annotation: Any) -> Any:
+    """Allow a `Schedule` wherever a type annotation allows a float."""
+    return annotation | Schedule if float in _alternatives(annotation) else annotation
 
 
-def _pop_number(name: str, hyper: Hyper) -> float:
-    """Remove the initial value of a learned hyper-parameter from ``hyper`` and return it."""
-    if name not in hyper:
-        raise ValueError(f"learn must name hyper-parameters of {sorted(hyper)}, got {name!r}")
-    value = hyper.pop(name)
-    if callable(value) or isinstance(value, str | bool):
-        raise ValueError(
-            f"hyper-parameter {name} is learned and must start from a number, got {value!r}"
-        )
-    return float(value)
+def _alternatives(annotation: object) -> tuple[object, ...]:
+    """Return the types that a type annotation joins by ``|``, or the annotation alone."""
+    return get_args(annotation) or (annotation,)
+
+
+def _pop_learned(names: Sequence[str], hyper: Hyper) -> dict[str, float]:
+    """Remove the learned hyper-parameters from ``hyper``, and return their initial values."""
+    if isinstance(names, str):
+        raise ValueError(f"learn must be a tuple of names such as ({names!r},), got {names!r}")
+    valid, learned = sorted(hyper), {}
+    for name in names:
+        if name not in valid:
+            raise ValueError(f"learn must name hyper-parameters of {valid}, got {name!r}")
+        value = hyper.pop(name, learned.get(name))
+        if value is None or callable(value) or isinstance(value, str | bool):
+            raise ValueError(
+                f"hyper-parameter {name} is learned and must start from a number, got {value!r}"
+            )
+        learned[name] = float(value)
+    return learned

@@ -431,6 +431,12 @@ AT = {"temperature": lambda step: 1.0}  # a schedule that is constant
     [
         ("auc_cl", {"learn": ("c",)}, "learn must name .* got 'c'"),
         ("nt_xent", {"learn": ("temperature",)} | AT, "is learned"),
+        ("nt_xent", {"learn": "temperature"}, "learn must be a tuple of names such as"),
+        ("nt_xent", {"learn": ("block_size",)}, "must start from a number, got None"),
+        ("auc_cl", {"learn": ("b", "c")}, "learn must name .* 'b', .* got 'c'"),
+        ("nt_xent", {"block_size": AT["temperature"]}, "block_size must be constant, got a sched"),
+        ("nt_xent", {"ring": AT["temperature"]}, "ring must be constant, got a schedule; set one"),
+        ("swav", {"num_prototypes": AT["temperature"]}, "num_prototypes must be constant"),
         ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
         ("decl", {"learn_scale": True} | AT, "a number if learn_scale=True, got a schedule"),
         ("sogclr", {"individual_temperature": True} | AT, "got a schedule"),
@@ -439,6 +445,13 @@ AT = {"temperature": lambda step: 1.0}  # a schedule that is constant
 def test_objective_checks_hyper_parameters_at_construction(name, hyper, message):
     with pytest.raises((ValueError, TypeError), match=message):
         losses.objective(name, **hyper)
+
+
+@pytest.mark.parametrize("shape", [(16, 1), (8,), (16, 16)])
+def test_mean_over_anchors_refuses_other_numbers_than_one_for_each_anchor(shape):
+    pairs = pair_views(jnp.asarray(embeddings()))
+    with pytest.raises(ValueError, match=r"a loss must have the shape \[16\], .* got \["):
+        losses.mean_over_anchors(jnp.ones(shape), pairs)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
+from jaxssl.losses.pairs import Pairs
 from jaxssl.models import adapters
 from jaxssl.training.config.values import NETWORKS, is_schedule
 from jaxssl.training.output.logs import log
@@ -82,14 +83,18 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
 
 
 def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., object]:
-    """Wrap a user's loss, so that a result that is no array, such as None, raises UserError."""
+    """Wrap a user's loss, so that a result that has not one number per anchor raises UserError."""
 
     @functools.wraps(loss)
-    def checked(*args: object, **kwargs: object) -> object:
-        value = loss(*args, **kwargs)
-        if not hasattr(value, "dtype"):
-            kind = type(value).__name__
-            raise UserError(f"loss.name={name!r} must return an array [n], got {kind}")
+    def checked(pairs: Pairs, **kwargs: object) -> object:
+        value = loss(pairs, **kwargs)
+        shape, n = getattr(value, "shape", None), len(pairs.anchor)
+        if shape not in ((n,), ()):  # A number stands for n equal losses.
+            got = type(value).__name__ if shape is None else f"the shape {list(shape)}"
+            raise UserError(
+                f"loss.name={name!r} must return an array [n], here [{n}], with a number for each "
+                f"anchor, got {got}"
+            )
         return value
 
     return checked
