@@ -103,13 +103,14 @@ def sub_policies(table: str) -> list[list[Step]]:
     return [[parse(text) for text in line.split(",")] for line in table.strip().splitlines()]
 
 
-def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
+def transform(image: Array, matrix: Array) -> Array:
     """Apply an affine map, as Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
+
+    Pixels from outside the image have the value `FILL`.
 
     Args:
         image: [c, h, w].
         matrix: [2, 3], maps (x, y, 1) of a pixel's centre in the result to (x, y) in the source.
-        fill: value of pixels from outside the image.
 
     Returns:
         [c, h, w].
@@ -121,7 +122,7 @@ def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
     inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
     index = jnp.where(inside, rows * w + columns, 0)
     pixels = jnp.reshape(image, (c, h * w)).at[:, index].get(mode="promise_in_bounds")
-    return jnp.where(inside[None], pixels, fill)
+    return jnp.where(inside[None], pixels, FILL)
 
 
 def rotation(degrees: Array | float, h: int, w: int) -> Array:
@@ -141,6 +142,9 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
             translation 150/331 of the side, the rotation 30 degrees, factors are 1 +- 0.9,
             posterize drops 4 of 8 bits, and the threshold of solarize is 0.
         sign: [] 1 or -1, the direction of geometric operations, and whether factors exceed 1.
+
+    Returns:
+        [c, h, w].
     """
     selected = {name: operation == index for index, name in enumerate(OPERATIONS)}
 
@@ -157,11 +161,11 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         "rotate": rotation(MAX_DEGREES * signed, h, w),
     }
     matrix = select(matrices, _matrix(1, 0, 0, 0, 1, 0))
-    light = colour.grey(image)
+    grey = colour.grey(image)
     others = {
         "brightness": jnp.zeros_like(image),
-        "color": jnp.broadcast_to(light, image.shape) if image.shape[0] == colour.RGB else image,
-        "contrast": jnp.broadcast_to(colour.mean(light), image.shape),
+        "color": jnp.broadcast_to(grey, image.shape) if image.shape[0] == colour.RGB else image,
+        "contrast": jnp.broadcast_to(colour.mean(grey), image.shape),
         "sharpness": colour.smooth(image),
     }
     other = select(others, image)

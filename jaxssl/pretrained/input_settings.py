@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import flax.linen as nn
+import numpy as np
+from jax import Array
 
 from jaxssl.augment.image import INTERPOLATIONS
 from jaxssl.augment.views import Inputs
@@ -41,7 +43,7 @@ def override(inputs: Inputs, net: nn.Module, **settings: object) -> Inputs:
 
 
 def validate(settings: Settings) -> Inputs:
-    """Validate input settings. ``mean`` and ``std`` may be a number or a list.
+    """Validate input settings. ``mean`` and ``std`` may be a number, a list or an array.
 
     Raises:
         ValueError: if a value has the wrong type or is out of range.
@@ -60,7 +62,7 @@ def validate(settings: Settings) -> Inputs:
             "crop must be a number in [0, 1], the share of the short side that is kept (0: the "
             f"whole image), got {inputs.crop!r:.80}"
         )
-    if inputs.interpolation not in INTERPOLATIONS:
+    if inputs.interpolation not in tuple(INTERPOLATIONS):  # A list has no hash.
         raise ValueError(
             f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got "
             f"{inputs.interpolation!r:.80}"
@@ -112,6 +114,7 @@ def _statistics(name: str, value: object, channels: int) -> tuple[float, ...]:
 
 def _numbers(value: Any) -> tuple[float, ...]:
     """Return one or several numbers as a tuple, or () if one of them is not a finite number."""
+    value = value.tolist() if isinstance(value, np.ndarray | Array) else value
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if any(isinstance(x, str | bytes | bool) for x in values):
         return ()

@@ -65,17 +65,17 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
     """
     figure = Figure(figsize=(4, 2.7), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel=curve.label)
-    caption, ends, styles = curve.caption, [], iter(RUN_LINES)
-    for key in filter(None, (curve.key, curve.other_key)):
+    caption, ends = curve.caption, []
+    for key, (colour, dashes) in zip((curve.key, curve.other_key), RUN_LINES, strict=True):
         x, y = metric_series(metrics, key)
         if not x:
             continue
-        name, (colour, dashes) = key.replace("_", " "), next(styles)
+        name = key.replace("_", " ")
         axes.plot(x, y, dashes, color=colour, marker="." if len(x) <= 30 else None, label=name)
         ends.append(f"{name} {_ends(y)}")
         gaps = sum(not is_finite(value) for value in y)
         if gaps:
-            caption += f" {gaps} of {len(y)} values are not finite and left blank."
+            caption += f" {gaps} of {len(y)} values of {name} are not finite and left blank."
     if not ends:
         return None
     if curve.other_key:
@@ -100,7 +100,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
             if not any(map(is_finite, y)):
                 missing.append(run.name)
                 continue
-            plot(x, y, markevery=max(1, len(x) // MAX_MARKERS), label=label)
+            plot(x, y, markevery=-(-len(x) // MAX_MARKERS), label=label)
             label = None  # The seeds of a config share one legend entry.
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxssl import components
 from jaxssl.components import Settings
+from jaxssl.errors import UserError
 from jaxssl.report.markdown import markdown_table, wrap_text
 from jaxssl.report.page import render
 from jaxssl.studies import documents, study
@@ -40,8 +41,10 @@ def write_claims(folder: Path, page: Path) -> Path:
         page: the page to write.
 
     Raises:
-        UserError: if a document is damaged.
+        UserError: if there is no such folder, or a document is damaged.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name the folder of the studies with --out")
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     claims = _all_claims(map(documents.read_document, paths))

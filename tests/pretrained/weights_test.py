@@ -358,8 +358,9 @@ def test_load_encoder_arguments_override_the_inferred_preprocessing(file):
     path = file(draw_weights("resnet", 8))
     with refused("'crops' is no option of a weights file; did you mean 'crop'"):
         weights.load(path, crops=0.9)
-    inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
-    assert inputs == Inputs(48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
+    for std in ((0.5, 0.25, 1), np.array([0.5, 0.25, 1]), jnp.array([0.5, 0.25, 1])):
+        inputs = weights.load(path, mean=0.5, std=std, crop=0.9, size=48).inputs
+        assert inputs == Inputs(48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
     inputs = weights.load(path, std=[0.5], interpolation="bicubic").inputs
     assert inputs == Inputs(32, 3, architecture.CIFAR["mean"], (0.5,), 0.0, "bicubic")
     ours = exported_file(file, lambda header: header)
@@ -374,7 +375,7 @@ def test_input_settings_out_of_range_are_rejected(file):
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
         "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
         "crop": ["must be a number in", 90, (0.9, 0.9), True],
-        "interpolation": ["must be one of bilinear, bicubic", "nearest"],
+        "interpolation": ["must be one of bilinear, bicubic", "nearest", ["bicubic"]],
         "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
     }
     for name, (message, *values) in wrong.items():

@@ -175,6 +175,16 @@ def test_curves_show_each_seed_by_epoch_in_the_style_of_its_column(tmp_path, mon
     assert made[0].alt.endswith(": 0 from 81 to 83; 1 from 82 to 84; 2 from 83 to 85")
 
 
+def test_curves_of_a_comparison_have_at_most_ten_markers(tmp_path, monkeypatch):
+    figures = []
+    draw = lambda figure: figures.append(figure) or images.figure_png(figure)  # noqa: E731
+    monkeypatch.setattr(curves, "figure_png", draw)
+    metrics = [{"step": i, "epoch": float(i), "knn_top1": 50.0} for i in range(19)]
+    curves.comparison_curves(group_by_seed(read_runs([write(tmp_path / "a", metrics=metrics)])))
+    [line] = figures[0].axes[0].lines
+    assert len(range(0, 19, line.get_markevery())) == 10
+
+
 LOWER_IS_BETTER = "corruption_drop", "dead_dimensions", "most_confused_pair"
 
 

@@ -348,6 +348,14 @@ def test_training_curves_show_each_metric_by_step(figures):
     assert alt.endswith(": loss from 1 to 0.3333")
 
 
+def test_second_line_of_a_training_curve_is_dashed_and_has_its_own_number_of_gaps(figures):
+    rows = [{"step": i, "negative_similarity": None if i else 0.5} for i in range(3)]
+    [image] = curves.run_curves(rows)
+    [line] = figures[0].axes[0].lines
+    assert (line.get_label(), line.get_linestyle()) == ("negative similarity", "--")
+    assert "2 of 3 values of negative similarity are not finite" in image.caption
+
+
 def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_median(figures):
     arrays = gallery_of(4)
     # The first 7 points of the plot are unlabelled.

@@ -204,3 +204,9 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     (tmp_path / "tiny" / "alpha.json").write_text("{")
     with pytest.raises(UserError, match=r"alpha.json is damaged"):
         claims.write_claims(tmp_path, tmp_path / "c.md")
+
+
+def test_claims_page_of_a_missing_folder_is_refused_and_not_written(tmp_path):
+    with pytest.raises(UserError, match="missing is no folder; name the folder .* with --out"):
+        claims.write_claims(tmp_path / "missing", tmp_path / "c.md")
+    assert not any(tmp_path.iterdir())

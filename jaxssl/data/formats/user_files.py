@@ -1,7 +1,7 @@
-"""Read a user's files, and name the data sets prepared from them by a hash of their content.
+"""Read a user's files, and name the data sets prepared from them by a fingerprint.
 
-The name of a prepared set contains a fingerprint of the files and of the settings, so that changed
-files are prepared again. Sets prepared from earlier content stay on disk beside it.
+The fingerprint is a hash of the settings and of the files' names, sizes and modification times, so
+that changed files are prepared again. Sets prepared from earlier files stay on disk beside it.
 """
 
 import csv
