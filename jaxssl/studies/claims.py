@@ -38,13 +38,15 @@ def write_claims(folder: Path, page: Path) -> Path:
 
     Args:
         folder: searched recursively.
-        page: the page to write.
+        page: the page to write, not papers.md.
 
     Raises:
-        UserError: if there is no such folder, or a document is damaged.
+        UserError: if there is no such folder, a document is damaged, or the page is papers.md.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; name the folder of the studies with --out")
+    if page.name == "papers.md":  # The second page would replace the first one.
+        raise UserError(f"{page} will hold all claims; give --page another name, as claims.md")
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     claims = _all_claims(map(documents.read_document, paths))

@@ -273,6 +273,8 @@ def test_label_table_gives_the_labels_of_images(load, tmp_path):
         (b"", ["header 'file,label'; its first line is ''"]),
         (b"name,class\n1.png,a\n", ["header 'file,label'; its first line is 'name,class'"]),
         (b"1.png,a\n2.png,b\n", ["header 'file,label'; its first line is '1.png,a'"]),
+        (b"file,label,label\n1.png,a,b\n", ["has several columns 'label'; rename or remove all"]),
+        (b"\r\n\nname,class\n1.png,a\n", ["must be a CSV file with the header 'file,label'"]),
         (b"file,label\n1.png,a\n2.png\n", ["lacks the file or the label in row 2"]),
         (b"file,label\n1.png,a\n2.png,b,c\n", ["more columns in row 2 than in its header"]),
         (b"file,label\n1.png,a\n2.png,b\n1.png,b\n", ["names files twice: 1.png"]),

@@ -206,7 +206,14 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
         claims.write_claims(tmp_path, tmp_path / "c.md")
 
 
-def test_claims_page_of_a_missing_folder_is_refused_and_not_written(tmp_path):
-    with pytest.raises(UserError, match="missing is no folder; name the folder .* with --out"):
-        claims.write_claims(tmp_path / "missing", tmp_path / "c.md")
+@pytest.mark.parametrize(
+    ("folder", "page", "message"),
+    [
+        ("missing", "c.md", "missing is no folder; name the folder .* with --out"),
+        ("", "papers.md", "papers.md will hold all claims; give --page another name"),
+    ],
+)
+def test_claims_page_of_no_folder_or_named_papers_is_not_written(tmp_path, folder, page, message):
+    with pytest.raises(UserError, match=message):
+        claims.write_claims(tmp_path / folder, tmp_path / page)
     assert not any(tmp_path.iterdir())

@@ -234,9 +234,13 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
 
     Raises:
         csv.Error: if a quote is not closed.
-        UserError: if a row has more columns than the header.
+        UserError: if two columns have the same name, or a row has more columns than the header.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(text.lstrip("\r\n"), newline=""), strict=True)
+    names = list(reader.fieldnames or ())
+    for name in names:
+        if name and names.count(name) > 1:
+            raise UserError(f"{where} has several columns {name!r}; rename or remove all but one")
     rows = list(reader)
     for number, row in enumerate(rows, 1):
         if reader.restkey in row:  # The row has more columns than the header.
@@ -244,7 +248,7 @@ def read_table(text: str, where: str) -> tuple[list[str], list[dict[str, str]]]:
                 f"{where} has more columns in row {number} than in its header; quote names that "
                 "contain a comma"
             )
-    return list(reader.fieldnames or ()), rows
+    return names, rows
 
 
 def report_unreadable(
