@@ -160,7 +160,9 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
                 records, opened.decode, label, len(class_names), root / part, opened.captions
             )
             parts.append((prepared, indices))
-    name = Path(data["path"]).name if needs_path(data["name"]) else data["name"]
+    name = data["name"]
+    if needs_path(name):  # The path may be ".", or end in "..".
+        name = Path(os.path.abspath(os.path.expanduser(data["path"]))).name
     source = Source(name, split, tuple(parts), class_names, opened.shape, kind=examples)
     return finish(source, data)
 
@@ -183,7 +185,8 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     """Return the TFDS builder of a data set, after checking the prepared files if there are any."""
     root = Path(os.path.expanduser(data_dir or constants.DATA_DIR)) / name.partition(":")[0]
-    if not needs_path(name):
+    # A path in place of a name is refused below, before anything in that folder is read.
+    if not needs_path(name) and re.match(r"\w", name):
         for path in sorted(root.glob(f"**/{integrity.INFO}")):
             integrity.check_files(path.parent)
     with integrity.guard(root):
@@ -266,5 +269,5 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
 def _needs_tensorflow(name: str) -> str:
     return (
         f"{name!r} is not prepared yet. Preparing it needs TensorFlow, reading it does not: "
-        'pip install -e ".[tf]", or copy the prepared set and name its folder with data.dir'
+        "pip install 'jaxssl[tf]', or copy the prepared set and name its folder with data.dir"
     )

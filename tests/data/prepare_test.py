@@ -206,10 +206,17 @@ def test_unknown_data_set_name_gives_a_short_error(load, tmp_path, offline, name
     assert len(message[0].replace(str(tmp_path), "")) < 300
 
 
+def test_path_in_place_of_a_data_set_name_is_refused_before_its_files_are_read(load, tmp_path):
+    unpack(tmp_path / "pictures", {"x/1.0.0/dataset_info.json": b"{"})
+    for name in (f"{tmp_path}/pictures", "../pictures"):
+        with refused(f"data.name={name!r}: not the name of a data set; a path must exist"):
+            load("", name=name, dir=str(tmp_path / "prepared"))
+
+
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
 def test_missing_tensorflow_error_says_what_to_install(load, tmp_path, offline, monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    with refused("Preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
+    with refused("Preparing it needs TensorFlow", "pip install 'jaxssl[tf]'", "data.dir"):
         load("", name=name, dir=str(tmp_path))
     assert not finished(tmp_path)
 

@@ -218,6 +218,12 @@ def test_data_set_without_labels_has_no_labels_and_classes(directory, folder, tm
         load(data, "train")
 
 
+def test_split_of_the_current_folder_has_the_name_of_that_folder(directory, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for path in (".", f"../{folder.name}", f"{folder}/../{folder.name}/."):
+        assert load(of(path, directory), "train").name == folder.name
+
+
 def middle(path, size):
     """The image with a short side of 8/7 of the size, of which Pillow cuts out the centre."""
     with Image.open(path) as image:
