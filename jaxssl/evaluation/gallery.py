@@ -19,7 +19,7 @@ from jaxssl.augment.views import measured_scale, to_uint8
 from jaxssl.data import kind
 from jaxssl.data.batches import Order, make_plan
 from jaxssl.data.splits import Source, Splits
-from jaxssl.errors import explain_write_errors
+from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.nearest_neighbours import neighbours
@@ -62,7 +62,7 @@ def write(
     }
     if is_drawn:
         originals, views = example_views(config, splits.train, PAIRS)
-        arrays |= {"pairs": views["views"], "pairs_original": originals}
+        arrays |= {"pairs": ours.draw(views["views"]), "pairs_original": originals}
     if features.is_finite:
         arrays["map"] = _map(features.test[:MAP_POINTS], config.seed)
         arrays["map_label"] = data.test_labels[:MAP_POINTS]
@@ -141,9 +141,12 @@ def example_views(
     """Return the first images of a data set and their views, augmented as in training.
 
     Returns:
-        uint8 images [n, h, w, c], cropped to the size of the views if their sizes differ, and
-        {"views": [n, V, s, s, c]}, with "crops": [n, L, t, t, c] if the run uses small crops.
-        Videos are shown as grids of frames.
+        uint8 images [n, h, w, 1 or 3] to look at, cropped to the size of the views if their sizes
+        differ, and {"views": [n, V, s, s, c]}, with "crops": [n, L, t, t, c] if the run uses small
+        crops. Views have all channels, and those of videos all frames.
+
+    Raises:
+        UserError: if the augmentation rejects its settings or the images.
     """
     crops = make_crops(config)
     plan = make_plan(source, crops, cache=config.data.cache)
@@ -154,11 +157,14 @@ def example_views(
     reader = ours.make_reader(source, order, 1, crops)
     batch = reader.read(0, indices)
     options = compile_cache.fast_compile_options()
-    augment = jax.jit(make_augment(config, crops), compiler_options=options)
-    views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
+    try:
+        augment = jax.jit(make_augment(config, crops), compiler_options=options)
+        views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
+    except ValueError as error:
+        raise UserError(one_line(error, 1000)) from error
     scale = measured_scale(config.data)
     views = {
-        name: ours.draw(np.asarray(to_uint8(views[name], scale)).swapaxes(0, 1))
+        name: np.asarray(to_uint8(views[name], scale)).swapaxes(0, 1)
         for name in ("views", "crops")
         if name in views
     }
@@ -170,11 +176,12 @@ def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> No
     """Write a PNG file with the first images of a data set, their labels and their views.
 
     Raises:
-        OSError: if the file cannot be written.
+        UserError: as `example_views`, or if the file cannot be written.
     """
     originals, views = example_views(config, source, rows)
     labels = [example.label for example in source.read(np.arange(len(originals)))]
-    columns = {"image": originals[:, None], **dict(sorted(views.items(), reverse=True))}
+    drawn = {name: kind.of(config).draw(views[name]) for name in sorted(views, reverse=True)}
+    columns = {"image": originals[:, None], **drawn}
     titles = [
         name if images.shape[1] == 1 else f"{name.removesuffix('s')} {i + 1}"
         for name, images in columns.items()

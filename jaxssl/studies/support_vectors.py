@@ -47,7 +47,7 @@ class Analysis(NamedTuple):
         C: of the run.
         at_run_C: support vectors with the run's C.
         binding: support vectors with `BINDING_C`.
-        images: [n, h, w, c] uint8, the analysed images.
+        images: [n, h, w, 1 or 3] uint8, the analysed images as they are drawn.
         labels: [n], or None for an unlabelled data set.
         class_names: of the data set.
     """
@@ -104,6 +104,8 @@ def _analyse(workdir: Path) -> Analysis:
     if config.loss.name != "mmcl":
         raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
     encoder = load_pretrained(workdir)  # first, because loading checks the config
+    if encoder.inputs.kind != "image" or config.views < 2:
+        raise UserError(f"--workdir must be a run with two views of images, got {workdir}")
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)
     views = pairs["views"][:, :2]  # [n, 2, s, s, c], already of the network's size

@@ -88,6 +88,29 @@ def test_write_sheet_draws_one_row_of_views_per_image(photographs, tmp_path):
         assert image.format == "PNG" and image.height > len(SIZES) * 100
 
 
+def test_views_have_all_channels_and_a_sheet_shows_the_first_three(load, tmp_path, monkeypatch):
+    rng, drawn = np.random.default_rng(0), []
+    for i in range(3):
+        np.save(tmp_path / f"{i}.npy", rng.integers(0, 256, (16, 16, 5), np.uint8))
+    source = load(tmp_path, channels=5, test_fraction=0.0)
+    changes = {"augment.size": "16", "augment.crop_scale": "(1.0, 1.0)", **STILL}
+    images, views = gallery.example_views(settings(**changes), source, 3)
+    assert images.shape == (3, 16, 16, 3)
+    np.testing.assert_array_equal(views["views"], np.stack([source.images(16)] * 2, axis=1))
+    monkeypatch.setattr(gallery.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    gallery.write_sheet(settings(**changes), source, 3, tmp_path / "views.png")
+    assert {axis.images[0].get_array().shape for axis in drawn[0].axes} == {(16, 16, 3)}
+
+
+@pytest.mark.parametrize(("key", "value"), [("pad", "32"), ("policy", "none at all")])
+def test_sheet_of_views_with_invalid_augmentation_settings_is_refused(
+    key, value, photographs, tmp_path
+):
+    config = settings("tcl_supervised:cifar100", **{f"augment.{key}": value})
+    with pytest.raises(UserError, match=f"{key} must be .*, got '?{value}"):
+        gallery.write_sheet(config, photographs, 2, tmp_path / "views.png")
+
+
 def test_sheet_shows_each_view_and_small_crop_below_its_title(photographs, tmp_path, monkeypatch):
     crops = {"crops.number": "2", "crops.size": "8", "crops.crop_scale": "(0.05, 0.2)"}
     config, drawn = settings(**{"augment.size": "16", **crops, **STILL}), []

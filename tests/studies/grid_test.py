@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from file_cases import refused
+from ml_collections import ConfigDict
 from tiny import short
 
 from jaxssl.errors import UserError
@@ -184,6 +185,20 @@ def test_grid_reports_support_vectors_of_an_mmcl_run(setting, results):
     other = setting._replace(workdir=results["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="must be a run with mmcl, got .* with nt_xent"):
         module.run(other)
+
+
+@pytest.mark.parametrize(("examples", "views"), [("image", 1), ("image_text", 1), ("video", 2)])
+def test_support_vectors_of_a_run_without_two_views_of_images_are_refused(
+    examples, views, setting, monkeypatch
+):
+    module = importlib.import_module("jaxssl.studies.support_vectors")
+    config = ConfigDict({"loss": {"name": "mmcl"}, "views": views})
+    monkeypatch.setattr(module, "read_config", lambda workdir: config)
+    monkeypatch.setattr(
+        module, "load_pretrained", lambda workdir: Mock(**{"inputs.kind": examples})
+    )
+    with refused("--workdir must be a run with two views of images, got mine"):
+        module.run(setting._replace(workdir=Path("mine")))
 
 
 def test_damaged_results_of_a_grid_run_raise_an_error(setting, results, tmp_path):
