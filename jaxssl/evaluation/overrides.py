@@ -78,8 +78,9 @@ def data_config(
         trust: whether to use data that only the config of the run names.
 
     Raises:
-        UserError: if a key is unknown, the config of the run cannot be read, the run names data
-            that this user has not trained with, or no data set is named for a weights file.
+        UserError: if a key is unknown or out of range, the config of the run cannot be read, the
+            run names data that this user has not trained with, or no data set is named for a
+            weights file.
     """
     if dataset is None and not overrides:
         return None
@@ -100,4 +101,5 @@ def data_config(
         data.name = dataset
     config = ConfigDict({"data": data})
     apply_overrides(config, overrides)
+    values.check_ranges({key: values.flat_keys(config)[key] for key, _ in overrides})
     return config.data

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxssl.data import source
+from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import encode_images
@@ -104,7 +104,7 @@ def _analyse(workdir: Path) -> Analysis:
     if config.loss.name != "mmcl":
         raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
     encoder = load_pretrained(workdir)  # first, because loading checks the config
-    if encoder.inputs.kind != "image" or config.views < 2:
+    if not kind.get(encoder.inputs.kind).pictures or config.views < 2:
         raise UserError(f"--workdir must be a run with two views of images, got {workdir}")
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)

@@ -350,6 +350,9 @@ def test_eval_overrides_accept_only_data_keys(run):
         overrides.split_overrides([("net.num_heads", "six")])
     with pytest.raises(UserError, match="data.splt.* is unknown"):
         overrides.data_config(run, ConfigDict(data_config()), None, [("data.splt", "x")])
+    for key, value in {"channels": "17", "cache": "all", "on_error": "Skip"}.items():
+        with pytest.raises(UserError, match=rf"data\.{key}.* (must be <= 16|is unknown)"):
+            overrides.data_config(run, ConfigDict(data_config()), None, [(f"data.{key}", value)])
 
 
 def test_results_of_earlier_protocols_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):

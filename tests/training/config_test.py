@@ -153,6 +153,8 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("eval.every=0", "'eval.every' must be > 0"),
         ("optim.backbone_lr=0", "'optim.backbone_lr' must be > 0, got 0"),
         ("optim.layer_decay=1.5", "'optim.layer_decay' must be <= 1, got 1.5"),
+        ("data.channels=-1", "'data.channels' must be >= 0, got -1"),
+        ("data.channels=17", "'data.channels' must be <= 16, got 17"),
         ("optim.freeze_blocks=-1", "'optim.freeze_blocks' must be >= 0, got -1"),
         ("batch_size=None", "'batch_size' expects int, got None"),
         ("loss.alpha=None", "'loss.alpha' expects float or a schedule, got None"),

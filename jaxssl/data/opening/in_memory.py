@@ -110,7 +110,8 @@ def _load_pair(
     if test_data is None:
         parts = [read(train_data, "data")]
         whole = _source(parts[0])
-        order = np.random.default_rng(seed).permutation(len(whole))
+        # The seed may be negative, as that of a folder, but NumPy takes no negative seed.
+        order = np.random.default_rng(seed % 2**64).permutation(len(whole))
         count = round(test_fraction * len(order))
         in_train, in_test = (order[count:], order[:count]) if whole.class_names else (order, order)
         train, test = whole.take(in_train), whole.take(in_test)

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
 from jaxssl.configs import base
+from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError, suggest
 from jaxssl.models.encoder import PRECISIONS
 from jaxssl.models.transfer import Transfer
@@ -35,8 +36,8 @@ NETWORKS = ("net", "text", "head", "predictor")
 # operations for each pair of views, which takes hours for hundreds of views.
 LIMITS = {
     (">=", -1): "data.workers",
-    (">=", 0): "total_steps epochs seed crops.number data.test_fraction optim.weight_decay "
-    "batch_norm_group optim.clip_norm optim.freeze_blocks optim.lora "
+    (">=", 0): "total_steps epochs seed crops.number data.channels data.test_fraction "
+    "optim.weight_decay batch_norm_group optim.clip_norm optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
     (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.context "
@@ -45,6 +46,7 @@ LIMITS = {
     "checkpoint.every",
     ("<", 1): "optim.momentum data.test_fraction",
     ("<=", 1): "optim.layer_decay",
+    ("<=", MAX_CHANNELS): "data.channels",
     ("<=", 64): "views crops.number",
 }
 CHOICES = {
@@ -99,16 +101,21 @@ def check_common_keys(config: ConfigDict) -> None:
         if key not in values:
             raise UserError(f"config key {key!r} is missing")
         require(key, values[key], kind)
+    check_ranges(values)
+    if not config.total_steps and not config.epochs:
+        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
+
+
+def check_ranges(values: Mapping[str, Any]) -> None:
+    """Raise UserError if a value, by dotted key, is not in `CHOICES`, or is out of its `LIMITS`."""
     for key, valid in CHOICES.items():
-        if values[key] not in valid:
+        if key in values and values[key] not in valid:
             raise UserError(f"{key}={values[key]!r} is unknown{suggest(values[key], valid)}")
     for (relation, bound), keys in LIMITS.items():
-        for key in keys.split():
+        for key in filter(values.__contains__, keys.split()):
             value = values[key]
             if not is_schedule(value) and not COMPARE[relation](value, bound):
                 raise UserError(f"config key {key!r} must be {relation} {bound}, got {value}")
-    if not config.total_steps and not config.epochs:
-        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
 
 
 def add_later_keys(config: Any) -> None:
