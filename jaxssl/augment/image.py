@@ -200,9 +200,14 @@ def random_affine(
         image: [h, w, c].
         degrees: the rotation lies in [-degrees, degrees].
         shear: the shear lies in [-shear, shear].
-        zoom: the zoom factor lies in [1 - zoom, 1 + zoom].
+        zoom: the zoom factor lies in [1 - zoom, 1 + zoom], zoom < 1.
         shift: largest shift along each axis, as a fraction of the side.
+
+    Raises:
+        ValueError: if ``zoom`` allows a factor of 0 or below.
     """
+    if not 0 <= zoom < 1:
+        raise ValueError(f"zoom must be in [0, 1), so that no factor is 0, got {zoom}")
     sides = jnp.array([image.shape[1], image.shape[0]], jnp.float32)
     s = between(u, -1, 1)
     return affine(
@@ -219,7 +224,7 @@ def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
 
 
 def erase(image: Array, box: Array) -> Array:
-    """Set the pixels whose centre lies in ``box`` to 0.5, which is 0 in a network's input.
+    """Set the pixels whose centre lies in ``box`` to 0.5, which is 0 in views scaled to [-1, 1].
 
     Args:
         image: [h, w, c].

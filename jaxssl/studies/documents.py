@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table as PrintedTable
 
 from jaxssl.components import Settings
-from jaxssl.errors import UserError
+from jaxssl.errors import JSON_ERRORS, UserError, one_line
 from jaxssl.report import page
 from jaxssl.report.images import Image, embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -104,7 +104,12 @@ def write_page(
 
 
 def write_markdown(path: Path, document: Path) -> None:
-    """Write a study's Markdown page, and copy the study's JSON document beside the page."""
+    """Write a study's Markdown page, and copy the study's JSON document beside the page.
+
+    Args:
+        path: the page. The copy has the same name with the suffix .json.
+        document: as `write_study` has written it.
+    """
     study = read_document(document)
     copy = path.with_suffix(".json")
     facts = {"scale": study["scale"], "on": study["where"]}
@@ -164,8 +169,10 @@ def read_document(path: Path) -> Settings:
             if {*Claim._fields, "figure", "verdict"} - set(claim):
                 raise ValueError("the study document has a claim without a verdict")
         return document
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged; move it away and run the study again") from error
+    except JSON_ERRORS as error:
+        raise UserError(
+            f"{path} is damaged ({one_line(error)}); move it away and run the study again"
+        ) from error
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:

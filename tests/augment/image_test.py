@@ -182,6 +182,12 @@ def test_random_affine_parameters_cover_their_ranges(monkeypatch):
     np.testing.assert_allclose(actual, limits[:, None] * (2 * u.T - 1), atol=1e-4)
 
 
+@pytest.mark.parametrize("zoom", [1.0, 1.5, -0.1])
+def test_zoom_that_allows_a_factor_of_zero_is_refused(zoom):
+    with pytest.raises(ValueError, match=rf"zoom must be in \[0, 1\), .* got {zoom}"):
+        ops.random_affine(draw(5), draw(6, 6, 1), degrees=0.0, shear=0.0, zoom=zoom, shift=0.0)
+
+
 def test_random_noise_stays_in_range():
     grey = jnp.full((64, 64, 3), 0.5)
     u = draw(64, 64, 3)

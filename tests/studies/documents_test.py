@@ -201,9 +201,10 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     counts = [row[1:] for row in tables.tables(page)["paper"]]
     assert sum(int(number) for row in counts for number in row) == NUM_CLAIMS
     assert "1 claims are tested, with 1 verdicts." in page
-    (tmp_path / "tiny" / "alpha.json").write_text("{")
-    with pytest.raises(UserError, match=r"alpha.json is damaged"):
-        claims.write_claims(tmp_path, tmp_path / "c.md")
+    for text, reason in (("{", "Expecting property name"), ("[]", "is not the document of a st")):
+        (tmp_path / "tiny" / "alpha.json").write_text(text)
+        with pytest.raises(UserError, match=rf"alpha.json is damaged \(.*{reason}"):
+            claims.write_claims(tmp_path, tmp_path / "c.md")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def recipe(
         crop_scale: smallest and largest area of the crop, as a fraction of the image.
         degrees: the rotation lies in [-degrees, degrees].
         shear: the shear lies in [-shear, shear].
-        zoom: the zoom factor lies in [1 - zoom, 1 + zoom].
+        zoom: the zoom factor lies in [1 - zoom, 1 + zoom], zoom < 1.
         shift: largest shift along each axis, as a fraction of the side.
         jitter: factors of brightness and contrast lie in [1 - jitter, 1 + jitter].
         noise: standard deviation of the noise.
