@@ -195,7 +195,7 @@ def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 def _check_keys(name: str, data: ConfigDict) -> None:
     """Raise UserError if the config sets a key that the data set of this name does not read."""
-    if name == tar_shards.NAME:
+    if name == tar_shards.NAME or components.is_custom(name):
         raise UserError(f"data.name={name!r} is read where it is; there is nothing to prepare")
     formats = components.names("data")
     if data["path"] and name not in (*formats, *PUBLISHED):

@@ -21,6 +21,7 @@ from file_cases import (
     refused,
     unpack,
 )
+from ml_collections import ConfigDict
 
 from jaxssl.data import source
 from jaxssl.data.formats import user_files
@@ -120,6 +121,12 @@ def test_preparation_rejects_invalid_settings(load, labelled):
         load("")
     with refused("data.name='digits' does not read data.path", "captions, folder, tu"):
         load(labelled, name="digits")
+
+
+@pytest.mark.parametrize("name", ["tar_shards", "mine.py:data"])
+def test_data_that_are_read_where_they_are_need_no_preparation(name, tmp_path):
+    with refused(f"data.name='{name}' is read where it is; there is nothing to prepare"):
+        source.prepare(ConfigDict(data_config(name=name, dir=str(tmp_path))))
 
 
 @pytest.mark.parametrize("below", ["", "below"])

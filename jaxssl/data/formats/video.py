@@ -127,8 +127,8 @@ def arrange(names: Iterable[str], path: str, **split: Unpack[SplitOptions]) -> L
     channels = 3
     clips: dict[str, list[str]] = {name: [name] for name in videos}
     if not videos:
-        channels = channels_of(frames, path)
-        for name in sorted(frames, key=by_numbers):
+        channels = _find_channels(frames, path)
+        for name in sorted(frames, key=_by_numbers):
             clips.setdefault(name.rpartition("/")[0], []).append(name)
     if "" in clips:
         raise UserError(
@@ -284,7 +284,7 @@ def _too_long() -> str:
     return f"has more than {MAX_CLIP >> 20} MiB of frames; cut it, or reduce data.frame_size"
 
 
-def channels_of(frames: Sequence[str], path: str) -> int:
+def _find_channels(frames: Sequence[str], path: str) -> int:
     """Return 2 channels if the file names are those of optical flow, else 3.
 
     Raises:
@@ -308,6 +308,6 @@ def _is_video(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def by_numbers(name: str) -> list[object]:
+def _by_numbers(name: str) -> list[object]:
     """Return a sort key that puts 2.jpg before 10.jpg."""
     return [int(x) if i % 2 else x for i, x in enumerate(re.split("([0-9]+)", name))]
