@@ -106,7 +106,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         out=local_path("out", OUT.value or default),
         overrides=tuple((full_key(base, key), text) for key, text in overrides),
         methods=tuple(dict.fromkeys(METHODS.value)),
-        batch_sizes=tuple(dict.fromkeys(map(int, BATCHES.value))),
+        batch_sizes=tuple(sorted({*map(int, BATCHES.value)})),
         workdir=local_path("workdir", WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
         finished=FINISHED.value,

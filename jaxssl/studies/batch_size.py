@@ -59,15 +59,7 @@ def run(setting: Setting) -> Findings:
         for key, pair in PAIRS.items()
     }
     verdicts |= judge_changes(results, tuple(sizes), CHANGES, CLAIMS) | _judge_lead(results, sizes)
-    findings = grid.grid_findings(results, "batch size", [KNN, LINEAR], CLAIMS, verdicts, log="x")
-    # A claim is about every batch size. Runs at some of them can refute it, but not confirm it.
-    judged = dict(findings.verdicts)
-    for key, pair in {**PAIRS, **CHANGES}.items():
-        cells = [(arm, size) for arm in (pair.favoured, pair.other) for size in sizes]
-        is_complete = len(sizes) > 1 and all(results.get(cell) for cell in cells)
-        if key in judged and judged[key].holds and not is_complete:
-            judged[key] = judged[key]._replace(holds=None)
-    return findings._replace(verdicts=judged)
+    return grid.grid_findings(results, "batch size", [KNN, LINEAR], CLAIMS, verdicts, log="x")
 
 
 def _judge_lead(results: Results, sizes: Collection[int]) -> dict[str, Verdict]:

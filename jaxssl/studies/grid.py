@@ -140,6 +140,8 @@ def judge_claims(
 ) -> dict[str, Verdict]:
     """Judge the claims that are comparisons. Claims about runs that were left out have no verdict.
 
+    If only some pairs of a comparison have results, they can refute the claim, but not confirm it.
+
     Args:
         claims: of the study, by short name.
         verdicts: by the same names, the comparison that a claim makes, or its verdict.
@@ -151,6 +153,8 @@ def judge_claims(
             judged[key] = verdict
         elif pairs := pair_values(results, verdict):
             judged[key] = judge_all(claims[key], pairs, top=100.0)
+            if judged[key].holds and len(pairs) < len(verdict.cells):
+                judged[key] = judged[key]._replace(holds=None)
     return judged
 
 

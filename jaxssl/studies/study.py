@@ -152,9 +152,9 @@ def read_claims(study: str) -> dict[str, Claim]:
 
 
 def at_one_size(findings: Findings, claims: Mapping[str, Claim]) -> Findings:
-    """Return findings at a single batch size, which cannot confirm claims about all of them.
+    """Return the findings at a single batch size without its confirmations of claims about all.
 
-    These are the claims whose texts say "at every batch size" or "at any batch size".
+    A claim is about all batch sizes if its text says "at every batch size" or "at any batch size".
     """
     verdicts = dict(findings.verdicts)
     for key, verdict in verdicts.items():

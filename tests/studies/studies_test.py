@@ -19,7 +19,7 @@ from jaxssl.studies.cells import batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.run_results import RunResult
-from jaxssl.studies.study import Verdict, claims_file, published_tables
+from jaxssl.studies.study import HOLDS, UNDECIDED, Verdict, claims_file, published_tables
 from jaxssl.training import collapse
 
 SCALES = ("tiny", "small", "paper", "paper_simclr")
@@ -101,22 +101,31 @@ def test_claims_about_methods_left_out_of_a_study_have_no_verdict(trained_cells,
 
 
 @pytest.mark.parametrize(
-    ("sizes", "missing", "holds"),
-    [((8,), (), None), ((8, 16), (), True), ((8, 16), ("dcl", 16), None)],
+    ("sizes", "finished", "verdict"),
+    [
+        ("8", {}, UNDECIDED),
+        ("8,8", {}, UNDECIDED),
+        ("8,16", {}, HOLDS),
+        ("8,16", {("dcl", 16): ()}, UNDECIDED),
+        # No seed is finished by both methods at batch size 16.
+        ("8,16", {("auc_cl", 16): (0,), ("dcl", 16): (1, 2)}, UNDECIDED),
+    ],
 )
 def test_claim_about_every_batch_size_is_undecided_if_some_are_missing(
-    sizes, missing, holds, trained_cells, monkeypatch, tmp_path
+    sizes, finished, verdict, trained_cells, monkeypatch, run_command, tmp_path
 ):
     def run_grid(setting, cells):
         best = {"auc_cl": 80.0, "dcl": 70.0}
         return {
-            name: [with_accuracy(best[name[0]], seed) for seed in range(3) if name != missing]
+            name: [with_accuracy(best[name[0]], seed) for seed in finished.get(name, range(3))]
             for name in cells
         }
 
     monkeypatch.setattr(grid, "run_grid", run_grid)
-    only = setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=sizes)
-    assert study("batch_size").run(only).verdicts["auc_cl_above_dcl"].holds is holds
+    flags = [f"--batch_sizes={sizes}", "--methods=auc_cl,dcl", f"--out={tmp_path}"]
+    run_command("study", "batch_size", *flags)
+    (document,) = tmp_path.glob("*.json")
+    assert json.loads(document.read_text())["claims"]["auc_cl_above_dcl"]["verdict"] == verdict
 
 
 @pytest.mark.parametrize("name", ["batch_size", "convergence"])
