@@ -24,9 +24,11 @@ class Block(nn.Module):
     Attributes:
         response_norm: whether `ResponseNorm` follows the MLP's activation (ConvNeXt V2). Otherwise
             a learned vector scales the result of the MLP.
+        epsilon: added to the variance in the LayerNorm.
     """
 
     response_norm: bool = False
+    epsilon: float = 1e-6
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -34,7 +36,7 @@ class Block(nn.Module):
         c = x.shape[-1]
         y = _conv(c, (7, 7), padding=3, feature_group_count=c)(x)
         norm = ResponseNorm(name="response_norm") if self.response_norm else None
-        y = mlp(layer_norm(y), 4 * c, "gelu", INIT, INIT, norm)
+        y = mlp(layer_norm(y, self.epsilon), 4 * c, "gelu", INIT, INIT, norm)
         if self.response_norm:
             return x + y
         scale = self.param("scale", nn.initializers.constant(1e-6), (c,))
@@ -71,6 +73,7 @@ class ConvNeXt(nn.Module):
     widths: tuple[int, ...]
     remat: bool = False
     response_norm: bool = False
+    epsilon: float = 1e-6
 
     @nn.compact
     def __call__(
@@ -81,12 +84,12 @@ class ConvNeXt(nn.Module):
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
             if stage == 0:
-                x = layer_norm(_conv(width, (4, 4), 4)(x))
+                x = layer_norm(_conv(width, (4, 4), 4)(x), self.epsilon)
             else:
-                x = _conv(width, (2, 2), 2)(layer_norm(x))
+                x = _conv(width, (2, 2), 2)(layer_norm(x, self.epsilon))
             for _ in range(depth):
-                x = run(Block(self.response_norm), x)
-        return layer_norm(jnp.mean(x, axis=(1, 2)), name="norm")
+                x = run(Block(self.response_norm, self.epsilon), x)
+        return layer_norm(jnp.mean(x, axis=(1, 2)), self.epsilon, name="norm")
 
 
 def net(
@@ -95,6 +98,7 @@ def net(
     widths: tuple[int, ...] = (96, 192, 384, 768),
     remat: bool = False,
     response_norm: bool = False,
+    epsilon: float = 1e-6,
 ) -> nn.Module:
     """Build a ConvNeXt for images of at least 32 pixels a side, by default ConvNeXt-T.
 
@@ -105,6 +109,7 @@ def net(
             pass.
         response_norm: whether blocks have global response normalisation instead of a learned
             scale (ConvNeXt V2).
+        epsilon: added to the variance in every LayerNorm, > 0.
 
     Raises:
         ValueError: if a setting is out of range, or ``depths`` and ``widths`` differ in length.
@@ -115,4 +120,6 @@ def net(
     if len(depths) != len(widths):
         raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
     require_min(1, depths=min(depths, default=0), widths=min(widths, default=0))
-    return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm)
+    if not epsilon > 0:
+        raise ValueError(f"net.epsilon must be > 0, got {epsilon}")
+    return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm, epsilon)

@@ -26,6 +26,7 @@ CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 DEPTHS = {192: 12, 384: 12, 768: 12, 1024: 24, 1152: 27, 1280: 32, 1408: 40, 1536: 40, 1664: 48}
 # Maps the width to the number of heads, for ViTs without 64 channels a head.
 WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+XXLARGE = (384, 768, 1536, 3072)  # widths of open_clip's convnext_xxlarge, whose epsilon is 1e-5
 
 
 class EncoderArrays(NamedTuple):
@@ -268,8 +269,10 @@ def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, object]) -> In
     widths = [_shape(encoder, f"stages.{i}.blocks.0.norm.weight")[0] for i in stages]
     net = {"name": "convnext", "depths": [*depths], "widths": widths}
     norm = {"response_norm": "stages.0.blocks.0.mlp.grn.weight" in encoder.arrays}
+    norm["epsilon"] = 1e-5 if tuple(widths) == XXLARGE else 1e-6
     net |= _without_defaults("convnext", norm)
-    return Inferred(net, make_inputs(224, channels, encoder.dialect.inputs))
+    inputs = CLIP if encoder.prefix.endswith(names.OPEN_CLIP) else encoder.dialect.inputs
+    return Inferred(net, make_inputs(224, channels, inputs))
 
 
 def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferred:

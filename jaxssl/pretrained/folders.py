@@ -98,9 +98,11 @@ def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Se
     """Translate settings of the network, of which ``vision`` are those of an image network."""
     if vision.get("rope_theta", 100.0) != 100:
         raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
+    # In transformers' ConvNeXts, layer_norm_eps belongs to the last norm only.
+    is_convnext = str(vision.get("model_type")).startswith("convnext")
     net = {
         "num_heads": vision.get("num_attention_heads"),
-        "epsilon": vision.get("layer_norm_eps"),
+        "epsilon": None if is_convnext else vision.get("layer_norm_eps"),
         "layers": vision.get("num_hidden_layers"),
     }
     if not vision.get("use_swiglu_ffn") and not vision.get("use_gated_mlp"):

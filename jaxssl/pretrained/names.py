@@ -128,6 +128,7 @@ RENAMES: Mapping[str, Mapping[str, str]] = {
         r"(.*)layer_scale(_parameter)?$": r"\1gamma",
     },
 }
+OPEN_CLIP = "visual.trunk."  # end of the prefix of timm's networks in files of open_clip
 QUICK_GELU = {"activation": "quick_gelu"}
 _TRANSFORMERS_VIT = "embeddings.patch_embeddings.projection.weight"
 # The dialects, by project. If a file has the ``mark`` array of several, the first one counts.

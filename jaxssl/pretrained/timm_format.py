@@ -76,7 +76,8 @@ def timm_model(net: nn.Module, size: int) -> tuple[str, Settings]:
     if isinstance(net, convnext.ConvNeXt):
         _require(net, depths=len(net.depths) == 4)
         version = "v2" if net.response_norm else ""
-        return f"convnext{version}_tiny", {"depths": [*net.depths], "dims": [*net.widths]}
+        arguments = {"depths": [*net.depths], "dims": [*net.widths], "norm_eps": net.epsilon}
+        return f"convnext{version}_tiny", arguments
     raise ValueError(f"timm has no such {type(net).__name__}; choose --to safetensors")
 
 

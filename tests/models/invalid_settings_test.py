@@ -21,6 +21,7 @@ pytestmark = pytest.mark.fast
         (convnet.net, {"widths": (), "strides": ()}, "net.widths must be >= 1, got 0"),
         (convnet.net, {"widths": (8,), "strides": (0,)}, "net.strides must be >= 1, got 0"),
         (convnext.net, {"depths": (), "widths": ()}, "net.depths must be >= 1, got 0"),
+        (convnext.net, {"epsilon": 0.0}, "net.epsilon must be > 0, got 0.0"),
         (heads.mlp, {"proj_norm": "ln"}, r"proj_norm must be one of \('bn', 'none'\), got 'ln'"),
         (heads.mlp, {"proj_last_norm": "fixed"}, "proj_last_norm must be .*'bn_fixed'.*'fixed'"),
         (heads.mlp, {"proj_activation": "tanh"}, "proj_activation must be one of .* got 'tanh'"),

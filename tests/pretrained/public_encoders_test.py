@@ -7,19 +7,22 @@ golden/README.md and benchmarks/public_encoders.py.
 import json
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 from safetensors.numpy import save_file
 from weights_cases import draw_arrays, refused
 
 import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
-from jaxssl.pretrained import folders, names
+from jaxssl.pretrained import architecture, folders, names, parameter_names, timm_format
 from jaxssl.pretrained.export import export
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
@@ -253,9 +256,11 @@ def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_pat
         ({"model_args": {"global_pool": "avg"}}, {"pool": "mean"}),
         ({"model_args": {"global_pool": ""}, "global_pool": "avg"}, {}),
         ({"hidden_act": "gelu_new"}, {"activation": "gelu_tanh"}),
+        ({"model_type": "vit", "layer_norm_eps": 1e-12}, {"epsilon": 1e-12}),
+        ({"model_type": "convnextv2", "layer_norm_eps": 1e-12}, {}),
     ],
 )
-def test_config_json_sets_heads_pooling_and_activation(config, expected, tmp_path):
+def test_config_json_sets_heads_pooling_activation_and_epsilon(config, expected, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert folders.read_settings(tmp_path).net == expected
     legacy = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.9, **config}
@@ -295,3 +300,36 @@ def test_networks_of_timm_that_the_arrays_do_not_tell_apart_are_refused(name, tm
     (tmp_path / "config.json").write_text(json.dumps({"architecture": name}))
     with pytest.raises(ValueError, match=f"^timm's {name} is not supported, because of"):
         folders.read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("widths", "prefix", "epsilon", "mean"),
+    [
+        ((96, 192, 384, 768), "", 1e-6, 0.485),
+        ((96, 192, 384, 768), "visual.trunk.", 1e-6, 0.48145466),
+        ((384, 768, 1536, 3072), "visual.trunk.", 1e-5, 0.48145466),
+    ],
+)
+def test_convnext_of_open_clip_gets_its_epsilon_and_clips_inputs(widths, prefix, epsilon, mean):
+    def zeros(*shape):
+        return names.Stored(shape, lambda: np.zeros(shape))
+
+    arrays = {"stem.0.weight": zeros(widths[0], 3, 4, 4)}
+    for stage, width in enumerate(widths):
+        for name in ("conv_dw", "norm"):
+            arrays[f"stages.{stage}.blocks.0.{name}.weight"] = zeros(width)
+    found = architecture.find_encoder({prefix + name: array for name, array in arrays.items()})
+    config, inputs = architecture.infer(found)
+    net = parameter_names.make_net(config)
+    assert (net.widths, net.epsilon, inputs.mean[0]) == (widths, epsilon, mean)
+    epsilons = set()
+
+    def note(call, args, kwargs, context):
+        epsilons.add(getattr(context.module, "epsilon", epsilon))
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+        image = jnp.zeros((1, 32, 32, 3))
+        jax.eval_shape(partial(net.init, train=False), jax.random.key(0), image)
+    assert epsilons == {epsilon}
+    assert timm_format.timm_model(net, 32)[1]["norm_eps"] == epsilon
