@@ -268,9 +268,11 @@ def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, object]) -> In
     stages = range(len(depths))
     widths = [_shape(encoder, f"stages.{i}.blocks.0.norm.weight")[0] for i in stages]
     net = {"name": "convnext", "depths": [*depths], "widths": widths}
-    norm = {"response_norm": "stages.0.blocks.0.mlp.grn.weight" in encoder.arrays}
-    norm["epsilon"] = 1e-5 if tuple(widths) == XXLARGE else 1e-6
-    net |= _without_defaults("convnext", norm)
+    extras = {
+        "response_norm": "stages.0.blocks.0.mlp.grn.weight" in encoder.arrays,
+        "epsilon": 1e-5 if tuple(widths) == XXLARGE else 1e-6,
+    }
+    net |= _without_defaults("convnext", extras)
     inputs = CLIP if encoder.prefix.endswith(names.OPEN_CLIP) else encoder.dialect.inputs
     return Inferred(net, make_inputs(224, channels, inputs))
 
