@@ -53,10 +53,15 @@ def as_path(path: str | PathLike[str]) -> Path:
     An address hf://OWNER/NAME is returned as a local path, which `pretrained.hub` recognises.
 
     Raises:
-        UserError: if the bucket cannot be read, or is not one of Google Cloud Storage.
+        UserError: if the bucket cannot be read, or is not one of Google Cloud Storage, or if a path
+            has lost a slash.
     """
     if isinstance(path, BucketPath):
         return cast(Path, path)
+    if re.match("gs:/(?!/)", fspath(path)):
+        raise UserError(
+            f"{fspath(path)} must be gs://BUCKET/PATH; pass a str, as pathlib.Path drops a slash"
+        )
     address = re.match(r"(\w+)://[^/]*", fspath(path))
     if not address or address[1] == "hf":
         return Path(path)
@@ -264,7 +269,7 @@ def fetch(path: str | PathLike[str]) -> Path:
         path: gs://BUCKET/PATH. A local path is returned as it is.
 
     Raises:
-        UserError: if there is no such object, or it cannot be read or stored.
+        UserError: if there is no such object, it cannot be read or stored, or its name has "..".
     """
     if not is_bucket(path):
         return Path(path)
@@ -273,6 +278,9 @@ def fetch(path: str | PathLike[str]) -> Path:
         objects = _file_system().find(text, detail=True)
     if not objects:
         raise UserError(f"the file or folder {text} does not exist in the bucket")
+    # A name with ".." could place a copy anywhere on this machine.
+    if outside := next((name for name in objects if ".." in name.split("/")), None):
+        raise UserError(f"{text} has an object named gs://{outside}; rename it, without '..'")
     listing = sorted((name, x["size"], x.get("generation")) for name, x in objects.items())
     num_bytes = sum(x["size"] for x in objects.values())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxssl" / "buckets"
@@ -287,7 +295,11 @@ def fetch(path: str | PathLike[str]) -> Path:
                 # The names of objects begin with the bucket, without "gs://".
                 target, root = f"{partial}/copy/{source.name}", text.removeprefix("gs://")
                 files = [target + name.removeprefix(root) for name in objects]
-                with _explain(path, "read"):
-                    _file_system(copying=True).get(list(objects), files)
+                try:
+                    with _explain(path, "read"):
+                        _file_system(copying=True).get(list(objects), files)
+                except FileNotFoundError as error:
+                    reason = "an object was deleted meanwhile; run the command again"
+                    raise BucketError(f"cannot copy {text}: {reason}") from error
                 Path(partial, "copy").rename(folder)
     return folder / source.name

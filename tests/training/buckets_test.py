@@ -90,6 +90,7 @@ def test_run_in_a_bucket_equals_a_local_run(tiny, whole, workdir):
         ("gs://slow/run", "cannot read gs://slow/run: no answer within 1 s"),
         ("s3://bucket/run", "s3://bucket/run must be a local path or gs://BUCKET/PATH"),
         ("gs://", "gs:// must be a local path or gs://BUCKET/PATH"),
+        (Path("gs://bucket/run"), "gs:/bucket/run must be gs://BUCKET/PATH; pass a str"),
     ],
 )
 def test_bucket_that_cannot_be_read_is_named_in_one_line(path, message, monkeypatch):
@@ -278,6 +279,22 @@ def test_bucket_folder_is_copied_once_and_again_after_a_change(workdir):
     assert (buckets.fetch(workdir / "only" / "below") / "c.txt").read_bytes() == b"c"
     with pytest.raises(UserError, match=f"{workdir}/nothing does not exist"):
         buckets.fetch(workdir / "nothing")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        # The emulator stores no such name, but a bucket does.
+        ("../../../b", "{0} has an object named {0}/../../../b; rename it, without '..'"),
+        ("deleted", "cannot copy {0}: an object was deleted meanwhile; run the command again"),
+    ],
+)
+def test_listed_object_that_cannot_be_copied_is_named(name, message, workdir, monkeypatch):
+    objects = {f"bucket/{workdir.name}/{name}": {"size": 1}}
+    monkeypatch.setattr(buckets._file_system(), "find", lambda *_, **__: objects)
+    with refused(message.format(workdir)):
+        buckets.fetch(workdir)
 
 
 @pytest.mark.fast
