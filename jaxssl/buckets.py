@@ -31,7 +31,7 @@ from etils.epath.gpath import PosixGPath  # noqa: E402
 log = logging.getLogger("jaxssl")
 SECONDS = 60.0  # limit on a request; gcsfs repeats failed requests for half a minute
 CHECK_SECONDS = 10.0  # between two checks of a bucket that another library waits for
-VERBS = {"pipe_file": "write", "mv": "write", "rm_file": "delete"}  # calls of gcsfs, for messages
+VERBS = {"pipe_file": "write", "mv": "move", "rm_file": "delete"}  # calls of gcsfs, for messages
 T = TypeVar("T")
 # For each bucket that did not answer, the time of the request and the reason. It is not asked again
 # for `SECONDS`, so that a run that ends because of a bucket does not wait for each of its files.

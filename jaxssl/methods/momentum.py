@@ -159,11 +159,11 @@ def method(
     def update_target(params, carried, step):
         m, target = at_step({"momentum": momentum}, step)["momentum"], carried.target
 
-        def average(k, q):  # in the dtype of k, also if a schedule returns float64
+        def ema(k, q):  # in the dtype of k, also if a schedule returns float64
             return jnp.asarray(m * k + (1 - m) * q, k.dtype)
 
-        mean = jax.tree.map(average, target["params"], _select(params))
-        return carried._replace(target={**target, "params": mean})
+        means = jax.tree.map(ema, target["params"], _select(params))
+        return carried._replace(target={**target, "params": means})
 
     def target_backbone(params, carried):
         return carried.target["params"]["net"], carried.target["batch_stats"]["net"]

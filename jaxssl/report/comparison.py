@@ -157,7 +157,7 @@ def _data_source(row: Row, run: Run) -> Source:
         keys = FILE_SETTINGS if is_file else ("classes",)
         if name in ("python", "tar_shards") or components.is_custom(str(name)):
             keys = ("path", *keys)
-        source += [(f"data.{key}", str(data.get(key))) for key in keys]
+        source += [(f"data.{key}", str(data.get(key, ""))) for key in keys]
     return tuple(source)
 
 

@@ -234,6 +234,15 @@ def test_comparison_caption_names_runs_without_a_curve_and_different_settings(tw
     assert words in visible_text(write_comparison([a, b], out))
 
 
+def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(two):
+    a, b, out = two
+    old = {key: value for key, value in CONFIG["data"].items() if key != "classes"}
+    write(a, changed(CONFIG, data=old))
+    text = visible_text(write_comparison([a, b], out))
+    _, figures = tables(out, "results")
+    assert figures[0] == ["metric", "a", "b"] and "data.classes None" not in text
+
+
 @pytest.mark.parametrize("name", ["python", "video", "tu"])
 def test_runs_on_other_data_of_the_same_name_are_not_compared_in_one_table(two, name):
     a, b, out = two

@@ -133,6 +133,12 @@ def test_failed_bucket_requests_do_not_count_as_missing_files(workdir, monkeypat
 
 
 @pytest.mark.fast
+def test_moving_a_missing_object_of_a_bucket_says_that_it_does_not_exist(workdir):
+    with pytest.raises(FileNotFoundError, match="it does not exist"):
+        (workdir / "nothing").replace(workdir / "there")
+
+
+@pytest.mark.fast
 def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_path, monkeypatch):
     monkeypatch.setattr(bucket_files, "PART_BYTES", 10)
     path = workdir / "train.log"
