@@ -193,7 +193,7 @@ def scale_config(scale: str, paper: str = "") -> str:
 def select_methods(
     requested: Sequence[str], default: Sequence[str], others: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the methods that --methods names, or the default ones if the flag is empty.
+    """Return the distinct methods of --methods, or the default ones if the flag is empty.
 
     Args:
         requested: the value of --methods.
@@ -207,4 +207,4 @@ def select_methods(
     for name in requested:
         if name not in valid:
             raise UserError(f"--methods: {name!r} is not in this study{suggest(name, valid)}")
-    return tuple(requested or default)
+    return tuple(dict.fromkeys(requested or default))

@@ -19,7 +19,14 @@ from jaxssl.studies.cells import batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.run_results import RunResult
-from jaxssl.studies.study import HOLDS, UNDECIDED, Verdict, claims_file, published_tables
+from jaxssl.studies.study import (
+    HOLDS,
+    UNDECIDED,
+    Verdict,
+    claims_file,
+    published_tables,
+    select_methods,
+)
 from jaxssl.training import collapse
 
 SCALES = ("tiny", "small", "paper", "paper_simclr")
@@ -98,6 +105,7 @@ def test_claims_about_methods_left_out_of_a_study_have_no_verdict(trained_cells,
     assert {cell["batch_size"] for cell in trained_cells} == {8}
     with pytest.raises(UserError, match="'auc' is not in this study; did you mean 'auc_cl'"):
         study("batch_size").run(setting(tmp_path, methods=("auc",)))
+    assert select_methods(("dcl", "auc_cl", "dcl"), ("auc_cl", "dcl")) == ("dcl", "auc_cl")
 
 
 @pytest.mark.parametrize(
