@@ -138,9 +138,7 @@ def pair_values(results: Results, comparison: Comparison) -> Pairs:
 def judge_claims(
     claims: Mapping[str, Claim], verdicts: Mapping[str, Verdict | Comparison], results: Results
 ) -> dict[str, Verdict]:
-    """Judge the claims that are comparisons. Claims about runs that were left out have no verdict.
-
-    If only some pairs of a comparison have results, they can refute the claim, but not confirm it.
+    """Judge comparisons. Without all pairs a claim is not confirmed, and without any not judged.
 
     Args:
         claims: of the study, by short name.
@@ -152,9 +150,9 @@ def judge_claims(
         if isinstance(verdict, Verdict):
             judged[key] = verdict
         elif pairs := pair_values(results, verdict):
-            judged[key] = judge_all(claims[key], pairs, top=100.0)
-            if judged[key].holds and len(pairs) < len(verdict.cells):
-                judged[key] = judged[key]._replace(holds=None)
+            of_pairs = judge_all(claims[key], pairs, top=100.0)
+            undecided = of_pairs.holds and len(pairs) < len(verdict.cells)
+            judged[key] = of_pairs._replace(holds=None) if undecided else of_pairs
     return judged
 
 
