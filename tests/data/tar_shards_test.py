@@ -1,5 +1,6 @@
 """Pictures in tar shards, read by index."""
 
+import errno
 import gzip
 import os
 import pickle
@@ -17,13 +18,13 @@ pytestmark = pytest.mark.fast
 PICTURES = 12  # number of pictures in a shard
 
 
-def write_shard(path, first, label=lambda index: str(index % 3), **options):
+def write_shard(path, first, label=lambda index: str(index % 3), side=8, **options):
     """Write a shard as WebDataset does: the files of an example follow each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {}
     for index in range(first, first + PICTURES):
-        image = encoded(np.full((8, 8, 3), index, np.uint8))
-        files = {"png": image, "cls": label(index).encode(), "json": b"{}"}
+        image = encoded(np.full((side, side, 3), index, np.uint8))
+        files = {"png": image, "cls": label(index).encode("latin-1"), "json": b"{}"}
         content |= {f"./{index:06d}.{suffix}": data for suffix, data in files.items()}
     pack(path, content, **options)
 
@@ -53,6 +54,14 @@ def test_tar_shards_give_the_splits_pictures_and_labels_they_hold(tmp_path, name
         assert values(pickle.loads(pickle.dumps(splits.test)))[0] == PICTURES
 
 
+def test_joined_split_of_tar_shards_with_pictures_of_two_sizes_has_no_one_size(tmp_path):
+    for side, name in ((8, "train.tar"), (6, "test.tar")):
+        write_shard(tmp_path / "shards" / name, 0, side=side)
+    splits = load_splits(settings(tmp_path / "shards", train_split="train+test"))
+    assert splits.train.shape == (None, None, 3) and splits.test.shape == (6, 6, 3)
+    assert splits.train.images(4).shape == (2 * PICTURES, 4, 4, 3)
+
+
 def test_minus_one_in_tar_shards_stands_for_no_label(tmp_path):
     write_shard(tmp_path / "shards" / "0.tar", 0, lambda index: "-1" if index % 2 else "1")
     train = load_splits(settings(tmp_path / "shards", cache="none")).train
@@ -68,11 +77,16 @@ def test_linked_folders_of_tar_shards_are_read_and_hidden_ones_are_not(tmp_path)
     assert sorted(values(splits.train) + values(splits.test)) == list(range(2 * PICTURES))
 
 
-@pytest.mark.parametrize("names", [("cat", "dog"), ("3000000000", "4000000000")])
+NAMES = [("cat", "dog"), ("3000000000", "4000000000"), ("caf\\xe8", "caf\\xe9")]
+
+
+@pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
 def test_labels_in_tar_shards_may_be_names_large_numbers_or_missing(tmp_path, format, names):
     shard = tmp_path / "shards" / "0.tar"
-    write_shard(shard, 0, lambda index: [*names, ""][index % 3], format=format)
+    # The last two names are those of texts in Latin-1.
+    texts = [name.replace("\\xe8", "è").replace("\\xe9", "é") for name in (*names, "")]
+    write_shard(shard, 0, lambda index: texts[index % 3], format=format)
     splits = load_splits(settings(tmp_path / "shards", cache="none"))
     assert splits.train.class_names == names
     assert set(splits.train.labels.tolist()) == {0, 1, -1}
@@ -149,6 +163,10 @@ BAD = [
     (lambda shard: shard.rename(shard.with_suffix(".tar.gz")), "holds no .tar files"),
     (lambda shard: write_shard(shard.with_name("train-1.tar"), 0), "some of them no split"),
     (lambda shard: shard.rename(shard.with_name("val.tar")), "name val; expected 'train'"),
+    (
+        lambda shard: write_shard(shard.parent / "train-val" / "val" / "1.tar", 0),
+        "names train and val; rename it",
+    ),
     (lambda shard: tarfile.open(shard, "w").close(), "hold no pictures"),
 ]
 
@@ -174,3 +192,19 @@ def test_error_names_a_tar_shard_that_was_truncated_after_opening(tmp_path):
         load_splits(settings(shard))
     with refused("nothing to prepare"):
         prepare(settings(shard.parent))
+
+
+@pytest.mark.parametrize("cache", ["auto", "none"])
+def test_error_names_a_tar_shard_that_may_not_be_read(tmp_path, monkeypatch, cache):
+    write_shard(tmp_path / "shards" / "0.tar", 0)
+    data, opened = settings(tmp_path / "shards", cache=cache), os.open
+    load_splits(data)  # The index is stored.
+
+    def refuse(path, *arguments, **options):
+        if str(path).endswith(".tar"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with refused("0.tar cannot be read: [Errno 13] Permission denied; copy"):
+        load_splits(data)

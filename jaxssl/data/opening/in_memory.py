@@ -170,7 +170,9 @@ def make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
     def open_split(split: str) -> Source:
         members = [parts[part].take(i) for part, i in find_records(name, split, infos)]
         joined = tuple(part for member in members for part in member.parts)
-        return finish(replace(members[0], name=name, split=split, parts=joined), data)
+        shape = _common_shape([member.shape for member in members], f"split {split!r} of {name!r}")
+        whole = replace(members[0], name=name, split=split, parts=joined, shape=shape)
+        return finish(whole, data)
 
     return open_split
 

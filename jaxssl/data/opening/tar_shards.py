@@ -74,7 +74,10 @@ class TarShards(Sequence):
         """Return the image file of a picture."""
         path = self.paths[self.pictures.shard[index]]
         offset, size = int(self.pictures.offset[index]), int(self.pictures.size[index])
-        content = _open(path).read(offset, size)
+        try:
+            content = _open(path).read(offset, size)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error}; copy or download it again") from error
         if len(content) < size:
             raise UserError(f"{path} ends before picture {index}; copy or download it again")
         return PictureFile(f"byte {offset} of {path}", content)
@@ -83,8 +86,8 @@ class TarShards(Sequence):
 class _File:
     """A file open for reading, which is closed when Python deletes the object."""
 
-    def __init__(self, path: Path) -> None:
-        self._number = os.open(path, os.O_RDONLY)
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def __del__(self) -> None:
         os.close(self._number)
@@ -94,7 +97,9 @@ class _File:
         return os.pread(self._number, size, offset)
 
 
-_open = functools.lru_cache(OPEN_FILES)(_File)
+@functools.lru_cache(OPEN_FILES)
+def _open(path: Path) -> _File:
+    return _File(os.open(path, os.O_RDONLY))
 
 
 def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
@@ -136,8 +141,14 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
 
 def _find_splits(root: Path, paths: tuple[Path, ...]) -> list[str]:
     """Return the split of each shard, "train" or "test", by the words in its path."""
-    matches = [SPLIT.search(path.relative_to(root).as_posix().lower()) for path in paths]
-    words = [match.group() if match else "" for match in matches]
+    found = [set(SPLIT.findall(path.relative_to(root).as_posix().lower())) for path in paths]
+    for path, words in zip(paths, found, strict=True):
+        if len(words) > 1:
+            raise UserError(
+                f"the path of the shard {path.relative_to(root)} in data.path={root} names "
+                f"{' and '.join(sorted(words))}; rename it so that it names one split"
+            )
+    words = ["".join(each) for each in found]
     named = sorted(set(words) - {""})
     if not named:
         return ["train"] * len(paths)
@@ -202,6 +213,7 @@ def _scan(number: int, path: Path) -> Index:
                     pictures.append((member.offset_data, member.size, key))
     except (*files.ARCHIVE_ERRORS, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}; copy or download it again") from error
-    texts = [labels.get(key, b"").decode(errors="replace").strip() for *_, key in pictures]
+    # Names in other encodings than UTF-8 stay distinct.
+    texts = [labels.get(key, b"").decode(errors="backslashreplace").strip() for *_, key in pictures]
     offset, size = np.array([picture[:2] for picture in pictures], np.int64).reshape(-1, 2).T
     return Index(np.full(len(pictures), number, np.int32), offset, size, np.array(texts, np.str_))
