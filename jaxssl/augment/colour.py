@@ -171,7 +171,7 @@ def blur(image: Array, kernel: int, sigma: Array) -> Array:
     Args:
         image: [c, h, w].
         kernel: side of the kernel in pixels: odd, static, less than twice the sides of the image.
-        sigma: standard deviation in pixels, > 0.
+        sigma: standard deviation in pixels, >= 0. With 0, the image is returned exactly.
 
     Raises:
         ValueError: if the kernel is even or too large.
@@ -193,7 +193,7 @@ def random_blur(
         u: [2] uniform in [0, 1): whether to blur, sigma.
         image: [c, h, w].
         kernel: side of the kernel in pixels, odd.
-        sigma: smallest and largest standard deviation in pixels.
+        sigma: smallest and largest standard deviation in pixels, >= 0.
         probability: probability of blurring.
     """
     blurred = blur(image, kernel, between(u[1], sigma[0], sigma[1]))
@@ -281,6 +281,7 @@ def _is_inner(n: int) -> Array:
 def _blur_weights(n: int, kernel: int, sigma: Array) -> Array:
     """Return Gaussian weights [n, n] from input pixels to output pixels. Rows sum to 1."""
     i, j = jnp.arange(n)[:, None], jnp.arange(n)[None, :]
+    sigma = jnp.maximum(sigma, 1e-6)  # A sigma of 0 would make the quotient 0 / 0.
 
     def weight(distance: Array, exists: Array | bool = True) -> Array:
         gaussian = jnp.exp(-0.5 * (distance.astype(jnp.float32) / sigma) ** 2)

@@ -125,6 +125,13 @@ def test_blur_equals_scipy_with_reflected_edges(kernel):
         np.testing.assert_allclose(blurred, expected, atol=1e-6)
 
 
+def test_blur_with_a_sigma_of_zero_keeps_the_image():
+    image = planes(picture(3))
+    for u in (0.0, 0.5):
+        blurred = colour.random_blur(jnp.array([0.0, u]), image, 3, (0.0, 0.0), 1.0)
+        np.testing.assert_array_equal(blurred, image)
+
+
 @pytest.mark.parametrize("kernel", [0, 4, 17])
 def test_even_or_too_large_blur_kernel_is_rejected(kernel):
     with pytest.raises(ValueError, match=f"blur kernel must be odd .*, got {kernel}"):
