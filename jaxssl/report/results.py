@@ -16,8 +16,10 @@ from jaxssl.training.output import console, file_io
 KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
 # For these metrics less is better.
-LOWER_IS_BETTER = ("corruption_drop", "corruption_mce", "corruption_mean_error")
-LOWER_IS_BETTER += ("dead_dimensions", "most_confused_pair", "mean_angle", "median_angle")
+LOWER_IS_BETTER = (
+    *("alignment", "uniformity", "dead_dimensions", "most_confused_pair"),
+    *("corruption_drop", "corruption_mce", "corruption_mean_error", "mean_angle", "median_angle"),
+)
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
 KEY = tuple("source step features layer dataset data bank split seed protocol".split())

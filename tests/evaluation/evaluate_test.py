@@ -436,6 +436,26 @@ def test_suite_reports_wins_and_means_of_each_encoder():
 
 
 @pytest.mark.parametrize(
+    ("metric", "wins"),
+    [("rankme", ["0", "1"]), ("alignment", ["1", "0"]), ("uniformity", ["1", "0"])],
+)
+def test_suite_wins_follow_the_direction_of_the_metric(metric, wins):
+    common = {
+        "features": "pretrained",
+        "step": 1,
+        "checkpoint": "last",
+        "split": "test",
+        "unit": "",
+    }
+    common |= {"metric": metric, "details": {}, "std": None, "layer": "backbone", "seed": 0}
+    rows = [
+        {**common, "encoder": x, "column": "A", "value": v} for x, v in (("x", 1.0), ("y", 2.0))
+    ]
+    made = suite.table(suite.Suite("diagnostics", metric, {"A": {}}), rows)
+    assert list(made.columns[-1].cells) == wins
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("get_suite = lambda: {'protocol': 'knn'}", "expected get_suite.* protocol, metric"),
