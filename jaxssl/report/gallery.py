@@ -272,5 +272,7 @@ def _map(gallery: Gallery) -> Image:
             axes.text(x, y, name, ha="center", va="center", weight="bold", path_effects=halo)
     if len(classes) <= MAX_LEGEND:
         figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
-    alt = f"map of {len(points)} test examples of {len(classes)} classes"
+    labelled = classes[classes >= 0]
+    alt = f"map of {len(points)} test examples"
+    alt += f" of {len(labelled)} classes" if len(labelled) else " without labels"
     return embed_png(figure_png(figure), alt, "plot")

@@ -360,7 +360,8 @@ def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_m
     arrays = gallery_of(4)
     # The first 7 points of the plot are unlabelled.
     arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])
-    gallery.gallery_sections(arrays, {})
+    image: Any = gallery.gallery_sections(arrays, {})["map"]
+    assert image.alt == "map of 60 test examples of 4 classes"
     [axes] = figures[0].axes
     for cloud, label in zip(axes.collections, (-1, 0, 1, 2, 3), strict=True):
         points = arrays["map"][arrays["map_label"] == label]
@@ -398,6 +399,7 @@ def test_report_of_an_unlabelled_set_has_no_confusion_section(tmp_path):
     text = " ".join(parsed.text)
     assert "Confusion" not in text and "The images have no labels" in text
     assert "negative 1 of anchor 1, 0.75" in parsed.alts and "✗" not in text
+    assert "map of 60 test examples without labels" in parsed.alts
 
 
 @pytest.mark.parametrize("name", ["block", "hard_place", "svm_alpha", "nearest_classes"])
