@@ -28,7 +28,9 @@ RUNS, SHOWN = 1000, 10  # runs to measure, and runs to draw. The paper measures 
 REGULARISER = 0.1
 AVERAGE = 0.1  # weight of a new denominator in its moving average, which the paper does not state
 WINDOW = 50  # number of steps over which the picture averages
+LAST = 100  # number of steps whose mean is the end point of a run
 JUMP = 10.0  # A step that moves a score further than this has divided by almost zero.
+MOST_LOGIT = 8.0  # largest |s2 - s1| in the picture of the loss
 # decl_mean replaces the Gamma sample u of DeCL by its mean, 1 / rate.
 ARMS = ("direct", "decl", "decl_mean")
 CLAIMS = read_claims("toy_noise")
@@ -36,7 +38,7 @@ PRINTED = (2.97, 0.34)
 
 
 class Problem(NamedTuple):
-    """A variance of the noise, and a weight of the regulariser."""
+    """Variance of the noise, and weight of the regulariser (0 for none)."""
 
     variance: float
     weight: float
@@ -62,7 +64,7 @@ def run(setting: Setting) -> Findings:
         for name in ARMS:
             path = np.asarray(_descend(name, *problem), np.float64)
             largest_steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
-            end = Ends(path[:, -100:].mean(axis=1), largest_steps)
+            end = Ends(path[:, -LAST:].mean(axis=1), largest_steps)
             paths[name, problem], ends[name, problem] = path, end
             numbers = {key: value.tolist() for key, value in end._asdict().items()}
             data[f"{name} {problem.variance:g}"] = numbers
@@ -80,7 +82,7 @@ def _table(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> Tab
         rows.append((name, *cells, distance if problem.weight else "–"))
     heading = ("", "variance", "regulariser", "runs thrown off", "largest step", "s1", "s2")
     note = (
-        f"Means of the last 100 of {STEPS} steps, over {RUNS} runs. Ratio is "
+        f"Means of the last {LAST} of {STEPS} steps, over {RUNS} runs. Ratio is "
         "e^s1 / (e^s1 + e^s2). Distance is the distance to the optimum "
         f"({optimum[0]:.2f}, {optimum[1]:.2f}). A run is thrown off if a single step moves a score "
         f"by more than {JUMP:g}."
@@ -123,7 +125,7 @@ def _judge_jumps(direct: int, decl: int) -> Verdict:
 
 
 def _judge_bias(offsets: dict[str, np.ndarray]) -> Verdict:
-    """Judge which method's mean end point is nearer to the optimum."""
+    """Judge whether the mean end point of DeCL is nearer to the optimum than direct descent's."""
     biases = {name: float(np.linalg.norm(runs.mean(axis=0))) for name, runs in offsets.items()}
     errors = {
         name: float(np.sqrt(np.trace(np.cov(runs.T)) / len(runs))) for name, runs in offsets.items()
@@ -177,7 +179,7 @@ def _distance(run: np.ndarray, optimum: np.ndarray) -> np.ndarray:
 
 
 def _picture(paths: Mapping[tuple[str, Problem], np.ndarray], optimum: np.ndarray) -> Picture:
-    """Plot the loss of some runs without regulariser, and the distance of others to the optimum."""
+    """Plot the loss without regulariser, and the distance to the optimum with it, for some runs."""
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     styles = {"direct": ("#0b5394", ":"), "decl": ("#b45309", "-"), "decl_mean": ("#222222", "--")}
@@ -186,19 +188,23 @@ def _picture(paths: Mapping[tuple[str, Problem], np.ndarray], optimum: np.ndarra
         style = {"color": colour, "linestyle": dashes, "alpha": 0.8, "linewidth": 0.9}
         for i in range(SHOWN):
             plain, regularised = paths[name, PLAIN][i], paths[name, REGULARISED][i]
-            loss = np.logaddexp(0, np.clip(plain[:, 1] - plain[:, 0], -8, 8))
+            loss = np.logaddexp(0, np.clip(plain[:, 1] - plain[:, 0], -MOST_LOGIT, MOST_LOGIT))
             left.plot(loss, label=label, **style)
             right.plot(_distance(regularised, optimum), label=label, **style)
             label = None  # The runs of a method share one legend entry.
     left.set(title=f"variance {PLAIN.variance:g}", ylabel="loss without noise")
     title = f"variance {REGULARISED.variance:g}, regularised"
-    right.set(title=title, ylabel="distance of the last steps")
+    right.set(title=title, ylabel="distance to the optimum")
     for axes in (left, right):
         axes.set(xlabel="step")
         axes.legend()
     caption = (
-        f"{SHOWN} runs each, from the same starts. Right: distance of the mean of the last "
-        f"{WINDOW} steps to the optimum."
+        f"{SHOWN} runs each, from the same starts. Left: the difference of the scores is clipped "
+        f"to ±{MOST_LOGIT:g}. Right: distance of the mean of the last {WINDOW} steps to the "
+        "optimum."
     )
-    alt = "curves of ten runs of direct descent (dotted) and DeCL (solid); see the table"
+    alt = (
+        f"curves of {SHOWN} runs each of direct descent (dotted), DeCL (solid) and DeCL with the "
+        "mean of u (dashed); see the table"
+    )
     return Picture("runs", figure, alt, caption)

@@ -403,6 +403,9 @@ def test_toy_noise_study_without_noise_converges_to_the_optimum(tmp_path):
     assert 2 * module.REGULARISER * s1 == pytest.approx(slope)
     findings = module.run(setting(tmp_path))
     assert set(findings.verdicts) == set(module.CLAIMS)
+    [picture] = findings.pictures
+    assert all(dashes in picture.alt for dashes in ("dotted", "solid", "dashed"))
+    assert "clipped to ±8" in picture.caption
     quiet = np.asarray(module._descend("decl_mean", 0.0, module.REGULARISER))[:, -1]
     np.testing.assert_allclose(quiet, np.tile([s1, s2], (module.RUNS, 1)), atol=1e-3)
 
