@@ -21,7 +21,7 @@ from jaxssl.data.records import UNLABELLED, Example, PreparedSplit, Record
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
-IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
+MAX_DECODED = 2**32  # largest array in bytes that is kept decoded in memory
 # Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
 SMALL = 64
 # Maps the name of a subset to the whole data set. The file NAME.txt lists the subset's classes.
@@ -135,9 +135,9 @@ class Source:
                 raise
             # Pillow's decoders raise many exception types for damaged data.
             except Exception as error:
+                hint = "prepare the set again" if part.path else "replace its file"
                 raise UserError(
-                    f"{self.kind} {index} of {self.name!r} cannot be decoded ({error}); "
-                    "prepare the set again"
+                    f"{self.kind} {index} of {self.name!r} cannot be decoded ({error}); {hint}"
                 ) from error
         return examples
 
@@ -183,9 +183,9 @@ class Source:
             units = kind.units(self.kind)
             raise ValueError(f"a data set of images is needed, but {self.name!r} holds {units}")
         shape = self.shape_at(size)
-        if self.streamed or len(self) * math.prod(shape) > IN_MEMORY:
+        if self.streamed or len(self) * math.prod(shape) > MAX_DECODED:
             return self.lazy_images(size, *settings)
-        if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
+        if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > MAX_DECODED:
             return self.lazy_images(size, *settings)[:]  # decodes the images of this split only
 
         def decode(part: PreparedSplit) -> np.ndarray:

@@ -214,7 +214,7 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
 
 
 def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):
-    monkeypatch.setattr(splits_lib, "IN_MEMORY", 0)
+    monkeypatch.setattr(splits_lib, "MAX_DECODED", 0)
     assert isinstance(some.images(8), LazyArray)
     assert_same(take(make("device"), 2), take(make("none"), 2))
 

@@ -342,6 +342,14 @@ def test_unreadable_picture_files_are_named_or_left_out(files, caplog):
     assert "2 unreadable pictures are left out" in caplog.text
 
 
+def test_error_about_a_file_that_was_spoilt_after_opening_says_to_replace_it(tmp_path):
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path := tmp_path / "a.png")
+    splits, _ = load_splits([path])
+    path.write_bytes(path.read_bytes()[:-30])
+    with refused("cannot be decoded", "; replace its file"):
+        splits.train.read(np.array([0]))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

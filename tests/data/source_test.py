@@ -269,7 +269,7 @@ def lazy(directory, folder):
     twice = splits_lib.replace(colour, parts=colour.parts * 3)
     large = [twice.images(size)[:15] for size in (16, 72)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splits_lib, "IN_MEMORY", 0)
+        patch.setattr(splits_lib, "MAX_DECODED", 0)
         one_more = colour.parts[0][0], np.array([0])
         fifteen = splits_lib.replace(colour, parts=(*colour.parts * 2, one_more))
         actual = [grey.images(8), fifteen.images(16), fifteen.images(72)]
@@ -295,7 +295,7 @@ def test_lazily_decoded_arrays_raise_index_error_out_of_range(lazy):
 
 def test_small_slice_of_a_large_set_is_decoded_without_a_cache(directory, digits, monkeypatch):
     forget(directory)
-    monkeypatch.setattr(splits_lib, "IN_MEMORY", 20 * 64)
+    monkeypatch.setattr(splits_lib, "MAX_DECODED", 20 * 64)
     images = load(group(directory), "train[5:25]").images(8)
     assert isinstance(images, np.ndarray)
     np.testing.assert_array_equal(images, digits["train"]["image"][5:25])
