@@ -88,7 +88,7 @@ def _read(folder: Path) -> _Document:
         document = file_io.read_json(path, MOST_BYTES)
         for number, row in enumerate(document["results"]):
             if not _is_result(row):
-                raise ValueError(f"row {number} of results.json lacks fields of a result")
+                raise ValueError(f"row {number} of results.json is not a valid result")
     return document
 
 
@@ -105,6 +105,7 @@ def _is_result(row: Mapping[str, object]) -> bool:
         and isinstance(row["details"].get("preset"), str | NoneType)
         and isinstance(row["details"].get("ci95", 0), number)
         and isinstance(row.get("unit", ""), str)
+        and isinstance(row.get("loss"), str | NoneType)
         and all(isinstance(row.get(name), str | int | NoneType) for name in KEY)
     )
 

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -93,9 +94,11 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_partial_file(tmp_path, mo
     assert len(results.read_results(tmp_path)) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"results": 3}', '{"results": [1]}', '{"results": [{}]}']
-)
+DAMAGED = ["{", "[]", '{"results": 3}', '{"results": [1]}', '{"results": [{}]}']
+DAMAGED += [json.dumps({"results": [changed(ROW, loss=3)]})]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_results_json_is_refused_and_kept_when_results_are_added(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     for act in (results.read_results, lambda folder: results.add_results(folder, [ROW])):
