@@ -40,6 +40,7 @@ CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}
         "file,text\n1.png,a cat\n1.png, two cats \n\n2.png,a dog\n\n",
         "Comment , number, FileName\na cat,0,1.png\ntwo cats,1, 1.png\na dog,0,2.png\n",
         "id,image_name,caption\n7,1.png,a cat\n8,1.png,two cats\n9,2.png,a dog\n",
+        "text,caption,file,image\nx,a cat,7,1.png\n,two cats,8,1.png\nx,a dog,,2.png\n",
     ],
 )
 def test_caption_columns_have_alternative_names(table):
@@ -50,8 +51,15 @@ def test_quoted_caption_fields_may_contain_separators_quotes_and_newlines():
     table = 'image,caption\n1.png,"a cat, black"\n2.png,"it says ""hi"""\n2.png,"two\nlines"\n'
     expected = {"1.png": ["a cat, black"], "2.png": ['it says "hi"', "two\nlines"]}
     assert captions.parse_captions(table, "PATH") == expected
-    tabs = "image\tcaption\n1.png\ta cat, black\n"
-    assert captions.parse_captions(tabs, "PATH") == {"1.png": ["a cat, black"]}
+    tabs = 'image\tcaption\n1.png\ta cat, black\n2.png\t"two\nlines"\n'
+    expected = {"1.png": ["a cat, black"], "2.png": ["two\nlines"]}
+    assert captions.parse_captions(tabs, "PATH") == expected
+
+
+@pytest.mark.parametrize("text", ['"a cat', '"One" cat', 'a "cat', '"'])
+def test_quotes_that_are_not_those_of_csv_are_plain_text_in_a_table_with_tabs(text):
+    table = f"image\tcaption\n1.png\t{text}\n2.png\ta dog\n"
+    assert captions.parse_captions(table, "PATH") == {"1.png": [text], "2.png": ["a dog"]}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,9 @@ def test_quoted_caption_fields_may_contain_separators_quotes_and_newlines():
         ("", ["header names the columns 'image' and 'caption'; its first line is "]),
         ("1.png,a cat\n2.png,a dog\n", ["its first line is 1.png,a cat"]),
         ("image,label\n1.png,a cat\n", ["its first line is image,label"]),
+        ("image|caption\n1.png|a cat\n", ["separated by commas or tabs", "is image|caption"]),
+        ("image,caption,Caption\n1.png,a,b\n", ["several columns 'caption'", "rename or remove"]),
+        ("image,caption,Image\n1.png,a,2.png\n", ["several columns 'image'", "all but one"]),
         ("name,caption\n1.png,a cat\n", ["its first line is name,caption"]),
         ("name,\x1b[31mcaption\n1.png,a cat\n", [r"its first line is 'name,\x1b[31mcaption'"]),
         ("image,caption\n", ["have a header but no rows"]),
@@ -208,7 +219,7 @@ def test_missing_caption_table_or_column_is_reported(opened_as, tmp_path):
     with refused("none.csv cannot be read: ", "No such file"):
         opened_as(tmp_path, labels=str(tmp_path / "none.csv"))
     (tmp_path / "latin.csv").write_bytes("image,caption\n1.png,été\n".encode("latin-1"))
-    with refused("latin.csv cannot be read: ", "utf-8"):
+    with refused("latin.csv cannot be read: ", "utf-8", "; save the table as UTF-8"):
         opened_as(tmp_path, labels=str(tmp_path / "latin.csv"))
     (tmp_path / "captions.csv").write_bytes(b"")
     with refused("header names the columns 'image' and 'caption'"):

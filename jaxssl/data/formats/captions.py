@@ -105,28 +105,33 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
     """Parse a table of captions with a header: file name to captions.
 
     Args:
-        table: its text, separated by tabs if the header has one, else by commas.
+        table: its text, separated by tabs if the header has one, else by commas. Of several
+            columns of pictures or captions, the first name of `IMAGE_COLUMNS` or `CAPTION_COLUMNS`
+            is read.
         path: for messages.
 
     Raises:
-        UserError: if a column is missing, or a row lacks the picture or the caption.
+        UserError: if a column is missing or ambiguous, or a row lacks the picture or the caption.
     """
     head = table.partition("\n")[0]
     separator = "\t" if "\t" in head else ","
-    reader = csv.DictReader(
-        io.StringIO(table, newline=""), delimiter=separator, strict=separator == ","
-    )
     try:
-        fields = list(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
+        fields, rows = _read_rows(table, separator)
     except csv.Error as error:  # For example, a quote is never closed.
         raise UserError(f"the captions of {path} cannot be read: {error}") from error
-    image, caption = _find_column(fields, IMAGE_COLUMNS), _find_column(fields, CAPTION_COLUMNS)
+    image = next((name for name in IMAGE_COLUMNS if name in fields), None)
+    caption = next((name for name in CAPTION_COLUMNS if name in fields), None)
     if image is None or caption is None:
         raise UserError(
-            f"the captions of {path} must be a table whose header names the columns 'image' and "
-            f"'caption'; its first line is {printable(head)}"
+            f"the captions of {path} must be a table, separated by commas or tabs, whose header "
+            f"names the columns 'image' and 'caption'; its first line is {printable(head[:80])}"
         )
+    for name in (image, caption):
+        if fields.count(name) > 1:
+            raise UserError(
+                f"the captions of {path} have several columns {name!r}; rename or remove all but "
+                "one"
+            )
     captions: dict[str, list[str]] = {}
     for number, row in rows:
         if None in row:  # DictReader puts additional columns under the key None.
@@ -143,8 +148,25 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
     return captions
 
 
-def _find_column(fields: list[str], names: tuple[str, ...]) -> str | None:
-    return next((field for field in fields if field.strip().lower() in names), None)
+def _read_rows(table: str, separator: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the lower-case names of a table's columns, and each row with its line number.
+
+    Raises:
+        csv.Error: if the table is not CSV.
+    """
+
+    def read(quoting: int) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+        text = io.StringIO(table, newline="")
+        reader = csv.DictReader(text, delimiter=separator, quoting=quoting, strict=True)
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        return list(reader.fieldnames), [(reader.line_num, row) for row in reader]
+
+    try:
+        return read(csv.QUOTE_MINIMAL)
+    except csv.Error:
+        if separator == ",":
+            raise
+        return read(csv.QUOTE_NONE)  # Tables with tabs may have plain quotes in their captions.
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
@@ -182,5 +204,9 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
 def _read_text(read: files.ReadBytes, name: str) -> str:
     try:
         return read().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"the captions {name} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the captions {name} cannot be read: {error}; save the table as UTF-8"
+        ) from error
