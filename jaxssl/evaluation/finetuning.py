@@ -224,7 +224,7 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Compute top-1, top-5 and mean per-class accuracy in percent from logits.
 
     Args:
-        logits: [n, c].
+        logits: [n, c]. A row that is not finite counts as a wrong prediction.
         labels: [n] in [0, c).
 
     Returns:
@@ -232,6 +232,7 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         the classes of ``labels`` of the top-1 accuracy on each.
     """
     ranked = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    ranked[~np.isfinite(logits).all(axis=1)] = -1  # no class
     per_class = [np.mean(ranked[labels == c, 0] == c) for c in np.unique(labels)]
     return top1_top5(ranked, labels) | {"mean_per_class": 100 * float(np.mean(per_class))}
 

@@ -291,6 +291,13 @@ def test_mean_and_per_class_accuracy_equal_scikit_learn():
     assert finetuning.accuracies(logits[:, :2], labels % 2)["top5"] == 100
 
 
+def test_logits_that_are_not_finite_count_as_wrong():
+    logits, labels = np.eye(3)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])
+    logits[0], logits[2, 2] = np.nan, np.inf
+    expected = {"top1": 50, "top5": 50, "mean_per_class": 50}
+    assert finetuning.accuracies(logits, labels) == expected
+
+
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
 def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
     """Images of ones are mixed with images of zeros: the mean pixel is the weight of the label."""

@@ -13,8 +13,8 @@ from jaxssl.evaluation import protocol as base
 METRICS = ("top1", "top5", "mean_per_class")
 
 
-def _searched(lr: tuple[float, ...], decays: tuple[float, ...], **training: Any) -> Settings:
-    """Return arguments of `evaluate`: learning rates and weight decays to choose from."""
+def _preset(lr: tuple[float, ...], decays: tuple[float, ...], **training: Any) -> Settings:
+    """Return a preset that searches over learning rates and weight decays."""
     return {**finetuning.preset(lr, decays, **training), "validation": 0.2}
 
 
@@ -27,7 +27,7 @@ def _moco_v3(*decays: float, **changes: float) -> Settings:
     """
     settings = {"optimiser": "adamw", "batch_size": 1024, "epochs": 100, "warmup": 3}
     settings |= {"lr_batch": 512, "crop_scale": (0.05, 1.0), "smoothing": 0.1}
-    return _searched((3e-4,), decays, **settings, **changes)
+    return _preset((3e-4,), decays, **settings, **changes)
 
 
 # The many-shot transfer of Kornblith et al. in ssl-transfer.
@@ -36,14 +36,14 @@ def _moco_v3(*decays: float, **changes: float) -> Settings:
 # resizes test images whole (here their central 87.5 % if images have different sizes).
 RATES, DECAYS = (1e-4, 1e-3, 1e-2, 1e-1), (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 SSL_TRANSFER = {
-    **_searched(RATES, DECAYS, nesterov=True, batch_size=64, steps=5000),
+    **_preset(RATES, DECAYS, nesterov=True, batch_size=64, steps=5000),
     "decay_over_lr": True,
 }
 # This preset takes seconds on a laptop with a small network. It has no flips, because flips change
 # the class in data sets such as digits.
 QUICK = {"optimiser": "adamw", "batch_size": 64, "steps": 100, "warmup": 1, "flip": 0.0}
 PRESETS = {
-    "quick": _searched((3e-3,), (0.01,), **QUICK, crop_scale=(0.5, 1.0)),
+    "quick": _preset((3e-3,), (0.01,), **QUICK, crop_scale=(0.5, 1.0)),
     # This preset is for data sets for which MoCo-v3's README has no command.
     "moco_v3": _moco_v3(0.1, 0.3),
     "moco_v3_mix": _moco_v3(0.1, 0.3, mixup=0.8, cutmix=1.0),
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
         lr: selected learning rate.
         weight_decay: selected weight decay.
         train_loss: mean over the last epoch, None if it was not finite.
-        grid: the pairs of "lr" and "weight_decay" with their "validation_METRIC".
+        grid: the pairs of "lr" and "weight_decay", of a search with their "validation_METRIC".
     """
 
     accuracy: dict[str, float]
