@@ -1,5 +1,6 @@
 """Pretrain an encoder, and then evaluate the encoder with the protocols of the config."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -165,15 +166,16 @@ def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
         shown = [row for row in rows if row["step"] in (None, 0, step)]
         online = [row for row in shown if row["protocol"] == "online"]
         # `jaxssl eval` may have added results on other data, with other seeds or of the projector.
-        layers = {one.name: one.protocol.layer for one in select_protocols(protocols)}
+        own_layers = {one.name: one.protocol.layer for one in select_protocols(protocols)}
         evaluated = [
             row
             for row in results.own_rows(shown)
             if row["protocol"] != "online"
-            and row["layer"] in (layers.get(row["protocol"]) or "backbone", "pixels")
+            and row.get("layer") in (own_layers.get(row["protocol"]) or "backbone", "pixels", None)
         ]
         results.print_results(evaluated or online or shown)
-        console.show(f"evaluate it again with: jaxssl eval --workdir {workdir}")
+        command = shlex.join(["jaxssl", "eval", "--workdir", str(workdir)])
+        console.show(f"evaluate it again with: {command}")
     return True
 
 

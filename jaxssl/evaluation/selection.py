@@ -32,12 +32,12 @@ class Selected(NamedTuple):
     named: bool = True
 
 
-def select_protocols(names: Iterable[str], examples: str = "image") -> list[Selected]:
+def select_protocols(names: Iterable[str], examples: str | None = None) -> list[Selected]:
     """Look up evaluation protocols by NAME or NAME:PRESET.
 
     Args:
         names: "NAME", "NAME:PRESET", or "all" for every protocol that fits the kind of examples.
-        examples: kind of examples, a name of `jaxssl.data.kind`.
+        examples: kind of examples, a name of `jaxssl.data.kind`. None for every kind.
 
     Raises:
         UserError: if a protocol or preset is unknown.
@@ -49,7 +49,7 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     fitting = []
     for one in [_select(name) for name in components.names("protocol") if name not in names]:
         kinds = one.protocol.examples  # None stands for all kinds.
-        if kinds is None or examples in kinds:
+        if kinds is None or (kinds if examples is None else examples in kinds):
             fitting.append(one._replace(named=False))
     return fitting + selected
 

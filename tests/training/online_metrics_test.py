@@ -167,6 +167,12 @@ def test_finished_run_prints_only_baselines_and_results_of_its_last_step(tmp_pat
     monkeypatch.setattr(pretrain.results, "read_evaluated_step", lambda _: 8)
     assert pretrain._show(tmp_path, 8, ("knn",))
     assert shown == rows[:2] + rows[3:4]
+    # The protocol "captions" always uses the projector. Early versions did not record the layer.
+    new = [{**rows[3], "protocol": "captions", "layer": "projector"}, dict(rows[3])]
+    del new[1]["layer"]
+    rows, shown[:] = new, []
+    assert pretrain._show(tmp_path, 8, ("all",))
+    assert shown == new
 
 
 def probe_of(devices):
