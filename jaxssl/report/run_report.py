@@ -1,5 +1,6 @@
 """Write the report of a run: results, training curves, images and configuration."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -87,7 +88,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             **sections,
             num_pairs=gallery.NUM_PAIRS,
             same_class=gallery.SAME_CLASS,
-            command=f"jaxssl eval --workdir {workdir}",
+            command=shlex.join(["jaxssl", "eval", "--workdir", str(workdir)]),
             settings=Table("config", ["key", "value"], settings),
         )
     path = out or workdir / "report.html"
@@ -185,7 +186,7 @@ def _results(rows: Rows) -> list[dict[str, object]]:
         metric = row["protocol"], row["details"].get("preset"), row["metric"]
         # Baselines (raw pixels, untrained network) stand beside the results of every checkpoint.
         steps = {row["step"]} if row["features"] == "pretrained" else pretrained_steps or {None}
-        for step in sorted(steps, key=str):
+        for step in sorted(steps, key=lambda step: step or 0):
             group = groups.setdefault((*_source(row), step), {})
             group.setdefault(metric, {})[row["features"]] = row
     sections = []

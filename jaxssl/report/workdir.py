@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from math import inf, isfinite, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import TypeGuard
@@ -64,8 +64,8 @@ def iterate_metrics(path: Path, thin: bool = False) -> Iterator[metrics_writer.R
         lines = file_io.read_lines(path)
         for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
             numbers = [x for x in row.values() if x is not None]
-            # Texts cannot be compared, and raise TypeError.
-            if not (isinstance(row["step"], int) and all(-inf <= x <= inf for x in numbers)):
+            # `isnan` raises an error for texts, and for integers that no float can hold.
+            if not isinstance(row["step"], int) or any(map(isnan, numbers)):
                 shown = one_line(ValueError(row), 80)
                 raise ValueError(f"a line of metrics.jsonl is not a step with numbers: {shown}")
             yield row

@@ -39,6 +39,13 @@ def test_report_refuses_devices_pipes_and_huge_files_in_a_run(name, kind, tmp_pa
         write_page([run])
 
 
+@pytest.mark.parametrize("row", [{"step": 10**400}, {"step": 1, "loss": -(10**400)}])
+def test_metrics_that_no_float_can_hold_are_refused(row, tmp_path):
+    run = write(tmp_path / "run", metrics=[row])
+    with refused("metrics.jsonl is damaged (int too large to convert to float); move it away"):
+        write_page([run])
+
+
 def test_times_of_a_run_are_read_from_a_regular_file_only(tmp_path):
     run = write(tmp_path / "run")
     (run / "goodput.json").unlink()

@@ -101,6 +101,12 @@ def test_report_has_separate_tables_for_results_that_cannot_be_compared(workdir,
     assert second[1][2:] == [f"{before:.2f} ± 4.12", "91.75 ± 3.00", f"{91.75 - before:+.2f}"]
 
 
+def test_tables_of_several_checkpoints_are_in_the_order_of_their_steps(workdir):
+    rows = [{**RESULTS[2], "step": step, "value": step / 10} for step in (50, 100, 1000)]
+    tables = results_of(workdir, [*RESULTS[:2], *rows])
+    assert [table[1][3] for table in tables] == ["5.00 ± 3.00", "10.00 ± 3.00", "100.00 ± 3.00"]
+
+
 def test_raw_pixel_results_are_shown_beside_backbone_but_not_projector_results(workdir):
     layers = "pixels", "backbone", "backbone"
     rows = [{**row, "layer": layer} for row, layer in zip(RESULTS, layers, strict=True)]
@@ -374,7 +380,10 @@ def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_m
 
 
 def test_report_on_a_gallery_of_an_earlier_version_has_a_note(workdir):
-    text = text_of(workdir)
+    path = workdir / "my run"
+    path.symlink_to(workdir)
+    text = text_of(path)
+    assert f"jaxssl eval --workdir '{path}'" in text
     assert "(1 of the 5 labelled neighbours shown)" in text
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
