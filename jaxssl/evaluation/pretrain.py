@@ -76,7 +76,7 @@ def _check(settings: ConfigDict) -> None:
 
 
 def _online(
-    config: ConfigDict, splits: Splits, setup: Setup, inputs: object, encode: Callable[..., Array]
+    config: ConfigDict, splits: Splits, setup: Setup, inputs: Any, encode: Callable[..., Array]
 ) -> tuple[str, loop.Probe | None]:
     """Return a description and a function that measures metrics during training (or None).
 

@@ -97,21 +97,26 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
 
 
 def _title(config: Settings, rows: Rows) -> str:
-    data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
-    loss = rows[-1].get("loss", loss) if rows else loss
-    return f"{data}: {loss} with {net}"
+    data, net = (config.get(group, {}).get("name") for group in ("data", "net"))
+    return f"{data}: {_loss(config, rows)} with {net}"
+
+
+def _loss(config: Settings, rows: Rows) -> str:
+    """Return the loss with its settings as the results name it, or else its name in the config."""
+    recorded = rows[-1].get("loss") if rows else None
+    return str(recorded or config.get("loss", {}).get("name"))
 
 
 def _facts(
     config: Settings, metrics: Sequence[Metrics], rows: Rows, times: Settings | None
 ) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
-    groups = {group: config.get(group, {}) for group in ("data", "loss", "net", "method")}
+    groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
     steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
-        ("loss", str(rows[-1].get("loss") if rows else groups["loss"].get("name"))),
+        ("loss", _loss(config, rows)),
         ("network", str(groups["net"].get("name"))),
         ("method", str(groups["method"].get("name"))),
         ("batch size", str(config.get("batch_size"))),

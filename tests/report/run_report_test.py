@@ -384,6 +384,7 @@ def test_report_on_a_gallery_of_an_earlier_version_has_a_note(workdir):
     path.symlink_to(workdir)
     text = text_of(path)
     assert f"jaxssl eval --workdir '{path}'" in text
+    assert "loss auc_ cl network convnet" in text  # The results do not record the loss.
     assert "(1 of the 5 labelled neighbours shown)" in text
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
