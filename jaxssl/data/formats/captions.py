@@ -152,21 +152,22 @@ def _read_rows(table: str, separator: str) -> tuple[list[str], list[tuple[int, d
     """Return the lower-case names of a table's columns, and each row with its line number.
 
     Raises:
-        csv.Error: if the table is not CSV.
+        csv.Error: if a quote is not closed in a table with commas, or a field is too long.
     """
 
-    def read(quoting: int) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    def read(plain_quotes: bool) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
         text = io.StringIO(table, newline="")
+        quoting = csv.QUOTE_NONE if plain_quotes else csv.QUOTE_MINIMAL
         reader = csv.DictReader(text, delimiter=separator, quoting=quoting, strict=True)
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         return list(reader.fieldnames), [(reader.line_num, row) for row in reader]
 
     try:
-        return read(csv.QUOTE_MINIMAL)
+        return read(plain_quotes=False)
     except csv.Error:
         if separator == ",":
             raise
-        return read(csv.QUOTE_NONE)  # Tables with tabs may have plain quotes in their captions.
+        return read(plain_quotes=True)  # A table with tabs need not follow the rules of CSV.
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
