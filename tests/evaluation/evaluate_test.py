@@ -215,6 +215,7 @@ def test_protocols_all_selects_protocols_for_the_kind_of_examples():
     assert chosen("image_text", "all") == on_features | on_images | on_captions
     assert chosen("video", "all") == on_features
     assert chosen("graph", "all") == on_features | {"svm"}
+    assert chosen(None, "all") == on_features | on_images | on_captions | {"svm"}
     # A protocol given by name, not by `all`, runs on any kind of examples.
     assert chosen("image", "svm:kernel") == {"svm:kernel"}
     assert chosen("image", "all", "svm:kernel") == on_features | on_images | {"svm:kernel"}
