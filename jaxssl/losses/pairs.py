@@ -75,7 +75,7 @@ def pair_views(
     Raises:
         ValueError: if an array has the wrong rank, shape or dtype, or an id is out of range.
     """
-    if isinstance(views, jax.Array) and views.ndim == 0:
+    if getattr(views, "ndim", 1) == 0:
         raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
     z = jnp.stack(_same_shape(views))
     num_views, b, d = z.shape
@@ -136,6 +136,8 @@ def pair_towers(
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
     candidate = collectives.gather(key, axis_name) if gathered is None else gathered
     candidate_id = collectives.gather(ids, axis_name)
+    if candidate.shape != (shape := (candidate_id.shape[0], d)):
+        raise ValueError(f"gathered must have shape {shape}, a row per key, got {candidate.shape}")
     if queue is None and not batch_negatives:
         raise ValueError("batch_negatives=False needs a queue of past keys, got queue=None")
     candidate, candidate_id = _append_queue(candidate, candidate_id, queue)
@@ -180,9 +182,7 @@ def swap(pairs: Pairs) -> Pairs:
         return pairs
     batch = pairs.anchor.shape[0] * collectives.device_count(pairs.axis_name)
     if pairs.candidate.shape[0] != batch:
-        raise ValueError(
-            "swap needs pairs without a queue of past keys; call pair_towers with queue=None"
-        )
+        raise ValueError("swap needs pairs without a queue; call pair_towers with queue=None")
     labels = pairs.anchor_id if pairs.labelled else None
     return pair_towers(pairs.partner, pairs.anchor, pairs.index, labels, axis_name=pairs.axis_name)
 
@@ -336,7 +336,7 @@ def mean_where(x: Array, where: Array) -> Array:
 def distance(pairs: Pairs) -> Array:
     """Compute Euclidean distances [n, m] of unnormalised rows. Equal rows have no gradient."""
     x, y = promote(pairs.anchor), promote(pairs.candidate)
-    largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(y))))
+    largest = jnp.maximum(*(collectives.max(jnp.abs(z), None) for z in (x, y)))
     scale = jnp.where(largest < ZERO, 1, largest)
     x, y = x / scale, y / scale
     size = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :]

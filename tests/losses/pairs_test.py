@@ -146,8 +146,10 @@ def test_normalised_embedding_has_length_one_at_any_scale(scale):
     np.testing.assert_allclose(unit(z * scale), expected, rtol=1e-5)
 
 
-def test_positives_of_an_empty_batch_are_empty():
-    assert partners(pair_views(jnp.ones((3, 0, 2))), "auc_cl").shape == (2, 0, 2)
+def test_positives_and_distances_of_an_empty_batch_are_empty():
+    pairs = pair_views(jnp.ones((3, 0, 2)))
+    assert partners(pairs, "auc_cl").shape == (2, 0, 2)
+    assert distance(pairs).shape == (0, 0)
 
 
 def test_normalised_zero_embedding_is_zero_with_zero_gradient():
@@ -167,6 +169,7 @@ def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
         (lambda: pair_views(jnp.ones((4, 3))), r"per view, d > 0, got \(3,\)"),
         (lambda: pair_views([jnp.ones((4, 3)), jnp.ones((5, 3))]), r"one shape \[b, d\], got"),
         (lambda: pair_views([]), "one or more arrays"),
+        (lambda: pair_views(np.float32(3)), r"shape \[b, d\] per view, got a scalar"),
         (lambda: pair_views(jnp.ones((2, 4, 0))), r"must have shape \[b, d\] per view, d > 0, got"),
         (lambda: pair_views(jnp.ones((2, 4, 3)), labels=list("abcd")), r"integers, got <U1\[4\]"),
         (lambda: pair_views(jnp.ones((2, 2, 3)), labels=[0, -1]), r"in \[0, 2\^31\), got -1"),
@@ -178,6 +181,10 @@ def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
         (
             lambda: pair_towers(jnp.ones((4, 3)), jnp.ones((4, 3)), queue=jnp.ones((4, 2))),
             r"queue must have shape \[k, 3\]",
+        ),
+        (
+            lambda: pair_towers(jnp.ones((4, 3)), jnp.ones((4, 3)), gathered=jnp.ones((5, 3))),
+            r"gathered must have shape \(4, 3\), a row per key, got \(5, 3\)",
         ),
     ],
 )
