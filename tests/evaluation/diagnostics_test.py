@@ -139,6 +139,19 @@ def test_diagnostics_reject_nonfinite_features():
         diagnostics.evaluate(np.full((5, 3), np.nan), gaussian(2, 5, 3), delta=1e-4)
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_diagnostics_reject_a_nonfinite_feature_that_is_not_drawn(split, monkeypatch):
+    limits = {"features": 7, "images": 4, "views": 2, "delta": 0.1}
+    monkeypatch.setitem(diagnostics.PRESETS, "default", limits)
+    context = make_context(3)
+    features = getattr(context.features, split).copy()
+    drawn = np.random.default_rng(0).choice(18, 7, replace=False)
+    features[np.setdiff1d(np.arange(18), drawn)[0], 0] = np.nan
+    context = context._replace(features=context.features._replace(**{split: features}))
+    with pytest.raises(ValueError, match="features must be finite"):
+        diagnostics.run(context, seed=0)
+
+
 def test_confusion_matrix_equals_scikit_learns():
     rng = np.random.default_rng(0)
     train, test = gaussian(60, 5), gaussian(40, 5, seed=1)
@@ -225,6 +238,8 @@ def test_worst_class_is_found_among_classes_of_the_same_name():
     accuracies = 100 * np.diag(counts) / counts.sum(axis=1)
     assert accuracies.min() < accuracies[-1]
     assert rows["worst_class_top1"].value == pytest.approx(accuracies.min())
+    per_class = rows["class_mean_top1"].details["per_class"]
+    assert per_class == pytest.approx({f"ape ({c})": accuracies[c] for c in range(3)})
 
 
 def test_diagnostics_without_labels_omit_class_metrics():

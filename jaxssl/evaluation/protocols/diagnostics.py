@@ -41,8 +41,7 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
     Raises:
         ValueError: if a feature is not finite, or as `jaxssl.training.collapse.lidar`.
     """
-    if not (np.isfinite(train).all() and np.isfinite(views).all()):
-        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
+    _check_finite(train, views)
     view_metrics = jax.device_get(collapse.embedding_metrics(views[:2]))
     return {
         "rankme": collapse.rankme(train),
@@ -52,6 +51,11 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
         "feature_std": collapse.feature_std(train),
         "dead_dimensions": collapse.dead_dimensions(train),
     }
+
+
+def _check_finite(*features: np.ndarray) -> None:
+    if not all(np.isfinite(array).all() for array in features):
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
 
 
 def confusion(features: Features, num_classes: int) -> np.ndarray:
@@ -98,6 +102,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     if context.train is None or context.views is None:
         raise ValueError("diagnostics need a data set of images")
     settings, features = PRESETS[preset], context.features
+    _check_finite(features.train, features.test)
     train = features.train[subset(len(features.train), settings["features"], seed=seed)]
     images = context.train.images(context.size, *context.resizing)
     drawn = subset(len(images), settings["images"], seed=seed)
@@ -116,8 +121,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
         results.append(Result(name, value, None, facts, "%" if name == "dead_dimensions" else ""))
     labels = np.concatenate([features.train_labels, features.test_labels])
     if len(labels) and labels.min() >= 0:
-        names = getattr(context.train, "class_names", ())
-        results += _class_results(features, names, details)
+        results += _class_results(features, context.train.class_names, details)
     return results
 
 
@@ -127,6 +131,8 @@ def _class_results(
     """Report the accuracy of the nearest class mean, its worst class and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1
     names = list(names) or [str(label) for label in range(num_classes)]
+    if len(set(names)) < len(names):  # Two classes of one name would share a key of "per_class".
+        names = [f"{name} ({label})" for label, name in enumerate(names)]
     counts = confusion(features, num_classes)
     size, correct = counts.sum(axis=1), np.diag(counts)
     tested = np.flatnonzero(size)
