@@ -313,6 +313,20 @@ def test_corruptions_of_images_that_are_neither_grey_nor_rgb_are_refused(channel
         corruptions.evaluate(images, np.zeros(2), len, severities=(1,), seed=0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "labels", "message"),
+    [
+        (np.float32, [0, 1], "need uint8 images, from 0 to 255, got float32"),
+        (np.uint8, [[0], [1]], r"labels must be \[2\], got \[2, 1\]"),
+        (np.uint8, [0, 1, 1], r"labels must be \[2\], got \[3\]"),
+    ],
+)
+def test_corruptions_of_wrong_images_or_labels_are_refused(dtype, labels, message):
+    images = np.zeros((2, 8, 8, 3), dtype)
+    with pytest.raises(ValueError, match=message):
+        corruptions.evaluate(images, np.array(labels), len, severities=(1,), seed=0)
+
+
 def test_corruption_rows_contain_the_settings_and_the_mean_over_corruptions(photos, monkeypatch):
     preset = {**corruptions.PRESETS["quick"], "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)

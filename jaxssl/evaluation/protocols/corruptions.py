@@ -57,16 +57,20 @@ def evaluate(
         For each corruption, accuracies in percent, [number of severities].
 
     Raises:
-        ValueError: if a severity is not in 1, ..., 5, there are no images, or they have other
-            numbers of channels.
+        ValueError: if a severity is not in 1, ..., 5, there are no images, or images or labels have
+            another shape or dtype.
     """
     if not len(images) or not set(severities) <= set(range(1, 6)):
         raise ValueError(
             f"severities must be in 1 to 5 and there must be images, got severities "
             f"{tuple(severities)} and {len(images)} images"
         )
+    if images.dtype != np.uint8:
+        raise ValueError(f"corruptions need uint8 images, from 0 to 255, got {images.dtype}")
     if images.shape[3] not in (1, 3):
         raise ValueError(f"corruptions need grey or RGB images, got {images.shape[3]} channels")
+    if np.shape(labels) != (len(images),):
+        raise ValueError(f"labels must be [{len(images)}], got {list(np.shape(labels))}")
 
     def read(name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
         return corrupt(name, images, severity, seed=seed), labels
