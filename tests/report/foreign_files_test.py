@@ -99,6 +99,16 @@ def test_long_lines_of_untrusted_files_are_read_in_pieces(tmp_path, monkeypatch)
     assert reading.read_metrics(path) == [{"step": 1}]
 
 
+def test_folder_among_the_parts_of_a_metrics_file_is_refused(tmp_path):
+    parts = tmp_path / "metrics.jsonl"
+    parts.mkdir()
+    (parts / "00000000.jsonl").write_text('{"step": 1}\n')
+    assert reading.read_metrics(parts) == [{"step": 1}]
+    (parts / "loop").symlink_to(".")
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged \(.*Is a directory.*loop"):
+        reading.read_metrics(parts)
+
+
 def test_symbolic_links_out_of_the_workdir_are_refused_before_writing(tmp_path):
     run = write(tmp_path / "run", metrics=METRICS)
     (run / "inside").symlink_to("config.json")

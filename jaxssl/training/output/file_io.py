@@ -96,15 +96,12 @@ def read_lines(path: Path) -> Iterator[bytes]:
     Lines longer than `MOST_LINE` come in pieces.
 
     Raises:
-        OSError: as `open_file`.
+        OSError: as `open_file`. A folder among the parts is refused.
     """
-    if path.is_dir():
-        for part in sorted(path.iterdir()):
-            yield from read_lines(part)
-        return
-    with open_file(path, MOST_LOG_BYTES) as file:
-        while line := file.readline(MOST_LINE):
-            yield line
+    for part in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with open_file(part, MOST_LOG_BYTES) as file:
+            while line := file.readline(MOST_LINE):
+                yield line
 
 
 def count_bytes(folder: Path) -> int:
