@@ -139,7 +139,8 @@ def fit_dense_head(
         seed: of the head, the directions, the order of the images and their sizes.
 
     Returns:
-        The function that predicts normals, and the variables of the backbone.
+        The function that predicts normals, and the variables of the backbone. It raises ValueError
+        for a prediction that is not finite.
 
     Raises:
         ValueError: if the backbone is not a ResNet, or there are too few normals.
@@ -200,6 +201,8 @@ def fit_dense_head(
     def predict(picture: decoding.Picture, shape: tuple[int, int]) -> np.ndarray:
         images = [resize(picture, side) for side in training.sides]
         total = np.sum([np.asarray(probabilities(state, x, shape)) for x in images], axis=0)
+        if not np.isfinite(total).all():
+            raise ValueError("predictions must be finite, got NaN or infinity; check the encoder")
         vectors = total @ directions
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
@@ -267,7 +270,8 @@ def _find_directions(
     vectors = np.concatenate(sample)
     if len(vectors) < training.directions:
         raise ValueError(
-            f"{training.directions} directions of normals need more than {len(vectors)} pixels"
+            f"{training.directions} directions need as many pixels with a known normal or more, "
+            f"got {len(vectors)}; add training images, or normals of them"
         )
     means = KMeans(training.directions, random_state=seed).fit(vectors).cluster_centers_
     return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)

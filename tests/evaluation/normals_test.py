@@ -154,6 +154,20 @@ def test_dense_head_training_changes_the_backbone_only_if_not_frozen(frozen):
     np.testing.assert_array_equal(predicted, again(examples[0][0], (32, 48)))
 
 
+def test_dense_head_refuses_an_encoder_that_is_not_finite_and_too_few_normals(monkeypatch):
+    monkeypatch.setattr(dense_head, "_make_step", lambda *_: lambda state, *_: state)
+    image, _, target = render(0)
+    read = lambda indices: [(Image.fromarray(image), target)] * len(indices)  # noqa: E731
+    encoder = make_encoder(resnet.net(depth=18, width=4))
+    broken = encoder._replace(variables=jax.tree.map(lambda x: x * jnp.nan, encoder.variables))
+    predict, _ = fit_dense_head(broken, SHORT, read, 2, 0)
+    with pytest.raises(ValueError, match="predictions must be finite, got NaN or infinity"):
+        predict(Image.fromarray(image), (32, 48))
+    target = np.full_like(target, np.nan)
+    with pytest.raises(ValueError, match="6 directions need as many .* or more, got 0; add"):
+        fit_dense_head(encoder, SHORT, read, 2, 0)
+
+
 # The protocol `normals`.
 
 
