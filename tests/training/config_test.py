@@ -14,7 +14,7 @@ from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import build
 from jaxssl.training import config as config_lib
-from jaxssl.training.config.method import make_augment, make_crops
+from jaxssl.training.config.method import check_labels, make_augment, make_crops
 from jaxssl.training.config.values import MOST_PIXELS
 from jaxssl.training.workdir import opening
 
@@ -53,6 +53,12 @@ def test_argument_annotated_with_str_takes_a_string_or_a_number_instead_of_one()
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
     weight = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
     assert weight == 1.0 and isinstance(weight, float)
+
+
+def test_missing_labels_are_refused_in_the_words_of_the_data():
+    config = config_lib.load("graphs/tu:graphcl", [("method.labels", "True")])
+    with refused("method.labels=True, but the split", "has graphs without a label; set data.train"):
+        check_labels(config, 2, labelled=False)
 
 
 def test_component_name_that_is_no_text_is_refused():

@@ -276,6 +276,11 @@ def test_training_another_config_in_the_workdir_of_a_run_is_rejected(tiny, whole
         ({"optim.trust_coefficient": "0"}, "'optim.trust_coefficient' must be > 0"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
+        (
+            {"epochs": "0.001", "total_steps": "0"},
+            "epochs=0.001 of 81 steps are less than a step; raise epochs",
+        ),
+        ({"epochs": "1e200", "total_steps": "0"}, r"are 8.1e\+201 steps, but a run has fewer than"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"accumulate_steps": "4"}, "must divide the 2 images of a batch on each of 8 devices"),
         ({"batch_norm_group": "3"}, "batch_norm_group=3 must divide the 8 devices"),

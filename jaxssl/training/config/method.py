@@ -38,14 +38,18 @@ def run_length(config: ConfigDict, num_examples: int) -> Length:
     """Return the length of a run that trains on ``num_examples`` examples.
 
     Raises:
-        UserError: if the run has too many steps.
+        UserError: if the run has no step or too many.
     """
     steps_per_epoch = num_examples // config.batch_size
     total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
+    if steps_per_epoch and not total_steps:
+        raise UserError(
+            f"epochs={config.epochs} of {steps_per_epoch} steps are less than a step; raise epochs"
+        )
     if total_steps >= LARGEST:
         raise UserError(
-            f"epochs={config.epochs} are {total_steps} steps, but a run has fewer than {LARGEST}; "
-            "lower epochs"
+            f"epochs={config.epochs} are {total_steps:g} steps, but a run has fewer than "
+            f"{LARGEST}; lower epochs"
         )
     return Length(steps_per_epoch, total_steps)
 
@@ -217,8 +221,8 @@ def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) ->
     if config.method.get("labels") and not labelled:
         raise UserError(
             f"method.labels=True, but the split {config.data.train_split!r} of "
-            f"{config.data.name!r} has images without a label; set data.train_split, or "
-            "method.labels=False"
+            f"{config.data.name!r} has {kind.of(config).units} without a label; set "
+            "data.train_split, or method.labels=False"
         )
     expected = config.loss.get("num_classes", num_classes)
     if expected != num_classes:
