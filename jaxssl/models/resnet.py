@@ -173,28 +173,36 @@ def net(
         stem: "cifar" for images of about 32 pixels, "imagenet" for 224, "deep" for 224 with three
             convolutions (ResNet-D), or "cifar_wide", which is solo-learn's variant of "cifar": a
             padding of 2 turns 32 pixels into 34.
-        width: channels of the first stage, >= 1 (64 in the paper).
+        width: channels of the first stage (64 in the paper), >= 1, or >= 2 for the "deep" stem,
+            whose first convolutions have half as many.
         zero_init_residual: whether the last BatchNorm scale of every block is initialised with 0,
             so that the block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD,
             2017).
         remat: whether to store only the input of each block and recompute the block in the backward
             pass. The statistics of BatchNorm are stored too, so devices exchange them once.
         groups: groups of the 3x3 convolutions in bottlenecks, >= 1 (ResNeXt: 32).
-        base_width: channels of such a group in the first stage of a network of width 64, >= 1
-            (ResNeXt-50: 4, Wide ResNet: 128).
+        base_width: channels of such a group in the first stage of a network of width 64, >= 1 and
+            >= 64 / ``width`` (ResNeXt-50: 4, Wide ResNet: 128).
         pooled_shortcut: whether shortcuts are pooled before a convolution without stride, where
             they otherwise have a convolution with a stride (ResNet-D).
 
     Raises:
-        ValueError: if a setting is out of range, or if ``groups`` or ``base_width`` is changed for
-            a depth of 18 or 34, whose blocks are no bottlenecks.
+        ValueError: if a setting is out of range, if a convolution would have no channels, or if
+            ``groups`` or ``base_width`` is changed for a depth of 18 or 34, whose blocks are no
+            bottlenecks.
     """
     require_choice(DEPTHS, depth=depth)
     require_choice(STEMS, stem=stem)
-    require_min(1, width=width, groups=groups, base_width=base_width)
+    require_min(2 if stem == "deep" else 1, width=width)
+    require_min(1, groups=groups, base_width=base_width)
     _, bottleneck = DEPTHS[depth]
     if not bottleneck and (groups, base_width) != (1, 64):
         raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")
+    if bottleneck and width * base_width < 64:
+        raise ValueError(
+            "net.width * net.base_width must be >= 64, so that groups have channels, got "
+            f"{width} * {base_width}"
+        )
     return ResNet(
         *DEPTHS[depth], stem, width, zero_init_residual, remat, groups, base_width, pooled_shortcut
     )

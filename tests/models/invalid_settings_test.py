@@ -16,6 +16,12 @@ pytestmark = pytest.mark.fast
         (resnet.net, {"depth": 19}, r"net.depth must be one of .*101.*, got 19"),
         (resnet.net, {"stem": "cifer"}, "net.stem must be one of .*'cifar'.* got 'cifer'"),
         (resnet.net, {"width": 0}, "net.width must be >= 1, got 0"),
+        (resnet.net, {"width": 1, "stem": "deep"}, "net.width must be >= 2, got 1"),
+        (
+            resnet.net,
+            {"depth": 50, "width": 8, "base_width": 4},
+            r"net.width \* net.base_width must be >= 64, .* got 8 \* 4",
+        ),
         (convnet.net, {"widths": (8, 16), "strides": (2,)}, r"net.strides \(2,\) must have equal"),
         (convnet.net, {"widths": (8, 0), "strides": (2, 2)}, "net.widths must be >= 1, got 0"),
         (convnet.net, {"widths": (), "strides": ()}, "net.widths must be >= 1, got 0"),
