@@ -1,6 +1,7 @@
 """The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -34,7 +35,7 @@ class DualSolution(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The SVM dual problems of all anchors in centred form, as the module docstring derives."""
+    """The SVM dual problems of all anchors in centred form, see `jaxssl.solvers.svm_dual`."""
 
     matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
     row: Array  # [n, m] centred kernel rows k' of the positives
@@ -60,18 +61,26 @@ def make_problem(
     Raises:
         ValueError: if an argument has the wrong shape or dtype, or a number is not positive.
     """
-    n, m = positive.shape[0], kernel.shape[0]
-    if kernel.shape != (m, m):
+    if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1]:
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
     if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
         raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
+    n, m = positive.shape[0], kernel.shape[0]
     is_mask = excluded.dtype == jnp.bool_
+    if not is_mask and not jnp.issubdtype(excluded.dtype, jnp.integer):
+        raise ValueError(f"excluded must be integers or a bool mask, got {excluded.dtype}")
     if is_mask and not mask:
         raise ValueError(
             "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
         )
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
+    for name, value in (("C", C), ("regularization", regularization)):
+        if jnp.ndim(value):
+            raise ValueError(
+                f"solver setting {name} must be one number for all anchors, got shape "
+                f"{jnp.shape(value)}"
+            )
     require_positive(C=C, regularization=regularization)
     dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
     kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
@@ -177,7 +186,7 @@ def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
 
 
 def require_positive(**numbers: object) -> None:
-    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
+    """Raise ValueError for a number that is not positive. Arrays are not checked."""
     for name, value in numbers.items():
-        if isinstance(value, int | float) and not value > 0:
+        if isinstance(value, Real) and not value > 0:
             raise ValueError(f"solver setting {name} must be > 0, got {value}")

@@ -358,13 +358,18 @@ def test_solvers_reject_invalid_arguments():
     kernel = jnp.eye(M)
     for call, beginning in (
         (lambda: svm_dual_pgd(kernel[:3], POSITIVE, ONE), "kernel"),
+        (lambda: svm_dual_pgd(kernel[0, 0], POSITIVE, ONE), "kernel"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE[:3]), "excluded"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE + 0.5), "excluded"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK[:, :3]), "excluded"),
         (lambda: svm_dual_pgd(kernel, 1.0 * POSITIVE, ONE), "positive"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE[0], ONE[0]), "positive"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=0), "solver setting num_steps"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "the solver's step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "solver setting step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "solver setting C"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=np.float32(-1)), "solver setting C"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=jnp.ones(M)), "solver setting C"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, momentum_start=0.0), "solver setting mom.*"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones((M, 2))), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
@@ -372,6 +377,10 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_admm(kernel, POSITIVE, MASK), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "solver setting check_every"),
         (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "solver setting regu.*"),
+        (
+            lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=jnp.ones(M)),
+            "solver setting regularization",
+        ),
     ):
         with pytest.raises(ValueError, match=f"^{beginning} must "):
             jax.eval_shape(call)
