@@ -147,7 +147,7 @@ def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
     planes = jnp.moveaxis(image, 2, 0)[:, None]
     pad = kernel.shape[0] // 2
     planes = jnp.pad(planes, ((0, 0), (0, 0), (pad, pad), (pad, pad)), mode="reflect")
-    blurred = lax.conv(planes, kernel[None, None], (1, 1), "VALID", precision=HIGHEST)
+    blurred = lax.conv(planes, kernel[None, None], (1, 1), "VALID", precision=lax.Precision.HIGHEST)
     return jnp.clip(jnp.moveaxis(blurred[:, 0], 0, 2), 0, 1)
 
 
@@ -266,6 +266,8 @@ def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
     """Distort an image by a random affine map and a smooth random displacement."""
     h, w, _ = image.shape
     side, scale = min(h, w), _scale(image)
+    # Smoothing divides the noise by about sigma, which grows with the image. The scale makes up for
+    # it.
     strength = scale * side * _select(severity, [0, 0.05, 0.08, 0.1, 0.1])
     # At severity 1 the strength is 0, so that sigma has no effect.
     sigma = side * _select(severity, [0.05, 0.2, 0.06, 0.04, 0.03])
@@ -308,7 +310,6 @@ JAX_CORRUPTIONS: dict[str, Callable[[Array, Array, Array], Array]] = {
     )
 }
 CORRUPTIONS = (*JAX_CORRUPTIONS, "jpeg_compression")
-HIGHEST = lax.Precision.HIGHEST
 
 
 def _select(severity: ArrayLike, table: Sequence[float] | np.ndarray) -> Array:

@@ -2,7 +2,8 @@
 
 Graphs of different sizes are concatenated into rows. Every row holds the same number of graphs and
 has room for the largest row of the run, so that a training step is compiled once. Rows are
-distributed over devices and gradient accumulation steps. Their number does not change results.
+distributed over devices and gradient accumulation steps. Results do not depend on the number of
+rows.
 """
 
 import math

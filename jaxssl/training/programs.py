@@ -116,8 +116,15 @@ def make_programs(
     programs = Programs(shared.init, next_batches, steps, shared.encode, most_steps)
     if not probed_classes:
         return programs
-    parts = setup.method, setup.augment, batches.example, probed_classes
-    probe = online_metrics.make_online_probe(*parts, setup.batch_size, mesh, resident=resident)
+    probe = online_metrics.make_online_probe(
+        setup.method,
+        setup.augment,
+        batches.example,
+        probed_classes,
+        setup.batch_size,
+        mesh,
+        resident=resident,
+    )
     return _add_probe(programs, probe)
 
 
@@ -170,9 +177,13 @@ def _make_shared(
 
     def make_step(numbers: dict[str, Array]) -> Step:
         traced = build(config, num_examples, mesh.size, crops=crops, numbers=numbers)
-        components = traced.method, traced.optimiser, traced.augment
         return make_train_step(
-            *components, mesh, max_skipped=setup.max_skipped, sharding=setup.sharding
+            traced.method,
+            traced.optimiser,
+            traced.augment,
+            mesh,
+            max_skipped=setup.max_skipped,
+            sharding=setup.sharding,
         )
 
     init = make_init(setup, batches.example, num_examples, mesh)

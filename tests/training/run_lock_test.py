@@ -142,11 +142,12 @@ def write_owner(workdir: Path, *, pid: int = 1, host: str = "elsewhere") -> Path
     return path
 
 
-def test_lock_of_a_dead_run_on_another_host_is_taken_over(tmp_path, monkeypatch):
+def test_lock_of_a_dead_run_on_another_host_is_taken_over(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_lock, "LEASE", 0.2)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
     write_owner(tmp_path)
     hold(tmp_path)
+    assert "took over the lock of process 1 on elsewhere, which has ended" in caplog.messages
 
 
 def test_lock_of_a_live_run_on_another_host_is_respected(tmp_path):

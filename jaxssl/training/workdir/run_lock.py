@@ -139,7 +139,8 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
             lease.acquire(timeout=PATIENCE)
         except Timeout:
             # Break the lease if its owner file stays unreadable, or if its process is a zombie.
-            if lease.owner is None or _is_zombie(lease.owner):
+            owner = lease.owner
+            if owner is None or _is_zombie(owner):
                 lease.force_break()
             else:
                 log.info("waiting to see whether the run that wrote %s is alive", path)
@@ -148,7 +149,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
     except (Timeout, LeaseSettingsMismatch):
         raise _in_use(workdir, lease.owner) from None
     if previous:
-        log.warning("took over the lock of process %d, which has ended", previous.pid)
+        log.warning("took over the lock of %s, which has ended", _name(previous))
 
 
 def _is_zombie(owner: OwnerRecord) -> bool:
