@@ -1,10 +1,10 @@
 """The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
-from numbers import Real
 from typing import NamedTuple, TypeVar
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
@@ -188,5 +188,5 @@ def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
 def require_positive(**numbers: object) -> None:
     """Raise ValueError for a number that is not positive. Arrays are not checked."""
     for name, value in numbers.items():
-        if isinstance(value, Real) and not value > 0:
+        if isinstance(value, int | float | np.number) and not value > 0:
             raise ValueError(f"solver setting {name} must be > 0, got {value}")
