@@ -293,6 +293,40 @@ def test_error_about_another_config_names_the_command_that_goes_on(tmp_path, cha
         opening.check_same_config(load(*changes), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "argument", "default", "other"),
+    [
+        (["net.name=convnext"], "net.epsilon", 1e-6, 1e-5),
+        (["loss.preset=released_cifar"], "loss.a", PRESETS["released_cifar"]["a"], 7.0),
+        ([], "method.queue_size", 0, 8),
+    ],
+)
+def test_run_without_a_later_argument_of_its_component_resumes_with_the_default(
+    tmp_path, overrides, argument, default, other
+):
+    stored = load(*overrides).to_dict()
+    group, key = argument.split(".")
+    del stored[group][key]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    opening.check_same_config(load(*overrides), tmp_path)
+    config = opening.resume_config(tmp_path, trust=True)
+    assert config_lib.conflicts(config, stored) == []
+    with pytest.raises(UserError, match=rf"\({argument}: {default} -> {other}\)"):
+        opening.check_same_config(load(*overrides, f"{argument}={other}"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "node", [{"a.b": 1}, {"unknown": 1}, {"preset": "x"}, {"name": "x"}], ids=str
+)
+def test_stored_group_that_is_not_valid_is_a_difference(tmp_path, node):
+    stored = load().to_dict()
+    stored["net"] |= node
+    [(key, value)] = node.items()
+    assert f"net.{key}: {value!r} -> {load().net.get(key)!r}" in config_lib.conflicts(
+        load(), stored
+    )
+
+
 def test_earlier_lengths_of_an_extended_run_stay_with_its_workdir(tmp_path):
     lengths = ("2 epochs until step 4",)
     for name, earlier in (("extended", {"extended": lengths}), ("other", {})):

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -234,9 +235,17 @@ def _add_defaults(config: ConfigDict) -> None:
 
 
 def _comparable(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a config as JSON stores it, with the keys of later versions, without local folders."""
+    """Return a config as JSON stores it, without local folders.
+
+    Missing keys and arguments, which an earlier version did not have, get their defaults. This
+    imports no files of users.
+    """
     config = json.loads(json.dumps(custom.without_folders(config)))
     values.add_later_keys(config)
+    for group, name in custom.names(config).items():
+        if group in GROUPS and not components.is_custom(name):
+            with suppress(UserError, ValueError):  # A group that is not valid stays as it is.
+                config[group] = complete_group(group, ConfigDict(config[group])).to_dict()
     return json.loads(json.dumps(config))
 
 

@@ -119,10 +119,7 @@ def check_ranges(values: Mapping[str, Any]) -> None:
 
 
 def add_later_keys(config: Any) -> None:
-    """Add keys of later versions to an earlier version's config, and rename optim.sharded.
-
-    The keys are those of `LATER`. Siamese schemes, and no others, had none for a queue.
-    """
+    """Add the keys of `LATER` to an earlier version's config, and rename optim.sharded."""
     if "sharded" in config.get("optim", ()):
         config["optim"]["sharding"] = "optimizer" if config["optim"]["sharded"] else "none"
         del config["optim"]["sharded"]
@@ -131,9 +128,6 @@ def add_later_keys(config: Any) -> None:
         node = config.get(group) if dot else config
         if isinstance(node, dict | ConfigDict) and name not in node:
             node[name] = value
-    method = config.get("method")
-    if isinstance(method, dict | ConfigDict) and method.get("name") == "siamese":
-        method["queue_size"] = method.get("queue_size", 0)
 
 
 def check_argument(key: str, component: str, value: Any) -> None:
