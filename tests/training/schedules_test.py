@@ -6,8 +6,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from file_cases import refused
 from jax import numpy as jnp
+from tiny import DIGITS
 
+from jaxssl.training import config
 from jaxssl.training.config.schedules import from_spec, learning_rate
 
 pytestmark = pytest.mark.fast
@@ -96,6 +99,20 @@ def test_invalid_schedule_spec_raises_an_error_with_the_valid_values(spec, messa
     with pytest.raises(ValueError, match=message) as error:
         from_spec(spec, **RUN)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {**COSINE, "end": -0.2},
+        {**LINEAR, "start": -0.2},
+        {**LINEAR, "warmup": 2, "warmup_from": -0.2},
+        {"schedule": "steps", "values": {"0": 0.1, "3": -0.2}},
+    ],
+)
+def test_schedule_that_leaves_the_range_of_its_key_is_refused(spec):
+    with refused("config key 'optim.weight_decay' must be >= 0, got -0.2"):
+        config.load(DIGITS, [("optim.weight_decay", spec)])
 
 
 # Name -> function of the share of the decay that is done, and of the end factor.

@@ -113,9 +113,19 @@ def check_ranges(values: Mapping[str, Any]) -> None:
             raise UserError(f"{key}={values[key]!r} is unknown{suggest(values[key], valid)}")
     for (relation, bound), keys in LIMITS.items():
         for key in filter(values.__contains__, keys.split()):
-            value = values[key]
-            if not is_schedule(value) and not COMPARE[relation](value, bound):
-                raise UserError(f"config key {key!r} must be {relation} {bound}, got {value}")
+            for number in _numbers(values[key]):
+                if not COMPARE[relation](number, bound):
+                    raise UserError(f"config key {key!r} must be {relation} {bound}, got {number}")
+
+
+def _numbers(value: Any) -> list[float]:
+    """Return the numbers between which a schedule moves, or [value] for any other value."""
+    if not is_schedule(value):
+        return [value]
+    constants = value.get("values")
+    inner = constants.values() if isinstance(constants, Mapping | ConfigDict) else ()
+    ends = (value.get(key) for key in ("start", "end", "warmup_from"))
+    return [number for number in (*ends, *inner) if fits(number, float)]
 
 
 def add_later_keys(config: Any) -> None:
