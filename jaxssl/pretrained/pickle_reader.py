@@ -151,10 +151,15 @@ class _Unpickler(_PythonUnpickler):
         return Inert
 
     def persistent_load(self, pid: tuple) -> object:
-        """Return the storage that a pickle names, without reading the numbers."""
-        kind, storage, key, _, count, *view = pid
+        """Return the storage that a pickle names, without reading the numbers.
+
+        Files before version 1.6 name the class of a module in the same way.
+        """
+        if pid[0] != "storage":
+            return Inert
+        _, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
-        if kind != "storage" or dtype is None:
+        if dtype is None:
             return Inert()
         if not isinstance(key, str) or not _natural(count):
             raise ValueError(f"a storage has the invalid key {_brief(key)} or size {_brief(count)}")

@@ -229,12 +229,13 @@ def test_image_formats_outside_the_supported_ones_are_not_opened(monkeypatch):
         open_picture(eps + b"showpage\n%%EOF\n", 3)
 
 
-def test_small_file_that_decodes_to_a_huge_image_is_rejected():
+@pytest.mark.parametrize(
+    ("side", "reason"), [(9000, "9000 x 9000 pixels, more than"), (20_000, "more pixels than")]
+)
+def test_small_file_that_decodes_to_a_huge_image_is_rejected(side, reason):
     whole = bytearray(encoded(GREY, "bmp"))
-    whole[18:26] = (9000).to_bytes(4, "little") * 2
-    with pytest.raises(
-        OSError, match=f"9000 x 9000 pixels, more than the limit of {decoding.MAX_PIXELS}"
-    ):
+    whole[18:26] = side.to_bytes(4, "little") * 2
+    with pytest.raises(OSError, match=f"{reason} the limit of {decoding.MAX_PIXELS}"):
         open_picture(bytes(whole), 3)
 
 

@@ -349,6 +349,7 @@ def test_noisy_knn_rows_have_mean_and_std_over_the_random_draws(monkeypatch):
     assert [(row.value, row.std) for row in rows] == [(90, 0), (65, pytest.approx(150**0.5))]
 
 
-def test_negative_similarity_noise_is_rejected():
+@pytest.mark.parametrize("stddev", [-0.1, np.nan, np.inf])
+def test_similarity_noise_that_is_negative_or_not_finite_is_rejected(stddev):
     with pytest.raises(ValueError, match="stddevs must be >= 0"):
-        noise.evaluate(labelled(**SIZES), stddevs=(-0.1,), **NOISE)
+        noise.evaluate(labelled(**SIZES), stddevs=(0.1, stddev), **NOISE)

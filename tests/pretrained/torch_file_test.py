@@ -78,6 +78,16 @@ def legacy(*pickles):
     return b"".join(pickle.dumps(x, 2) for x in head) + b"".join(pickles)
 
 
+def test_tensors_beside_a_module_in_a_file_before_version_1_6_are_read(file):
+    text = lambda word: b"X" + struct.pack("<I", len(word)) + word  # noqa: E731
+    net = b"(" + text(b"module") + b"cmodels\nNet\n" + text(b"net.py") + text(b"source") + b"tQ"
+    tree = rebuild().replace(b"}(", b"}(" + text(b"model") + net + b")\x81}b", 1)
+    numbers = struct.pack("<q", 4) + np.arange(4, dtype=np.float32).tobytes()
+    with torch_file.opened(file(legacy(tree, pickle.dumps(["0"], 2), numbers))) as (tree, read):
+        assert type(tree["model"]) is pickle_reader.Inert
+        np.testing.assert_array_equal(read(tree["layer1.0.conv1.weight"]), [[0, 1], [2, 3]])
+
+
 BYTES = np.zeros(4, np.float32).tobytes()
 WIDE = rebuild(shape=(1 << 40, 2), strides=(0, 1))
 NESTED = legacy(pickle.dumps({}, 2), b"\x80\x02]" + doubled(100) + b"a.")

@@ -86,6 +86,8 @@ def test_constants_instead_of_a_schedule_spec_are_returned_unchanged(spec):
         ({**COSINE, "end": None}, "'end' of a schedule must be a finite number, got None"),
         ({**COSINE, "end": True}, "'end' of a schedule must be a finite number, got True"),
         ({**COSINE, "until": math.nan}, "'until' of a schedule must be a finite number, got nan"),
+        ({**COSINE, "end": 10**400}, "'end' of a schedule must be a finite number, got 1000"),
+        ({**LINEAR, "until": 1e10}, "until of schedule 'linear' must be < 2147483648 steps, got 1"),
         ({**COSINE, "until": 9, "warmup": 9}, "needs 0 <= warmup < until, got 9 and 9 steps"),
         ({**COSINE, "warmup": 200}, "warmup < until, got 200 and 200 steps"),
         ({**COSINE, "warmup": -1}, "0 <= warmup < until, got -1 and 200 steps"),

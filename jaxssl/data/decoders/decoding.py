@@ -106,6 +106,8 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Pictur
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:  # Pillow's message would show a memory address.
         raise OSError("is not an image in a supported format") from error
+    except Image.DecompressionBombError as error:  # Pillow has a larger limit.
+        raise OSError(f"has more pixels than the limit of {MAX_PIXELS}") from error
     if math.prod(picture.size) > MAX_PIXELS:
         raise OSError(
             f"has {picture.width} x {picture.height} pixels, more than the limit of {MAX_PIXELS}"

@@ -58,11 +58,11 @@ def evaluate(
         [number of stddevs, draws] accuracies in percent.
 
     Raises:
-        ValueError: if a standard deviation is negative, or as
+        ValueError: if a standard deviation is negative or not finite, or as
             `jaxssl.evaluation.protocols.knn.accuracy`.
     """
-    if min(stddevs, default=0) < 0:
-        raise ValueError(f"the noise's stddevs must be >= 0, got {tuple(stddevs)}")
+    if not all(0 <= stddev < np.inf for stddev in stddevs):
+        raise ValueError(f"the noise's stddevs must be >= 0 and finite, got {tuple(stddevs)}")
     clean = knn.accuracy(features, k=k, temperature=temperature)["knn_top1"]
     accuracy = np.full((len(stddevs), draws), clean)
     noisy = np.flatnonzero(np.asarray(stddevs) > 0)

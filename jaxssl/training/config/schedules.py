@@ -8,7 +8,6 @@ weight_decay = dict(schedule="cosine", start=0.04, end=0.4)
 weight = dict(schedule="cosine", start=0.2, end=0.0, warmup=10, unit="epochs")
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -25,6 +24,8 @@ KEYS = {  # of each schedule, besides "schedule" and "unit"
     "linear": {"start", "end"} | OPTIONAL,
     "cosine": {"start", "end"} | OPTIONAL,
 }
+LARGEST = 10**300  # Larger numbers count as infinity.
+MOST_STEPS = 2**31  # JAX counts in 32 bits.
 DECAYS = ("constant", "cosine", "linear", "step")
 
 
@@ -50,7 +51,7 @@ def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
 
     Raises:
         ValueError: on an unknown schedule, unit or key, a value that is not a number, times that do
-            not begin at 0, or an end that is not after the warm-up.
+            not begin at 0, or an end that is not after the warm-up or after 2^31 steps.
     """
     if not isinstance(spec, Mapping) or "schedule" not in spec:
         return spec
@@ -78,6 +79,8 @@ def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
         raise ValueError(
             f"schedule {name!r} needs 0 <= warmup < until, got {warmup} and {until} steps"
         )
+    if until >= MOST_STEPS:
+        raise ValueError(f"until of schedule {name!r} must be < {MOST_STEPS} steps, got {until}")
     start = numbers["start"]
     decay = _decay(name, start, numbers["end"], until - warmup)
     return _float32(_warm_up(decay, numbers.get("warmup_from", 0.0), start, warmup))
@@ -152,7 +155,7 @@ def _number(key: str, value: object) -> float:
     Raises:
         ValueError: if it is not a finite number.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < LARGEST:
         raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
     return float(value)
 
