@@ -16,6 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from jaxssl import components
+from jaxssl.errors import one_line
 from jaxssl.models import clip_resnet, convnet, convnext, resnet, vit
 
 # Names of arrays that count as zeros if they are absent from all blocks.
@@ -111,7 +112,7 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
     """Build the backbone of the config group `net`.
 
     Raises:
-        ValueError: if the network or a setting is unknown.
+        ValueError: if the network or a setting is unknown, or a setting has another type.
     """
     name = str(config.get("name"))
     if components.is_custom(name):
@@ -127,7 +128,7 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
         return components.factory("net", name)(**settings)
     except TypeError as error:
         raise ValueError(
-            f"network {name!r} does not have all of the settings {sorted(settings)}"
+            f"network {name!r} does not take the settings {sorted(settings)}: {one_line(error)}"
         ) from error
 
 

@@ -327,6 +327,14 @@ def test_stored_group_that_is_not_valid_is_a_difference(tmp_path, node):
     )
 
 
+@pytest.mark.parametrize(("key", "value"), [("epochs", "x"), ("epochs", None), ("extended", 5)])
+def test_damaged_length_in_a_config_json_is_a_difference(tmp_path, key, value):
+    (tmp_path / "config.json").write_text(json.dumps(load().to_dict() | {key: value}))
+    config = opening.take_lengths(load(), tmp_path)
+    with refused(f"a run of another config ({key}: {value!r} -> {config.get(key)}); choose"):
+        opening.check_same_config(config, tmp_path)
+
+
 def test_earlier_lengths_of_an_extended_run_stay_with_its_workdir(tmp_path):
     lengths = ("2 epochs until step 4",)
     for name, earlier in (("extended", {"extended": lengths}), ("other", {})):

@@ -189,7 +189,7 @@ def conflicts(ours: ConfigDict, theirs: Settings) -> list[str]:
     """
     lines = differences(_comparable(ours.to_dict()), _comparable(theirs))
     may_differ = {*CHANGEABLE_KEYS}
-    earlier, lengths = [*theirs.get("extended", ())], [*ours.get("extended", ())]
+    earlier, lengths = (custom.texts(config.get("extended")) for config in (theirs, ours))
     if len(lengths) > len(earlier) and lengths[: len(earlier)] == earlier:
         may_differ |= {*LENGTH_KEYS}  # This command extends the run.
     if "mean" not in ours.data:

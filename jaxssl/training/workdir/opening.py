@@ -13,7 +13,14 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, WriteError, explain_write_errors
-from jaxssl.training.config import conflicts, join_differences, load, read_config, validate
+from jaxssl.training.config import (
+    conflicts,
+    custom,
+    join_differences,
+    load,
+    read_config,
+    validate,
+)
 from jaxssl.training.output import file_io, logs
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_lock import lock
@@ -108,8 +115,10 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
     theirs = read_config(workdir)
     changed = conflicts(config, theirs.to_dict())
     if changed:
-        is_longer = len(changed) == 1 and config.epochs > theirs.epochs and not config.total_steps
-        longer = f" --extend_to {config.epochs:g}" if is_longer else ""
+        epochs = theirs.get("epochs")
+        is_longer = isinstance(epochs, int | float) and config.epochs > epochs
+        is_extension = is_longer and len(changed) == 1 and not config.total_steps
+        longer = f" --extend_to {config.epochs:g}" if is_extension else ""
         raise UserError(
             f"{workdir} holds a run of another config ({join_differences(changed)}); choose "
             f"another --workdir, or go on with that run: jaxssl train --resume {workdir}{longer}"
@@ -120,7 +129,7 @@ def take_lengths(config: ConfigDict, workdir: Path) -> ConfigDict:
     """Return the config with the earlier lengths of the run in the workdir, if it was extended."""
     if "extended" in config or not (workdir / "config.json").exists():
         return config
-    lengths = read_config(workdir).get("extended")
+    lengths = custom.texts(read_config(workdir).get("extended"))
     return ConfigDict({**config, "extended": lengths}).lock() if lengths else config
 
 
