@@ -333,3 +333,8 @@ def test_convnext_of_open_clip_gets_its_epsilon_and_clips_inputs(widths, prefix,
         jax.eval_shape(partial(net.init, train=False), jax.random.key(0), image)
     assert epsilons == {epsilon}
     assert timm_format.timm_model(net, 32)[1]["norm_eps"] == epsilon
+
+
+def test_setting_of_another_type_is_an_error_that_names_the_fault():
+    with pytest.raises(ValueError, match=r"not take the settings \['dim'\]: '<' not supported"):
+        parameter_names.make_net({"name": "vit", "dim": "a"})

@@ -122,8 +122,9 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
 
     Args:
         picture: any Pillow image.
-        channels: 1 converts to grey, 3 to RGB, 2 and 4 to the same with alpha. None keeps grey
-            pictures of 8 and 16 bits grey, and drops alpha. 16-bit grey values are divided by 257.
+        channels: 1 converts to grey, 3 to RGB, 2 and 4 to the same with alpha. None keeps pictures
+            grey that are grey without alpha, of 8 or 16 bits, and converts all others to RGB.
+            16-bit grey values are divided by 257.
         upright: rotate the image as its EXIF orientation says. Pillow always rotates TIFF files.
 
     Raises:
