@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -240,13 +241,13 @@ def _comparable(config: Mapping[str, object]) -> dict[str, object]:
     Missing keys and arguments, which an earlier version did not have, get their defaults. This
     imports no files of users.
     """
-    config = json.loads(json.dumps(custom.without_folders(config)))
-    values.add_later_keys(config)
-    for group, name in custom.names(config).items():
+    result: Any = json.loads(json.dumps(custom.without_folders(config)))
+    values.add_later_keys(result)
+    for group, name in custom.names(result).items():
         if group in GROUPS and not components.is_custom(name):
             with suppress(UserError, ValueError):  # A group that is not valid stays as it is.
-                config[group] = complete_group(group, ConfigDict(config[group])).to_dict()
-    return json.loads(json.dumps(config))
+                result[group] = complete_group(group, ConfigDict(result[group])).to_dict()
+    return json.loads(json.dumps(result))
 
 
 def _unlocked(config: ConfigDict, source: str) -> ConfigDict:

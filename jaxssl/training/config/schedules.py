@@ -8,6 +8,7 @@ weight_decay = dict(schedule="cosine", start=0.04, end=0.4)
 weight = dict(schedule="cosine", start=0.2, end=0.0, warmup=10, unit="epochs")
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -155,9 +156,10 @@ def _number(key: str, value: object) -> float:
     Raises:
         ValueError: if it is not a finite number.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < LARGEST:
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.inf
+    if not abs(number) < LARGEST:
         raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
-    return float(value)
+    return float(number)
 
 
 def _values(values: object, scale: int) -> dict[float, float]:

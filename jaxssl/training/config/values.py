@@ -118,7 +118,7 @@ def check_ranges(values: Mapping[str, Any]) -> None:
                     raise UserError(f"config key {key!r} must be {relation} {bound}, got {number}")
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: Any) -> list[Any]:
     """Return the numbers between which a schedule moves, or [value] for any other value."""
     if not is_schedule(value):
         return [value]
