@@ -307,9 +307,10 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
         data = items.open_path(Path(os.path.expanduser(data)))
     elif hasattr(data, "columns"):
         data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
-    images, labels = data if _is_labelled(data) else (data, None)
+    pair: Any = data if _is_labelled(data) else (data, None)
     if isinstance(data, Mapping):
-        images, labels = items.image_and_label(data, name)
+        pair = items.image_and_label(data, name)
+    images, labels = pair
     if getattr(images, "ndim", 0) == 1:  # paths
         images = list(images)
     return images, labels
