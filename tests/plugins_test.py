@@ -21,6 +21,7 @@ from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation_run
 from jaxssl.evaluation.selection import select_protocols
+from jaxssl.losses.objective import Schedule
 from jaxssl.models import adapters
 from jaxssl.training import config
 from jaxssl.training.build import build
@@ -442,7 +443,8 @@ def test_annotation_that_python_cannot_evaluate_leaves_the_type_of_the_default(a
     loss.__annotations__ = {"scale": annotation}
     factory = custom.make_factory("loss", "mine", loss)
     parameters = inspect.signature(factory).parameters
-    assert [*parameters] == ["scale", "learn"] and parameters["scale"].annotation is float
+    assert [*parameters] == ["scale", "learn"]
+    assert parameters["scale"].annotation == float | Schedule
     pairs = losses.pair_views(jnp.eye(4).reshape(2, 2, 4))
     value = factory(scale=3.0).loss(pairs, {}, {}, step=0, key=None)[0]
     np.testing.assert_allclose(value, 6)

@@ -174,7 +174,8 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
         if names is not None:
             write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
         else:  # Names of an earlier command would be those of other pictures.
-            out.with_suffix(NAMES).unlink(missing_ok=True)
+            with explain_write_errors(out):
+                out.with_suffix(NAMES).unlink(missing_ok=True)
     else:
         import pyarrow
         from pyarrow import parquet

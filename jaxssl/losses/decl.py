@@ -219,7 +219,9 @@ def objective(
         if rate == "buffer":
             past = read_examples(memory, pairs)
             log_rate = log_average(past, log_rate, 1 - hyper["momentum"])
-            memory = write_examples(memory, pairs, log_rate, logs=True)
+            has_negative = jnp.any(negatives(pairs), axis=1)  # An anchor without one has no rate.
+            stored = jnp.where(has_negative, log_rate, past)
+            memory = write_examples(memory, pairs, stored, logs=True)
         if u == "sample":
             log_rate = log_rate - jnp.log(exponential(key, pairs))
         per_anchor = _loss(pairs, log_s, log_rate, hyper["weight"], include_positive)

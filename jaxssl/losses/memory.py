@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.pairs import Pairs, by_view, negatives, unit
+from jaxssl.losses.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
@@ -48,8 +48,6 @@ def read_examples(buffer: Array, pairs: Pairs) -> Array:
 def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
     """Return a per-example buffer with new values for the examples of the global batch.
 
-    The entries are statistics of an anchor's negatives. An example without negatives keeps its own.
-
     Args:
         buffer: [r], this device's rows.
         pairs: pairs with the index of each anchor's example.
@@ -61,13 +59,10 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
         value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
     else:
         value = jnp.mean(views, axis=0)
-    has_negative = by_view(pairs, jnp.any(negatives(pairs), axis=1))[0]  # the same for all views
     replicated = collectives.is_replicated(buffer, pairs.axis_name)
     value = collectives.gather(value, pairs.axis_name, equal=replicated)
-    has_negative = collectives.gather(has_negative, pairs.axis_name, equal=replicated)
     row, is_local = _local_rows(buffer, pairs)
-    # The scatter drops an index beyond the end.
-    row = jnp.where(is_local & has_negative, row, len(buffer))
+    row = jnp.where(is_local, row, len(buffer))  # an index beyond the end is dropped by the scatter
     return buffer.at[row].set(value.astype(buffer.dtype), mode="drop")
 
 

@@ -145,18 +145,21 @@ def _build(hyper: Hyper) -> Objective:
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
         tau = past["temperature"] if individual else hyper["temperature"]
         loss, average = _loss_and_average(pairs, past["log_u"], tau, hyper["gamma"])
-        new = {"log_u": write_examples(memory["log_u"], pairs, average.log_u, logs=True)}
+        has_negative = jnp.any(negatives(pairs), axis=1)  # An anchor without one teaches nothing.
+        log_u = jnp.where(has_negative, average.log_u, past["log_u"])
+        new = {"log_u": write_examples(memory["log_u"], pairs, log_u, logs=True)}
         if not individual:
             return Terms(loss, new)
         # iSogCLR trains the temperature of each example by gradient descent with momentum.
         momentum = hyper["temperature_momentum"]
         gradient = (1 - momentum) * past["gradient"] + momentum * (hyper["rho"] + average.slope)
+        gradient = jnp.where(has_negative, gradient, past["gradient"])
         new["gradient"] = write_examples(memory["gradient"], pairs, gradient)
         # Reading the gradient again averages it over the views of an example.
         tau = tau - hyper["temperature_lr"] * read_examples(new["gradient"], pairs)
         tau = jnp.clip(tau, hyper["temperature_min"], hyper["temperature_max"])
+        tau = jnp.where(has_negative, tau, past["temperature"])
         new["temperature"] = write_examples(memory["temperature"], pairs, tau)
-        tau = read_examples(new["temperature"], pairs)
         return Terms(loss, new, {"temperature": jnp.mean(tau)})
 
     return make_objective(compute, hyper, init, per_example=True)

@@ -215,7 +215,6 @@ def test_interleaved_archive_frames_of_too_many_clips_are_rejected(load, tmp_pat
     [
         ({"path": ""}, "data.name='video' needs data.path"),
         ({"path": "no/where"}, "does not exist"),
-        ({"on_error": "skipp"}, "did you mean 'skip'"),
         ({"test_fraction": 1.0}, "data.test_fraction must be in [0, 1), got 1.0"),
         ({"frame_size": 0}, "data.frame_size must be in [1, "),
     ],

@@ -69,16 +69,6 @@ def test_per_example_buffer_is_read_and_written_by_example_index(devices, logs):
     np.testing.assert_allclose(written, buffer, rtol=1e-5, atol=1e-6)
 
 
-def test_only_anchors_with_negatives_change_a_per_example_buffer():
-    """In a batch of one class no anchor has negatives, in a batch of two classes all have."""
-    buffer, value = jnp.arange(4.0), jnp.arange(6.0) + 10
-    alone = pair_views(rows(2, 2, 3), np.array([0, 1]), np.array([5, 5]))
-    np.testing.assert_array_equal(write_examples(buffer, alone, value[:4]), buffer)
-    both = pair_views(rows(2, 3, 3), np.array([0, 1, 2]), np.array([5, 5, 6]))
-    expected = [(10 + 13) / 2, (11 + 14) / 2, (12 + 15) / 2, 3]
-    np.testing.assert_allclose(write_examples(buffer, both, value), expected)
-
-
 def test_log_average_is_the_log_of_a_moving_average_that_starts_at_the_first_value():
     old, new = jnp.array([-jnp.inf, 0.0, 3.0]), jnp.array([2.0, 1.0, -50.0])
     expected = np.log(0.75 * np.exp([0.0, 3.0]) + 0.25 * np.exp([1.0, -50.0]))

@@ -20,13 +20,13 @@ from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import optim
 from jaxssl.training.state import (
-    SHARDINGS,
     make_diagnosis,
     make_init,
     make_train_step,
     make_train_steps,
 )
 
+SHARDINGS = ("none", "optimizer", "all")
 # name -> method, settings of the method, loss, settings of the loss, number of small crops.
 RUNS = {
     "auc_cl": ("siamese", {}, "auc_cl", {}, 0),
