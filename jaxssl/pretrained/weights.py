@@ -144,9 +144,8 @@ def load(
         for file in files:
             _require_content(file)
         beside = EncoderSettings()
-        if (
-            is_folder or path.name in folders.WEIGHTS_FILES
-        ):  # The names are those of a project's folder.
+        # These are the names of files in the folders of other projects.
+        if is_folder or path.name in folders.WEIGHTS_FILES:
             beside = folders.read_settings(path if is_folder else path.parent)
         with ExitStack() as stack:
             contents = [stack.enter_context(_open(file)) for file in files]

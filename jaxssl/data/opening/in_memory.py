@@ -230,12 +230,10 @@ def _is_labelled(data: object) -> bool:
     if not isinstance(data, tuple) or len(data) != 2:
         return False
     labels = data[1]
-    ndim, type_code = (
-        getattr(labels, "ndim", 0),
-        getattr(getattr(labels, "dtype", None), "kind", "O"),
-    )
+    ndim = getattr(labels, "ndim", 0)
+    type_code = getattr(getattr(labels, "dtype", None), "kind", "O")  # A data frame has no dtype.
     if ndim == 2:
-        return type_code != "O"  # A data frame has no dtype.
+        return type_code != "O"
     # Texts may be class names or paths, so that their values decide below.
     if ndim == 1 and type_code not in "OSTU":
         return True

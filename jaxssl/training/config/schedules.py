@@ -18,6 +18,8 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxssl.training.config.values import LARGEST
+
 Schedule = Callable[[ArrayLike], Array]
 OPTIONAL = {"until", "warmup", "warmup_from"}  # keys that a schedule may lack
 KEYS = {  # of each schedule, besides "schedule" and "unit"
@@ -25,8 +27,7 @@ KEYS = {  # of each schedule, besides "schedule" and "unit"
     "linear": {"start", "end"} | OPTIONAL,
     "cosine": {"start", "end"} | OPTIONAL,
 }
-LARGEST = 10**300  # Larger numbers count as infinity.
-MOST_STEPS = 2**31  # JAX counts in 32 bits.
+INFINITE = 10**300  # This number and larger ones count as infinity.
 DECAYS = ("constant", "cosine", "linear", "step")
 
 
@@ -80,8 +81,8 @@ def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
         raise ValueError(
             f"schedule {name!r} needs 0 <= warmup < until, got {warmup} and {until} steps"
         )
-    if until >= MOST_STEPS:
-        raise ValueError(f"until of schedule {name!r} must be < {MOST_STEPS} steps, got {until}")
+    if until >= LARGEST:
+        raise ValueError(f"until of schedule {name!r} must be < {LARGEST} steps, got {until}")
     start = numbers["start"]
     decay = _decay(name, start, numbers["end"], until - warmup)
     return _float32(_warm_up(decay, numbers.get("warmup_from", 0.0), start, warmup))
@@ -157,7 +158,7 @@ def _number(key: str, value: object) -> float:
         ValueError: if it is not a finite number.
     """
     number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.inf
-    if not abs(number) < LARGEST:
+    if not abs(number) < INFINITE:
         raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
     return float(number)
 
