@@ -180,8 +180,8 @@ class Batches:
         num_examples = state.get("num_examples", self.num_examples)
         if num_examples != self.num_examples:
             raise UserError(
-                f"the checkpoint is of a run on {num_examples} images, but the training split has "
-                f"{self.num_examples} now; use another --workdir, or the earlier images"
+                f"the checkpoint is of a run on {num_examples} examples, but the training split "
+                f"has {self.num_examples} now; use another --workdir, or the earlier examples"
             )
         if state.get("host_crops", self.plan.host) != self.plan.host:
             log.warning(
@@ -305,6 +305,22 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
     return kind.get(source.kind).plan(source, crops, cache, workers)
 
 
+def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
+    """Raise UserError if batch_size does not fit the training split or the number of devices."""
+    if not 1 <= batch_size <= num_examples:
+        raise UserError(
+            f"batch_size must be between 1 and the {num_examples} training examples, got "
+            f"{batch_size}"
+        )
+    if batch_size % num_devices:
+        valid = batch_size - batch_size % num_devices or num_devices
+        advice = f"try {valid}" if valid <= num_examples else "use fewer devices"
+        raise UserError(
+            f"batch_size={batch_size} (over all devices) must be divisible by the {num_devices} "
+            f"devices; {advice}"
+        )
+
+
 def cache_limit() -> float:
     """Return the size in bytes up to which data.cache="auto" keeps a data set on a device."""
     sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
@@ -344,18 +360,3 @@ def _exit_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
-    """Raise UserError if batch_size does not fit the training split or the number of devices."""
-    if not 1 <= batch_size <= num_examples:
-        raise UserError(
-            f"batch_size must be between 1 and the {num_examples} training examples, got "
-            f"{batch_size}"
-        )
-    if batch_size % num_devices:
-        below = batch_size - batch_size % num_devices
-        raise UserError(
-            f"batch_size={batch_size} (over all devices) must be divisible by the {num_devices} "
-            f"devices; try {below or num_devices}"
-        )

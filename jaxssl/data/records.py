@@ -56,7 +56,12 @@ class CaptionReader(NamedTuple):
             captions = captions["text"]
         if isinstance(captions, str | bytes):
             captions = [captions]
-        texts = [x.decode() if isinstance(x, bytes) else str(x) for x in captions]
+        try:
+            texts = [x.decode() if isinstance(x, bytes) else str(x) for x in captions]
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"a caption of the data set is not UTF-8 ({error}); prepare the set from UTF-8 text"
+            ) from error
         if not texts:
             raise UserError("an image of the data set has no caption; remove the image")
         chosen = [texts[i % len(texts)] for i in range(CAPTIONS_PER_IMAGE)]

@@ -8,7 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxssl.training.config import arguments, factory
-from jaxssl.training.dry_run import COMMON
+from jaxssl.training.dry_run import COMMON, open_training_split
 
 # Operations a second of an H200 in bf16 matrix products (docs/performance.md), and the share of
 # them that training reaches, which docs/scaling.md assumes for a ResNet-50 and nobody has measured.
@@ -27,10 +27,13 @@ def estimate_hours(config: ConfigDict) -> float:
         config: complete, with views of `augment.size` pixels.
     """
     name, size = config.data.name, config.augment.size
-    number = COMMON[name].num_examples if name in COMMON else EXAMPLES[name]
+    if name in COMMON:
+        train = open_training_split(config)
+        number, channels = len(train), train.shape[-1]
+    else:
+        number, channels = EXAMPLES[name], 3
     views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
     frames = (config.augment.frames,) if "frames" in config.augment else ()
-    channels = COMMON[name].shape[-1] if name in COMMON else 3
     forward = _count(config.net.to_json(), (1, *frames, size, size, channels))
     passes = 4 if config.method.name == "momentum" else 3
     return number * config.epochs * views * passes * forward / (PEAK * SHARE) / 3600

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import tensorflow_datasets as tfds
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, Sharding
 from jax.stages import Compiled
@@ -18,11 +19,11 @@ from jaxssl import distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import Order, Reader, check_batch, make_plan
 from jaxssl.data.decoders.decoding import Crops
-from jaxssl.data.records import PreparedSplit
-from jaxssl.data.splits import Source
+from jaxssl.data.records import UNLABELLED, PreparedSplit
+from jaxssl.data.splits import Source, find_records
 from jaxssl.errors import one_line
 from jaxssl.training import summary, topology
-from jaxssl.training.build import build, make_init
+from jaxssl.training.build import add_statistics, build, make_init
 from jaxssl.training.config.method import check_labels, make_crops
 from jaxssl.training.hlo import collectives
 from jaxssl.training.output import compile_cache
@@ -35,27 +36,27 @@ MOST_OPERATIONS, MOST_BYTES = 28_000, 2**30
 
 
 class Common(NamedTuple):
-    """Size of the training split of a well-known data set of images.
+    """Shape and sizes of a well-known data set of images.
 
     Attributes:
         shape: [h, w, c] of the images, where h and w are None if images have different sizes.
-        num_examples: number of images.
+        splits: number of images of each split.
         num_classes: number of classes.
     """
 
     shape: tuple[int | None, int | None, int]
-    num_examples: int
+    splits: dict[str, int]
     num_classes: int
 
 
 COMMON = {
-    "digits": Common((8, 8, 1), 1297, 10),
-    "cifar10": Common((32, 32, 3), 50_000, 10),
-    "cifar100": Common((32, 32, 3), 50_000, 100),
-    "stl10": Common((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images together
-    "fashion_mnist": Common((28, 28, 1), 60_000, 10),
-    "imagenet100": Common((None, None, 3), 126_689, 100),
-    "imagenet2012": Common((None, None, 3), 1_281_167, 1000),
+    "digits": Common((8, 8, 1), {"train": 1297, "test": 500}, 10),
+    "cifar10": Common((32, 32, 3), {"train": 50_000, "test": 10_000}, 10),
+    "cifar100": Common((32, 32, 3), {"train": 50_000, "test": 10_000}, 100),
+    "stl10": Common((96, 96, 3), {"train": 5000, "unlabelled": 100_000, "test": 8000}, 10),
+    "fashion_mnist": Common((28, 28, 1), {"train": 60_000, "test": 10_000}, 10),
+    "imagenet100": Common((None, None, 3), {"train": 126_689, "validation": 5000}, 100),
+    "imagenet2012": Common((None, None, 3), {"train": 1_281_167, "validation": 50_000}, 1000),
 }
 SIDE = 256  # side of the random images that replace photographs
 
@@ -120,6 +121,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     kind.of(config).check()
     train = open_training_split(config)
     check_labels(config, train.num_classes, train.labelled)
+    config = add_statistics(config, train)
     check_batch(config.batch_size, len(train), mesh.size)
     crops = make_crops(config)
     plan = make_plan(train, crops, cache=config.data.cache, workers=config.data.workers)
@@ -127,6 +129,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     reader, _ = _make_reader(config, train, config.batch_size, crops, mesh)
     few = reader.example
     number = max(2, min(config.batch_size, 2 * config.accumulate_steps * mesh.size))
+    number = min(number, len(train))
     if not pod:
         small, order = _make_reader(config, train, number, crops, mesh)
         few = small.read(0, order(0))
@@ -194,18 +197,25 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
 def open_training_split(config: ConfigDict) -> Source:
     """Open the training split of a run, or replace a data set of `COMMON` by random images.
 
+    A set of `COMMON` is opened too if `data.classes` selects classes, which need their names.
+
     Raises:
-        UserError: if the data set cannot be opened.
+        UserError: if the data set cannot be opened, or has no such split.
     """
     data, examples = config.data, kind.of(config)
-    if data.name not in COMMON or not examples.pictures or examples.captions:
+    if data.name not in COMMON or data.classes or not examples.pictures or examples.captions:
         return source.load(data, data.train_split, examples.data)
-    shape, number, num_classes = COMMON[data.name]
-    labels = np.arange(number, dtype=np.int32) % num_classes
-    records = _RandomImages(labels, (shape[0] or SIDE, shape[1] or SIDE, shape[2]))
-    part = PreparedSplit(records, num_classes=num_classes, labels=labels)
+    shape, sizes, num_classes = COMMON[data.name]
+    infos = {name: tfds.core.SplitInfo(name, [size], 0) for name, size in sizes.items()}
+    parts = []
+    for name, indices in find_records(data.name, data.train_split, infos):
+        labels = np.arange(sizes[name], dtype=np.int32) % num_classes
+        if name == "unlabelled":
+            labels[:] = UNLABELLED
+        records = _RandomImages(labels, (shape[0] or SIDE, shape[1] or SIDE, shape[2]))
+        parts.append((PreparedSplit(records, num_classes=num_classes, labels=labels), indices))
     classes = tuple(map(str, range(num_classes)))
-    return Source(data.name, data.train_split, ((part, np.arange(number)),), classes, shape)
+    return Source(data.name, data.train_split, tuple(parts), classes, shape)
 
 
 def _make_reader(

@@ -50,6 +50,9 @@ def of_records(records, shape=(8, 8, 1)):
     return Source("made", "train", ((part, np.arange(len(records))),), tuple("0123456789"), shape)
 
 
+FIVE = of_records([{"image": np.zeros((8, 8, 1), np.uint8), "label": 0}] * 5)
+
+
 @pytest.fixture(scope="module")
 def train(data_dir):
     return digits_in(data_dir, "train")
@@ -335,7 +338,7 @@ def test_resuming_logs_a_warning_if_images_are_no_longer_cropped_on_the_host(mak
 def test_resuming_with_another_number_of_training_images_is_rejected(make, some):
     state = make().get_state()
     fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
-    with pytest.raises(UserError, match="a run on 51 images, but the training split has 40 now"):
+    with pytest.raises(UserError, match="a run on 51 examples, but the training split has 40 now"):
         fewer.set_state(state)
 
 
@@ -352,6 +355,7 @@ def test_undecodable_image_raises_an_error_with_its_index(make):
         ({"batch_size": 0}, ["between 1 and the 51", "got 0"]),
         ({"batch_size": 46, "devices": 8}, ["size=46", "divisible by the 8 devices", "try 40"]),
         ({"batch_size": 3, "devices": 8}, ["size=3", "divisible by the 8 devices", "try 8"]),
+        ({"batch_size": 3, "devices": 8, "source": FIVE}, ["the 8 devices; use fewer devices"]),
         ({"workers": -2}, ["data.workers must be -1 (automatic) or between 0", "got -2"]),
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],

@@ -279,6 +279,11 @@ def test_image_without_a_caption_is_rejected():
         CaptionReader("captions", CONTEXT)({"captions": np.array([], object)})
 
 
+def test_caption_that_is_not_utf_8_is_rejected():
+    with refused("a caption of the data set is not UTF-8 (", "byte 0xe9"):
+        CaptionReader("captions", CONTEXT)({"captions": [b"a cat", b"caf\xe9"]})
+
+
 @pytest.fixture(scope="module")
 def like_coco(prepared):
     """A set with the features of TFDS' coco_captions, prepared as they are."""

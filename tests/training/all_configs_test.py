@@ -326,6 +326,44 @@ def test_random_images_of_a_dry_run_have_shape_and_classes_of_the_data_set(name,
     assert (train.shape, train.num_classes) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "split", "expected"),
+    [
+        ("cifar10", "train[:20%]", "10000 images of 32x32x3, 10 classes"),
+        ("stl10", "train", "5000 images of 96x96x3, 10 classes"),
+        ("stl10", "train+unlabelled", "105000 images of 96x96x3, no labels"),
+        ("imagenet2012", "train[:100]+validation[:10]", "110 images of many sizes, 1000 classes"),
+    ],
+)
+def test_dry_run_has_as_many_images_as_the_training_split(name, split, expected):
+    config = config_lib.load("digits", [("data.name", name), ("data.train_split", split)])
+    train = open_training_split(config)
+    assert train.describe() == f"{name}, {split}: {expected}"
+    assert len(train.read(np.arange(len(train) - 2, len(train)))) == 2
+
+
+def test_dry_run_with_an_unknown_training_split_is_refused():
+    config = config_lib.load("digits", [("data.train_split", "trian")])
+    with refused("'digits' has no split 'trian'; did you mean 'train'?"):
+        open_training_split(config)
+
+
+def test_dry_run_with_selected_classes_opens_the_data_set(data_dir, tmp_path):
+    path = tmp_path / "classes.txt"
+    path.write_text("1\n7\n")
+    values = {"data.dir": str(data_dir), "data.classes": str(path)}
+    train = open_training_split(config_lib.load("digits", list(values.items())))
+    assert train.class_names == ("1", "7") and 0 < len(train) < 1297 / 2
+
+
+def test_dry_run_refuses_measured_statistics_of_clips_as_training_does(monkeypatch):
+    known = open_training_split(config_lib.load("digits"))
+    monkeypatch.setattr(dry_run, "open_training_split", lambda _: known)
+    config = config_lib.load("video/moving_digits", [("data.normalise", "measured")])
+    with refused("data.normalise='measured' is only for images"):
+        dry_run.dry_run(config)
+
+
 SMALL = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
 
 
@@ -339,6 +377,15 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert len(compiled) == 1 and "of the compiled step of 16 examples" in lines["memory"]
     assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
+
+
+def test_dry_run_takes_a_step_on_a_single_image(capsys, monkeypatch):
+    train = open_training_split(config_lib.load("digits")).take(np.array([0]))
+    monkeypatch.setattr(dry_run, "open_training_split", lambda _: train)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    monkeypatch.setattr(distributed, "make_mesh", lambda: mesh)
+    dry_run.dry_run(config_lib.load("digits", [*SMALL, ("batch_size", "1")]))
+    assert "one step   of 1 examples: " in capsys.readouterr().out
 
 
 def test_dry_run_says_that_a_step_is_too_large_for_the_memory(capsys, monkeypatch):

@@ -132,6 +132,17 @@ def test_failed_bucket_requests_do_not_count_as_missing_files(workdir, monkeypat
             method()
 
 
+def test_failed_bucket_request_does_not_count_as_a_damaged_checkpoint(workdir, monkeypatch):
+    manager = checkpoint.Manager(workdir)
+    manager.save(3, {"w": np.ones(2, np.float32)}, {}, {}, 50.0)
+    manager.close()
+    fail = Mock(side_effect=OSError("Forbidden: token expired"))
+    monkeypatch.setattr(buckets._file_system(), "cat_file", fail)
+    for read in (checkpoint.restore_arrays, checkpoint.best_step, checkpoint.read_all_facts):
+        with pytest.raises(buckets.BucketError, match=f"cannot read {workdir}/.*: Forbidden"):
+            read(workdir)
+
+
 @pytest.mark.fast
 def test_moving_a_missing_object_of_a_bucket_says_that_it_does_not_exist(workdir):
     with pytest.raises(FileNotFoundError, match="it does not exist"):

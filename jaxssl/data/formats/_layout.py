@@ -142,7 +142,12 @@ def assign(
     paths = {name: name.split("/")[depth:] for name in names}
     splits = _split_by_folders(paths, path)
     problem = "lie beside the folders of classes; move them into one, or away"
+    expected = (
+        f"a folder for each of several classes; for {noun} without labels, name the folder they "
+        "lie in"
+    )
     if labels is not None:
+        expected = "several classes in data.labels; for pictures without labels, leave it empty"
         problem = "have no label in data.labels; label all pictures of a split, or none"
         if missing := sorted(set(labels) - set(names)):
             raise UserError(
@@ -155,15 +160,22 @@ def assign(
         loose = [name for name, label in classes.items() if not label]
         if 0 < len(loose) < len(classes):
             raise UserError(f"data.path={path}: of {split_name!r}, {abbreviate(loose)} {problem}")
-    class_names = _list_classes(splits, path, noun)
+    class_names = _list_classes(splits, path, expected)
     if list(splits) == ["train"] and test_fraction:
         keys = {n: f"{seed}/{'/'.join(p)}{hash_suffix}" for n, p in paths.items()}
         splits = _split_off_test(splits["train"], test_fraction, keys)
     return splits, class_names
 
 
-def _list_classes(splits: Mapping[str, Mapping[str, str]], path: str, noun: str) -> tuple[str, ...]:
+def _list_classes(
+    splits: Mapping[str, Mapping[str, str]], path: str, expected: str
+) -> tuple[str, ...]:
     """List the sorted names of all classes.
+
+    Args:
+        splits: as `Layout.splits`.
+        path: for messages.
+        expected: what a data set of several classes needs, for the message about a single one.
 
     Raises:
         UserError: if a name is not valid, or there is a single class.
@@ -178,8 +190,7 @@ def _list_classes(splits: Mapping[str, Mapping[str, str]], path: str, noun: str)
             )
     if len(class_names) == 1:
         raise UserError(
-            f"data.path={path} holds a single class, {class_names[0]!r}; expected a folder for "
-            f"each of several classes; for {noun} without labels, name the folder they lie in"
+            f"data.path={path} holds a single class, {class_names[0]!r}; expected {expected}"
         )
     return class_names
 

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +90,8 @@ class Manager:
 
     def __init__(self, workdir: Path, record: Mapping[str, object] | None = None) -> None:
         self._record = record or {}
-        self._scores = {step: _read_score(workdir, step) for step in steps(workdir)}
+        existing = read_all_facts(workdir, warn=True)
+        self._scores = {step: facts.score for step, facts in existing.items()}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self, cleanup_tmp_directories=True
         )
@@ -161,20 +162,11 @@ def best_step(workdir: Path) -> int:
     Raises:
         UserError: if no checkpoint has an accuracy that can be read.
     """
-    best = _best({step: _read_score(workdir, step) for step in steps(workdir)})
+    existing = read_all_facts(workdir, warn=True)
+    best = _best({step: facts.score for step, facts in existing.items()})
     if best is None:
         raise UserError(f"{workdir} holds no checkpoint with a k-NN accuracy; give a step")
     return best
-
-
-def _read_score(workdir: Path, step: int) -> float | None:
-    """Return the k-NN accuracy in a checkpoint's metadata, or None if missing or damaged."""
-    try:
-        with _explain_damage(workdir, step):
-            return _read_facts(workdir, step).score
-    except UserError as error:
-        log.warning("%s", error)
-        return None
 
 
 def _best(scores: Mapping[int, float | None]) -> int | None:
@@ -241,12 +233,18 @@ def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
             path.replace(to)
 
 
-def read_all_facts(workdir: Path) -> dict[int, Facts]:
-    """Return the metadata of all checkpoints by step, without the damaged ones."""
+def read_all_facts(workdir: Path, *, warn: bool = False) -> dict[int, Facts]:
+    """Return the metadata of all undamaged checkpoints by step, and ``warn`` of damaged ones."""
     facts = {}
     for step in steps(workdir):
-        with suppress(Exception):  # Damage is reported by `_explain_damage`.
-            facts[step] = _read_facts(workdir, step)
+        try:
+            with _explain_damage(workdir, step):
+                facts[step] = _read_facts(workdir, step)
+        except buckets.BucketError:
+            raise
+        except UserError as error:
+            if warn:
+                log.warning("%s", error)
     return facts
 
 
@@ -340,9 +338,11 @@ def _stragglers_ignored() -> Iterator[None]:
 
 @contextmanager
 def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
-    """Raise UserError for any exception while a checkpoint is read."""
+    """Raise UserError for any exception while a checkpoint is read. A BucketError stays."""
     try:
         yield
+    except buckets.BucketError:
+        raise
     # Orbax and TensorStore raise many exception types for a damaged file.
     except Exception as error:
         buckets.check(workdir)
