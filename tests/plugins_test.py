@@ -351,6 +351,11 @@ class RandomNnx(nnx.Module):
         return self.drop(x.reshape(len(x), -1))
 
 
+class CountingNnx(nnx.Module):
+    def __init__(self, *, rngs):
+        self.calls = nnx.List([nnx.Variable(jnp.zeros(1))])
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("value", "message"),
@@ -359,6 +364,8 @@ class RandomNnx(nnx.Module):
         (Alone(), "Alone changes its statistics in evaluation; give __call__ the argument train"),
         (Maps(), r"Maps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
         ((lambda key, x: [x[0]], lambda p, x: x), "parameters must be nested dicts of arrays"),
+        ((lambda key, x: {}, lambda p, x: x.sum()), r"features \[5, f\], got \[\]"),
+        ((lambda key, x: {}, lambda p, x: None), r"features \[5, f\], got NoneType"),
         (3, "expected a Linen module, the class of an NNX module, or a pair"),
         (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), "an initialised Linear cannot be initialised again"),
     ],
@@ -373,9 +380,16 @@ def test_network_that_breaks_the_contract_raises_an_error_that_says_how_to_mend_
 
 
 @pytest.mark.fast
-def test_nnx_network_with_random_layers_raises_an_error():
-    net = custom.make_factory("net", "RandomNnx", RandomNnx)()
-    with pytest.raises(ValueError, match="RandomNnx draws random numbers in its layers"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (RandomNnx, "RandomNnx draws random numbers in its layers"),
+        (CountingNnx, "CountingNnx stores calls.0, which is neither nnx.Param nor nnx.BatchStat"),
+    ],
+)
+def test_nnx_network_with_other_variables_than_parameters_raises_an_error(value, message):
+    net = custom.make_factory("net", value.__name__, value)()
+    with pytest.raises(ValueError, match=message):
         net.init(jax.random.key(0), jnp.zeros((2, 4)))
 
 

@@ -80,7 +80,8 @@ def auc_dino_loss(
     positive = mean_where((s - a) ** 2 - 2 * alpha * s, pos)
     negative = jnp.sum(jnp.where(neg, (s - b) ** 2 + 2 * alpha * s, 0), axis=1)
     local = pairs.anchor.shape[0] // max(pairs.num_views, 1)
-    weight = negative_weight / (local * collectives.device_count(pairs.axis_name))
+    batch = local * collectives.device_count(pairs.axis_name)
+    weight = negative_weight / max(batch, 1)
     loss = positive + weight * negative + alpha
     return jnp.where(jnp.any(pos, axis=1), loss, 0)
 

@@ -9,7 +9,15 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import log_average, read_examples, write_examples
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import (
+    Number,
+    Objective,
+    Scalar,
+    Terms,
+    check,
+    make_objective,
+    require_constant,
+)
 from jaxssl.losses.pairs import (
     Pairs,
     anchor_keys,
@@ -84,12 +92,17 @@ def decl_loss(
         e^80.
 
     Raises:
-        ValueError: if the rates have another shape.
+        ValueError: if the rates have another shape, or ``rate`` or ``weight`` is a word.
 
     References:
         Chen et al., Why do We Need Large Batchsizes in Contrastive Learning? A Gradient-Bias
         Perspective, 2022, algorithm 1. No code was released.
     """
+    if isinstance(rate, str) or isinstance(weight, str):
+        raise ValueError(
+            "rate must be an array [n] and weight a number in [0, 1], got a word; words such as "
+            '"buffer" are settings of losses.objective("decl")'
+        )
     if rate is not None and jnp.shape(rate) != pairs.anchor.shape[:1]:
         raise ValueError(
             f"rate must have shape {list(pairs.anchor.shape[:1])}, one of each anchor, got "
@@ -169,7 +182,8 @@ def objective(
             current batch.
         u: "sample" samples from the Gamma distribution, "mean" uses its mean 1 / rate.
         momentum: weight of the past in the moving average, in [0, 1].
-        weight: lambda, in [0, 1]; "alternate", which alternates 1 and 0; or "inverse", 1 / step.
+        weight: lambda, in [0, 1]; "alternate", which alternates 1 and 0; or "inverse",
+            1 / (step + 1).
         temperature: softmax temperature tau, > 0.
         similarity: "cosine" or "neg_euclidean".
         include_positive: add the positive to the sum in L^2.
@@ -179,14 +193,15 @@ def objective(
             distance. "score": to every exp(similarity / tau), as in the paper's Figure 1. Scores
             below 1e-3 are then set to 1e-3.
         learn_scale: train log(1 / tau) together with the network, as in CLIP. It starts from
-            ``temperature``, which must be a number, and 1 / tau stays below 100.
+            ``temperature``, which must be a number, and 1 / tau is at most 100.
 
     Raises:
         ValueError: if a value is out of range or unknown.
     """
-    check(RANGES, rate=rate, u=u, similarity=similarity, noise_on=noise_on)
+    words = {"rate": rate, "u": u, "similarity": similarity, "noise_on": noise_on}
     scheduled = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
-    check(RANGES, **scheduled)
+    require_constant(**words, include_positive=include_positive, learn_scale=learn_scale)
+    check(RANGES, **words, **scheduled)
     if learn_scale and callable(temperature):
         raise ValueError(
             "temperature must be a number if learn_scale=True, got a schedule; "
@@ -197,7 +212,10 @@ def objective(
     has_noise = callable(noise) or noise > 0
 
     def init(key, num_examples, dim):
-        params = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
+        params = {}
+        if learn_scale:  # A scale above the bound would have no gradient.
+            scale = -jnp.log(jnp.float32(temperature))
+            params = {"logit_scale": jnp.minimum(scale, MAX_LOG_SCALE)}
         unset = jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
         return params, unset
 

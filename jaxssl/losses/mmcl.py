@@ -111,8 +111,8 @@ def mmcl_loss(
         [n] float32, below 0 if the SVMs separate. It is 0 for an anchor without negatives.
 
     Raises:
-        ValueError: if there is only one view, a name is unknown, or labels are combined with "admm"
-            or "inv".
+        ValueError: if there is only one view, a name is unknown, or labels or a queue without
+            batch negatives are combined with "admm" or "inv".
 
     References:
         Shah et al., Max-Margin Contrastive Learning, AAAI 2022, proposition 1 and algorithm 1.

@@ -189,11 +189,7 @@ def factory(
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         check(ranges, **bound.arguments)
-        for name in constants:
-            if callable(bound.arguments[name]):
-                raise ValueError(
-                    f"hyper-parameter {name} must be constant, got a schedule; set one value"
-                )
+        require_constant(**{name: bound.arguments[name] for name in constants})
         return build(dict(bound.arguments))
 
     # The config loader reads names, defaults and types of hyper-parameters from this signature.
@@ -261,6 +257,15 @@ def check(ranges: Ranges, **hyper: object) -> None:
         for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
+
+
+def require_constant(**hyper: object) -> None:
+    """Raise ValueError for a hyper-parameter that is a schedule."""
+    for name, value in hyper.items():
+        if callable(value):
+            raise ValueError(
+                f"hyper-parameter {name} must be constant, got a schedule; set one value"
+            )
 
 
 def _or_schedule(annotation: Any) -> Any:

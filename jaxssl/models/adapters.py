@@ -144,13 +144,20 @@ class NnxNetwork:
         """Return the graph definition, and the shapes of parameters and BatchNorm statistics.
 
         Raises:
-            ValueError: if the module has other variables, which are states of random layers.
+            ValueError: if the module has other variables, such as the states of random layers.
         """
         module = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
         name = type(module).__name__
-        definition, params, stats, others = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
-        if jax.tree.leaves(others):
+        definition, params, stats, draws, others = nnx.split(
+            module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
+        )
+        if jax.tree.leaves(draws):
             raise _random_layers_error(name)
+        for path, _ in nnx.to_flat_state(others):
+            raise ValueError(
+                f"{name} stores {'.'.join(map(str, path))}, which is neither nnx.Param nor "
+                "nnx.BatchStat; make it one of these, or compute it in __call__"
+            )
         return definition, params, stats
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
@@ -209,13 +216,11 @@ def _require_features(name: str, features: object, x: Any) -> None:
 
     The number of examples is not checked for packed graphs, which are dicts of arrays.
     """
-    shape = list(getattr(features, "shape", ()))
+    shape = getattr(features, "shape", None)
     n = "n" if isinstance(x, Mapping) else x.shape[0]
-    if len(shape) != 2 or n not in ("n", shape[0]):
-        raise ValueError(
-            f"{name} must map {n} examples to features [{n}, f], got "
-            f"{shape or type(features).__name__}"
-        )
+    if shape is None or len(shape) != 2 or n not in ("n", shape[0]):
+        got = type(features).__name__ if shape is None else list(shape)
+        raise ValueError(f"{name} must map {n} examples to features [{n}, f], got {got}")
 
 
 def _random_layers_error(name: str) -> ValueError:

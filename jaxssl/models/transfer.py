@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.tree_util import KeyPath
 
 from jaxssl.models._layers import MaskedBatchNorm
-from jaxssl.models.adapters import Network, NnxNetwork
+from jaxssl.models.adapters import FunctionNetwork, Network, NnxNetwork
 from jaxssl.models.encoder import Encoder
 
 T = TypeVar("T")
@@ -112,11 +112,12 @@ class Transfer(NamedTuple):
         """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode.
 
         Raises:
-            ValueError: if the adapters are for an NNX module, whose calls cannot be intercepted.
+            ValueError: if there are adapters and the backbone is no Linen module.
         """
         net: Network = encoder.net
-        if self.lora and isinstance(net, NnxNetwork):
-            raise ValueError("optim.lora needs a Linen module, got an NNX module")
+        if self.lora and isinstance(net, NnxNetwork | FunctionNetwork):
+            got = "an NNX module" if isinstance(net, NnxNetwork) else "a pair of functions"
+            raise ValueError(f"optim.lora needs a Linen module, got {got}")
         if self.freeze_stats and (self.freeze or self.freeze_blocks):
             net = FixedNorms(net, self)
         return encoder._replace(net=Adapted(net, self.lora) if self.lora else net)
@@ -149,8 +150,10 @@ class FixedNorms(NamedTuple):
 
         def is_fixed(path: Sequence[object]) -> bool:
             marks = frozen
-            for name in path:
-                marks = marks.get(str(name), {})
+            for name in map(str, path):
+                if name not in marks:  # A norm without parameters is frozen with those around it.
+                    break
+                marks = marks[name]
             leaves = jax.tree.leaves(marks)
             return bool(leaves) and all(leaves)
 
@@ -279,10 +282,10 @@ def _convnext_stages(net: Mapping[str, Any], num_blocks: int) -> dict[str, int]:
 
 
 def _keys(path: KeyPath) -> list[str]:
-    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+    # A key may contain "/", as the names of Haiku's modules do.
+    return [jax.tree_util.keystr((key,), simple=True) for key in path]
 
 
 def _is_inside(keys: list[str], name: str) -> bool:
     """Return True if a parameter belongs to the network, module or parameter "net/Conv_0"."""
-    prefix = name.split("/")
-    return keys[: len(prefix)] == prefix
+    return f"{'/'.join(keys)}/".startswith(f"{name}/")

@@ -71,7 +71,8 @@ def make_problem(
         raise ValueError(f"excluded must be integers or a bool mask, got {excluded.dtype}")
     if is_mask and not mask:
         raise ValueError(
-            "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
+            "excluded must be [n, q] integers for ADMM and INV, got a bool mask; use svm_dual_pgd "
+            "with another init than 'inv'"
         )
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")

@@ -20,6 +20,7 @@ Given K, rows are independent, so n may be one device's share of the anchors. No
 
 from collections.abc import Callable
 
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
@@ -69,8 +70,8 @@ def svm_dual_pgd(
             it from U(0, 1).
         init: [n, m] start, clipped to the box. None is 0. "inv" is `svm_dual_inv`'s solution, for
             ``excluded`` rows only, not for a mask. The released code draws relu(normal).
-        tol: an anchor stops once its ``suboptimality`` is at most this, evaluated every 8 steps.
-            Its result does not depend on the other anchors. None takes all steps.
+        tol: an anchor stops once its ``suboptimality`` is at most this, > 0, evaluated every 8
+            steps. Its result does not depend on the other anchors. None takes all steps.
 
     Returns:
         The last iterates. With equal start, step size, momentum and number of steps, they equal the
@@ -82,7 +83,9 @@ def svm_dual_pgd(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
-    svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start)
+    svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start, tol=tol)
+    if isinstance(momentum_start, int | float | np.number) and momentum_start > 1:
+        raise ValueError(f"solver setting momentum_start must be in (0, 1], got {momentum_start}")
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
@@ -92,8 +95,7 @@ def svm_dual_pgd(
                 f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
             )
         init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
-    if init is None:
-        init = jnp.zeros_like(problem.row)
+    init = jnp.zeros_like(problem.row) if init is None else jnp.asarray(init)
     if init.shape != problem.row.shape:
         raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
 
@@ -140,7 +142,7 @@ def svm_dual_admm(
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
-    svm.require_positive(num_steps=num_steps, check_every=check_every)
+    svm.require_positive(num_steps=num_steps, tol=tol, check_every=check_every)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))

@@ -402,6 +402,8 @@ def step_of(setting: str, mapping: str) -> Any:
             lambda z: losses.decl(*z, rate=jnp.ones((16, 1))),
             r"rate must have shape \[16\], one of each anchor, got \[16, 1\]",
         ),
+        (lambda z: losses.decl(*z, rate="buffer"), r"rate must be an array \[n\] .* got a word"),
+        (lambda z: losses.decl(*z, weight="inverse"), "weight a number in .* got a word"),
         (
             lambda z: losses.sogclr(*z, log_u=jnp.zeros((16, 1))),
             r"log_u must have shape \[16\], one of each anchor, got \[16, 1\]",
@@ -416,7 +418,7 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb"]
+    "name", ["auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb", "auc_dino"]
 )
 def test_loss_of_an_empty_batch_is_zero(name):
     value, gradient = jax.value_and_grad(getattr(losses, name))(*jnp.zeros((2, 0, 3)))
@@ -437,6 +439,10 @@ AT = {"temperature": lambda step: 1.0}  # a schedule that is constant
         ("nt_xent", {"block_size": AT["temperature"]}, "block_size must be constant, got a sched"),
         ("nt_xent", {"ring": AT["temperature"]}, "ring must be constant, got a schedule; set one"),
         ("swav", {"num_prototypes": AT["temperature"]}, "num_prototypes must be constant"),
+        *(
+            ("decl", {name: AT["temperature"]}, f"{name} must be constant, got a schedule")
+            for name in ("rate", "u", "similarity", "noise_on", "include_positive", "learn_scale")
+        ),
         ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
         ("decl", {"learn_scale": True} | AT, "a number if learn_scale=True, got a schedule"),
         ("sogclr", {"individual_temperature": True} | AT, "got a schedule"),
@@ -564,6 +570,12 @@ def test_learned_scale_of_decl_starts_at_the_given_temperature():
     difference = (expected(np.log(2) + step) - expected(np.log(2) - step)) / (2 * step)
     np.testing.assert_allclose(slope, difference, rtol=1e-4)
     assert abs(difference) > 0.1
+
+
+def test_learned_scale_of_decl_above_its_bound_starts_at_the_bound_and_has_a_gradient():
+    params, _, slope = scaled("decl", np.log(100), **LEARNED, temperature=0.005)
+    close(params["logit_scale"], np.log(100))
+    assert slope != 0
 
 
 @pytest.mark.parametrize("name", ["beta1", "beta2", "temperature", "temperature_max"])

@@ -11,7 +11,7 @@ from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
 from jaxssl.models import convnet, convnext, heads, resnet, vit
-from jaxssl.models.adapters import NnxNetwork
+from jaxssl.models.adapters import FunctionNetwork, NnxNetwork
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.transfer import FixedNorms, Transfer
 from jaxssl.training import config
@@ -77,6 +77,16 @@ def test_freeze_accepts_names_of_modules_and_parameters_but_no_prefixes():
     assert frozen == {"net/Block_1", "net/token", "net/frozen_patches"}
     with pytest.raises(ValueError, match="'net/Block' is no network or module; valid: net, net/B"):
         mark("net/Block")
+
+
+def test_names_of_modules_may_contain_slashes_as_those_of_haiku():
+    layers = {f"mlp/~/linear_{i}": {"w": np.ones(2, np.float32)} for i in range(3)}
+    params = {"net": layers, "projector": {"Dense_0": np.ones(2, np.float32)}}
+    rates = top_level(Transfer(layer_decay=0.5).rates(params))
+    assert [rates[f"net/{name}"] for name in layers] == [0.25, 0.5, 1]
+    frozen = top_level(Transfer(freeze=("net/mlp/~/linear_1",)).frozen(params))
+    assert [name for name, value in frozen.items() if value] == ["net/mlp/~/linear_1"]
+    assert sum(top_level(Transfer(freeze_blocks=1).frozen(params)).values()) == 2
 
 
 def test_update_is_scaled_by_the_layer_rate_and_frozen_modules_have_no_optimiser_state():
@@ -164,6 +174,25 @@ def test_frozen_norm_whose_mode_is_an_argument_of_the_call_uses_its_statistics()
     np.testing.assert_array_equal(actual, NormAtCall().apply(variables, x, train=False))
 
 
+class NormWithoutParameters(nn.Module):
+    """A network whose BatchNorm has no parameters, as with ``affine=False`` in PyTorch."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        norm = nn.BatchNorm(not train, use_scale=False, use_bias=False)
+        return nn.Dense(2)(norm(x))
+
+
+@pytest.mark.parametrize(("freeze", "fixed"), [(("net",), True), (("net/Dense_0/bias",), False)])
+def test_norm_without_parameters_is_frozen_with_the_module_that_contains_it(freeze, fixed):
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    net = NormWithoutParameters()
+    variables = net.init(jax.random.key(0), x, train=False)
+    norms = FixedNorms(net, Transfer(freeze=freeze))
+    _, updated = norms.apply(variables, x, train=True, mutable=["batch_stats"])
+    assert fixed != np.any(updated["batch_stats"]["BatchNorm_0"]["mean"])
+
+
 class NnxNorms(nnx.Module):
     """Two BatchNorms, of which the first one is in a list."""
 
@@ -188,9 +217,15 @@ def test_frozen_norm_of_an_nnx_module_uses_its_statistics():
     np.testing.assert_array_equal(whole, net.apply(variables, x, train=False))
 
 
-def test_lora_adapters_of_an_nnx_module_are_refused():
-    net = NnxNetwork(lambda *, rngs: nnx.Linear(2, 2, rngs=rngs))
-    with pytest.raises(ValueError, match="optim.lora needs a Linen module, got an NNX module"):
+@pytest.mark.parametrize(
+    ("net", "got"),
+    [
+        (NnxNetwork(lambda *, rngs: nnx.Linear(2, 2, rngs=rngs)), "an NNX module"),
+        (FunctionNetwork(lambda key, x: {}, lambda params, x: x), "a pair of functions"),
+    ],
+)
+def test_lora_adapters_of_other_networks_than_linen_modules_are_refused(net, got):
+    with pytest.raises(ValueError, match=f"optim.lora needs a Linen module, got {got}"):
         Transfer(lora=2).wrap(Encoder(net, heads.mlp()))
 
 
