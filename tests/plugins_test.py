@@ -20,6 +20,7 @@ from jaxssl import cli, components, losses
 from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation_run
+from jaxssl.evaluation.protocol import Result
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.losses.objective import Schedule
 from jaxssl.models import adapters
@@ -34,7 +35,9 @@ from jaxssl.training.config.method import (
 )
 from jaxssl.training.output import loggers, logs
 from tests.data_cases import data_config
+from tests.file_cases import refused
 from tests.tiny import TINY
+from tests.workdir_cases import ROW
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSS = f"{EXAMPLES}/own_loss.py:align_uniform"
@@ -530,9 +533,42 @@ def test_user_protocols_accept_presets_and_unknown_presets_are_refused(plugin):
         ("probe:third", "preset 'third' of protocol .* valid: half, other"),
         ("number", "must be a function .* or a Protocol, got int"),
         ("with_preset", "missing a required argument: 'preset'"),
+        ("built_in", r"must be a function \(context, \*, seed\) that needs no other arguments"),
     ):
         with pytest.raises(UserError, match=message):
             select_protocols([plugin(name)])
+
+
+@pytest.mark.fast
+def test_error_about_the_file_of_a_user_protocol_without_a_function_states_the_form():
+    with pytest.raises(UserError, match="'mine.py' names no function; expected path/to/file.py:N"):
+        select_protocols(["mine.py"])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value": None},
+        {"value": np.float32(0.5)},
+        {"value": 10**400},
+        {"value": np.ones(1)},
+        {"std": "0.5"},
+        {"details": None},
+        {"details": {"scores": np.ones(2)}},
+        {"details": {"preset": 3}},
+        {"metric": 3},
+        {"unit": None},
+    ],
+    ids=str,
+)
+def test_results_that_results_json_cannot_hold_are_refused_before_they_are_written(plugin, changes):
+    (one,) = select_protocols([plugin("spread")])
+    fields = {name: ROW[name] for name in ROW if name not in ("protocol", *Result._fields)}
+    result = Result("spread", 0.5, None, {"preset": "half"})
+    assert evaluation_run._make_row(one, result, fields)["value"] == 0.5
+    with refused("mine.py:spread' must return texts as metric and unit, a number", "tolist()"):
+        evaluation_run._make_row(one, result._replace(**changes), fields)
 
 
 @pytest.mark.fast

@@ -42,6 +42,14 @@ class Features(NamedTuple):
         """Return True if no feature is NaN or infinite."""
         return all(bool(np.isfinite(array).all()) for array in (self.train, self.test))
 
+    def require_finite(self) -> None:
+        """Raise ValueError if a feature is NaN or infinite."""
+        for name, rows in (("training", self.train), ("test", self.test)):
+            if not np.isfinite(rows).all():
+                raise ValueError(
+                    f"features must be finite, but features of {name} images have NaN or infinity"
+                )
+
 
 def check_features(
     train_features: ArrayLike,

@@ -1,5 +1,7 @@
 """Evaluate an encoder with protocols, and write results.json and the report."""
 
+import json
+import operator
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
 from jaxssl.data.splits import Splits
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import LONGEST, UserError, one_line, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation import rows as rows_of
 from jaxssl.evaluation.context import load_arrays, make_contexts
@@ -83,16 +85,16 @@ def evaluate(
     logs.log_to_screen(distributed.process_index())
     kinds = _check_kinds(kinds)
     # ---- The encoder, and the folder of its results.
-    path = None
+    path = workdir = None
     if isinstance(encoder_or_path, PretrainedEncoder):
         encoder = encoder_or_path
     else:
         path = hub.local(encoder_or_path)
+        out = out or results_folder(encoder_or_path)
         if is_run(path):
             read_config(path)  # raises an error if the config is missing or damaged
-        out = out or results_folder(encoder_or_path)
+            workdir = path if path.resolve() == out.resolve() else None
         encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
-    workdir = path if path == out else None
 
     # ---- The protocols and the data set, by default those of the run.
     config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
@@ -116,11 +118,12 @@ def evaluate(
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
     run_seed: int = config.seed if config else 0
-    seed = run_seed if seed is None else seed
+    seed = run_seed if seed is None else operator.index(seed)
     strict = protocols is not None if strict is None else strict
     selected = drop_unlabelled(selected, splits, strict=strict)
-    if not selected:
-        kinds = ["pretrained"]  # for the gallery alone
+    # Features that no protocol takes are not extracted. Without protocols, the gallery needs some.
+    taken = {kind for one in selected for kind in one.protocol.kinds or results.KINDS}
+    used = [kind for kind in kinds if kind in taken] if selected else ["pretrained"]
     has_report = page and config is not None and data is None and workdir is not None
     # A gallery alone is not worth reading a whole stream.
     is_streamed = splits.bank.streamed or splits.test.streamed
@@ -129,7 +132,7 @@ def evaluate(
     )
     mesh = distributed.make_mesh()
     contexts = make_contexts(
-        encoder, config, splits, kinds, mesh, layer=layer, features=use_features, seed=run_seed
+        encoder, config, splits, used, mesh, layer=layer, features=use_features, seed=run_seed
     )
     if dry_run:
         return []
@@ -142,6 +145,7 @@ def evaluate(
         metrics = iterate_metrics(workdir / "metrics.jsonl")
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     rows, features = [], None
+    with_results: set[str] = set()  # texts of the protocols
     for kind, context in contexts:
         context = context._replace(data=settings)
         if kind == "pretrained" and use_features:
@@ -152,11 +156,13 @@ def evaluate(
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             fields = {**fields, **data_fields}
             outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
-            new = [results.Row(protocol=one.name, **x._asdict(), **fields) for x in outcome]
+            new = [_make_row(one, result, fields) for result in outcome]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
+            if new:
+                with_results.add(one.text)
     if strict:
-        _require_results(selected, rows, kinds)
+        _require_results(selected, with_results, kinds)
 
     # ---- The results table, the gallery and the report. Only the first process prints and writes.
     if rows:
@@ -192,8 +198,8 @@ def _run_protocol(
         new = one.protocol.run(context, seed=seed, **preset)
     except ValueError as error:
         if strict:
-            raise UserError(f"protocol {one.text!r}: {error}") from error
-        logs.log.warning("protocol %r is left out: %s", one.text, error)
+            raise UserError(f"protocol {one.text!r}: {one_line(error, LONGEST)}") from error
+        logs.log.warning("protocol %r is left out: %s", one.text, one_line(error, LONGEST))
         return []
     expected = f"protocol {one.text!r} must return a list of Result"
     if not isinstance(new, list):
@@ -205,19 +211,36 @@ def _run_protocol(
     return new
 
 
+def _make_row(one: Selected, result: Result, fields: Settings) -> results.Row:
+    """Return the row of a result. Raise UserError if results.json cannot hold it."""
+    row = results.Row(protocol=one.name, **result._asdict(), **fields)
+    try:
+        json.dumps(row)
+        is_valid = results.is_result(row)
+    except (TypeError, ValueError):  # JSON has no arrays, and no containers that hold themselves.
+        is_valid = False
+    if not is_valid:
+        raise UserError(
+            f"protocol {one.text!r} must return texts as metric and unit, a number as value, a "
+            "number or None as std, and a dict of numbers and texts as details, got "
+            f"{one_line(ValueError(result))}; convert arrays with float() or tolist()"
+        )
+    return row
+
+
 def _write(out: Path | None, rows: Sequence[results.Row]) -> None:
     if out is not None and distributed.is_first_process():
         results.add_results(out, rows)
 
 
 def _require_results(
-    selected: Sequence[Selected], rows: Sequence[results.Row], kinds: Sequence[str]
+    selected: Sequence[Selected], with_results: set[str], kinds: Sequence[str]
 ) -> None:
-    """Raise UserError if a protocol ran on none of the kinds of features."""
-    with_results = {row["protocol"] for row in rows}
+    """Raise UserError if a named protocol is not among the texts of those with results."""
     for one in selected:
-        if one.named and one.name not in with_results:
+        if one.named and one.text not in with_results:
             raise UserError(
-                f"protocol {one.text!r} trains the network: take --layer backbone, and pretrained "
-                f"or untrained features in --kinds (got {','.join(kinds)})"
+                f"protocol {one.text!r} has no results for {','.join(kinds)} features; it may need "
+                "pretrained or untrained features in --kinds, and --layer backbone if it trains "
+                "the network"
             )

@@ -60,7 +60,7 @@ def _select(text: str) -> Selected:
     name, _, preset = rest.partition(":")
     name = f"{folder_and_file}{suffix}{name}"
     names = components.names("protocol")
-    if name not in names and not components.is_custom(name):
+    if name not in names and not components.is_custom(name) and not name.endswith(".py"):
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
     protocol = _as_protocol(name, components.factory("protocol", name))
     if preset and preset not in protocol.presets:
@@ -85,7 +85,7 @@ def _as_protocol(name: str, component: object) -> Protocol:
         )
     try:
         inspect.signature(component).bind("context", seed=0)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: a built-in function without signature
         raise UserError(
             f"protocol {name!r} must be a function (context, *, seed) that needs no other "
             f"arguments, or a Protocol with presets: {one_line(error)}"

@@ -1,5 +1,6 @@
 """A suite: evaluate one or several encoders on many data sets, and print a table."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from ml_collections import ConfigDict
 from rich.table import Column, Table
 
 from jaxssl import components
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.overrides import data_config
 from jaxssl.evaluation.run import evaluate
 from jaxssl.evaluation.selection import select_protocols
@@ -109,8 +110,8 @@ def read(path: str | Path) -> Suite:
         suite = Suite(**loaded.get_suite())
     except Exception as error:
         raise UserError(
-            f"suite file {str(path)!r} failed: {type(error).__name__}: {error}; expected "
-            f"get_suite() that returns a dict of {', '.join(Suite._fields)}"
+            f"suite file {str(path)!r} failed: {type(error).__name__}: {one_line(error)}; "
+            f"expected get_suite() that returns a dict of {', '.join(Suite._fields)}"
         ) from error
     values = suite.datasets.values() if isinstance(suite.datasets, Mapping) else ()
     if not values or not all(isinstance(v, Mapping) for v in values):
@@ -118,6 +119,13 @@ def read(path: str | Path) -> Suite:
     for column, values in suite.datasets.items():
         if not values.get("name"):
             raise UserError(f"suite file {str(path)!r}: data set {column!r} has no 'name'")
+        texts = {key: _field(suite, column, key) for key in PER_DATASET}
+        for key, text in {"heading": column, "name": values["name"], **texts}.items():
+            if not isinstance(text, str):
+                raise UserError(
+                    f"suite file {str(path)!r}: the {key} of data set {column!r} must be a text, "
+                    f"got {text!r}"
+                )
     return suite
 
 
@@ -125,28 +133,30 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     """Build a suite's table: one row per encoder; columns for data sets, their mean and the wins.
 
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
-    count for every encoder.
+    count for every encoder. A value that is not finite never wins, and its encoder has no mean.
     """
-    split = {row["column"]: row["split"] for row in rows}
+    shown = [row for row in rows if row["metric"] == _field(suite, row["column"], "metric")]
+    split = {row["column"]: row["split"] for row in shown}
     headings = []
     for name, values in suite.datasets.items():
         changed = [values[key] for key in PER_DATASET if key in values]
         headings.append("\n".join([name, f"({split[name]})", *changed]))
     columns = [Column(heading, justify="right") for heading in (*headings, "mean", "wins")]
-    subtitle = f"{rows[-1]['layer']} features, seed {rows[-1]['seed']}"
-    unit = rows[-1].get("unit", "%")
-    title = f"{suite.protocol}, {suite.metric}; {subtitle}; {'percent' if unit == '%' else unit}"
+    subtitle = f"{shown[-1]['layer']} features, seed {shown[-1]['seed']}"
+    unit = shown[-1].get("unit", "%")
+    parts = f"{suite.protocol}, {suite.metric}", subtitle, "percent" if unit == "%" else unit
+    title = "; ".join(filter(None, parts))
     out = Table("encoder", "checkpoint", "features", *columns, title=title)
     # Maps encoder, checkpoint and kind of features to the result on each data set.
     lines: dict[tuple[str, str, str], dict[str, Row]] = {}
     rounded: dict[str, list[float]] = {name: [] for name in suite.datasets}
-    for row in rows:
+    for row in shown:
         name = row["column"]
-        if row["metric"] == _field(suite, name, "metric"):
-            step = "" if row["step"] is None else f" (step {row['step']})"
-            checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
-            key = (row["encoder"], checkpoint, row["features"])
-            lines.setdefault(key, {})[name] = row
+        step = "" if row["step"] is None else f" (step {row['step']})"
+        checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
+        key = (row["encoder"], checkpoint, row["features"])
+        lines.setdefault(key, {})[name] = row
+        if math.isfinite(row["value"]):
             rounded[name].append(round(row["value"], 2))
     best = {
         name: min(each) if _field(suite, name, "metric") in results.LOWER_IS_BETTER else max(each)
@@ -155,8 +165,9 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
     }
     for key, cells in lines.items():
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
-        mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"
-        wins = sum(round(cell["value"], 2) == best[name] for name, cell in cells.items())
+        complete = len(values) == len(suite.datasets) and all(map(math.isfinite, values))
+        mean = f"{sum(values) / len(values):.2f}" if complete else "–"
+        wins = sum(round(cell["value"], 2) == best.get(name) for name, cell in cells.items())
         texts = [
             results.format_value(cells[name]) if name in cells else "–" for name in suite.datasets
         ]

@@ -1,6 +1,7 @@
 """Read, write and print results.json, a list of rows with one result each."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -87,27 +88,32 @@ def _read(folder: Path) -> _Document:
     with explain_damage(path):
         document = file_io.read_json(path, MOST_BYTES)
         for number, row in enumerate(document["results"]):
-            if not _is_result(row):
+            if not is_result(row):
                 raise ValueError(f"row {number} of results.json is not a valid result")
     return document
 
 
-def _is_result(row: Mapping[str, object]) -> bool:
+def is_result(row: Mapping[str, object]) -> bool:
     """Return True if a row has all required fields, and the types that readers rely on."""
-    texts, number = ("protocol", "metric", "features"), (int, float)
+    texts = ("protocol", "metric", "features")
     return (
         {"dataset", "split", "seed"} <= row.keys()
         and all(isinstance(row[name], str) for name in texts)
-        and isinstance(row["value"], number)
-        and isinstance(row.get("std"), (*number, NoneType))
+        and _is_number(row["value"])
+        and (row.get("std") is None or _is_number(row["std"]))
         and isinstance(row["step"], int | NoneType)
         and isinstance(row["details"], dict)
         and isinstance(row["details"].get("preset"), str | NoneType)
-        and isinstance(row["details"].get("ci95", 0), number)
+        and _is_number(row["details"].get("ci95", 0))
         and isinstance(row.get("unit", ""), str)
         and isinstance(row.get("loss"), str | NoneType)
         and all(isinstance(row.get(name), str | int | NoneType) for name in KEY)
     )
+
+
+def _is_number(value: object) -> bool:
+    """Return True for a number that a float can hold, also for NaN and infinity."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def own_rows(rows: Sequence[Row]) -> list[Row]:

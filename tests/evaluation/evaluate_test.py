@@ -22,6 +22,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import context, finetuning, overrides, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.finetuning import Training
+from jaxssl.evaluation.protocol import Result
 from jaxssl.evaluation.protocols import episodes, finetune, linear
 from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.pretrained import load
@@ -51,6 +52,9 @@ def run(data_dir, tmp_path_factory) -> Path:
 @pytest.fixture
 def out(tmp_path) -> Path:
     return tmp_path / "out"
+
+
+RESULT = Result("linear_top1", 50.0, None, {})
 
 
 def knn(run, out, **options):
@@ -160,6 +164,42 @@ def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypa
         evaluate.evaluate(run, ["finetune"], out=out)
     assert [context.features.train.size for context in seen] == [0]
     assert len(seen[0].features.train_labels) == 1297
+
+
+def test_kinds_of_features_that_no_protocol_takes_are_left_out(run, out, monkeypatch):
+    monkeypatch.setattr(evaluate, "make_contexts", made := Mock(return_value=iter(())))
+    for names, kinds in ((["finetune"], ["pretrained"]), (["finetune", "knn"], [*results.KINDS])):
+        evaluate.evaluate(run, names, out=out, dry_run=True)
+        assert made.call_args.args[3] == kinds
+    with refused("protocol 'finetune' has no results for raw features; it may need pretrained"):
+        evaluate.evaluate(run, ["finetune"], out=out, kinds=["raw"])
+    assert made.call_args.args[3] == []
+
+
+def test_seed_of_numpy_is_stored_as_a_number(run, out):
+    knn(run, out, seed=np.int64(5), kinds=["raw"])
+    assert {row["seed"] for row in results.read_results(out)} == {5}
+
+
+def test_error_of_a_protocol_with_several_lines_is_shown_in_one(run, out, monkeypatch):
+    refuse = Mock(side_effect=ValueError("Input X\nis too small"))
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=refuse))
+    with refused("protocol 'linear': Input X is too small"):
+        evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
+
+
+def test_each_named_preset_without_results_is_refused(run, out, monkeypatch):
+    nothing = lambda context, *, seed, preset="fast": [] if preset == "cifar" else [RESULT]  # noqa: E731
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=nothing))
+    with refused("protocol 'linear:cifar' has no results for raw features; it may need pretrained"):
+        evaluate.evaluate(run, ["linear", "linear:cifar"], out=out, kinds=["raw"])
+
+
+def test_results_in_the_workdir_under_another_path_are_those_of_the_run(run, tmp_path):
+    (tmp_path / "link").symlink_to(run)
+    options = {"kinds": ["raw"], "page": False}
+    rows = [knn(run, out, **options)[0] for out in (run, tmp_path / "link")]
+    assert rows[0]["data"] == rows[1]["data"]
 
 
 def test_features_of_augmented_views_use_the_training_augmentation(run, data_dir):
@@ -413,13 +453,18 @@ def test_suite_refuses_a_wrong_later_encoder_before_it_evaluates_the_first(run, 
     assert not out.exists()
 
 
+def suite_row(encoder, value, **changes):
+    """Return a row of a suite with one data set A."""
+    row = {"features": "pretrained", "step": 1, "checkpoint": "last", "split": "test"}
+    row |= {"metric": "knn_top1", "details": {}, "std": None, "layer": "backbone", "seed": 0}
+    return {**row, "encoder": encoder, "value": value, "column": "A", **changes}
+
+
 def test_suite_reports_wins_and_means_of_each_encoder():
     made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {}, "C": {}})
     scores = {"x": (50.0, 60.001, 70.0), "y": (40.0, 60.002, 80.0), "z": (45.0, None, 10.0)}
-    common = {"features": "pretrained", "step": 1, "checkpoint": "last", "split": "test"}
-    common |= {"metric": "knn_top1", "details": {}, "std": None, "layer": "backbone", "seed": 0}
     rows = [
-        {**common, "encoder": encoder, "column": column, "value": value}
+        suite_row(encoder, value, column=column)
         for encoder, values in scores.items()
         for column, value in zip("ABC", values, strict=True)
         if value is not None
@@ -441,25 +486,45 @@ def test_suite_reports_wins_and_means_of_each_encoder():
     [("rankme", ["0", "1"]), ("alignment", ["1", "0"]), ("uniformity", ["1", "0"])],
 )
 def test_suite_wins_follow_the_direction_of_the_metric(metric, wins):
-    common = {
-        "features": "pretrained",
-        "step": 1,
-        "checkpoint": "last",
-        "split": "test",
-        "unit": "",
-    }
-    common |= {"metric": metric, "details": {}, "std": None, "layer": "backbone", "seed": 0}
-    rows = [
-        {**common, "encoder": x, "column": "A", "value": v} for x, v in (("x", 1.0), ("y", 2.0))
-    ]
+    rows = [suite_row(x, v, metric=metric, unit="") for x, v in (("x", 1.0), ("y", 2.0))]
     made = suite.table(suite.Suite("diagnostics", metric, {"A": {}}), rows)
     assert list(made.columns[-1].cells) == wins
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "wins", "means"),
+    [
+        ("knn_top1", (np.nan, 2.0, 3.0), ["0", "0", "1"], ["–", "2.00", "3.00"]),
+        ("knn_top1", (2.0, np.inf, np.nan), ["1", "0", "0"], ["2.00", "–", "–"]),
+        ("alignment", (np.nan, 2.0, 3.0), ["0", "1", "0"], ["–", "2.00", "3.00"]),
+        ("knn_top1", (np.nan, np.nan), ["0", "0"], ["–", "–"]),
+    ],
+)
+def test_suite_value_that_is_not_finite_never_wins_and_has_no_mean(metric, values, wins, means):
+    rows = [suite_row(str(i), value, metric=metric) for i, value in enumerate(values)]
+    *_, mean, won = suite.table(suite.Suite("knn", metric, {"A": {}}), rows).columns
+    assert (list(won.cells), list(mean.cells)) == (wins, means)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("rankme", "; nats"), ("spread", ""), ("worst", "; percent")]
+)
+def test_suite_title_names_the_unit_of_the_metric_that_is_shown(metric, unit):
+    units = {"worst": "%", "rankme": "nats", "spread": ""}
+    rows = [suite_row("x", 1.0, metric=name, unit=text) for name, text in units.items()]
+    made = suite.table(suite.Suite("diagnostics", metric, {"A": {}}), rows)
+    assert made.title == f"diagnostics, {metric}; backbone features, seed 0{unit}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("get_suite = lambda: {'protocol': 'knn'}", "expected get_suite.* protocol, metric"),
+        ("def get_suite():\n    raise ValueError('a\\nb')", "failed: ValueError: a b; expected"),
+        (SUITE.replace('"A"', "2012"), "the heading of data set 2012 must be a text, got 2012"),
+        (SUITE.replace('{"name": "digits"}', '{"name": 3}'), "the name of data set 'A' must be a"),
+        (SUITE.replace('"knn"', "['knn']"), "the protocol of data set 'A' must be a text, got"),
+        (SUITE.replace('"knn_top5"', "5"), "the metric of data set 'B' must be a text, got 5"),
         ("x = 1", "failed: AttributeError"),
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "['A']"), "must be a dict of"),

@@ -292,8 +292,30 @@ def test_elevater_preset_reports_the_chosen_hyper_parameters(monkeypatch):
         assert row.details == {"preset": "elevater", **SEARCH, **chosen}
 
 
-def test_elevater_refuses_features_that_are_not_finite():
-    train = FEATURES.train.copy()
-    train[0, 0] = np.nan
-    with pytest.raises(ValueError, match="features must be finite"):
-        fewshot.elevater(FEATURES._replace(train=train), **SEARCH, seed=0)
+@pytest.mark.parametrize(
+    ("probe", "settings"), [(fewshot.accuracy, DRAWS), (fewshot.elevater, SEARCH)]
+)
+@pytest.mark.parametrize(("name", "split"), [("train", "training"), ("test", "test")])
+def test_few_shot_probes_refuse_features_that_are_not_finite(probe, settings, name, split):
+    rows = getattr(FEATURES, name).copy()
+    rows[0, 0] = np.nan
+    message = f"features must be finite, but features of {split} images have NaN or infinity$"
+    with pytest.raises(ValueError, match=message):
+        probe(FEATURES._replace(**{name: rows}), **settings, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("probe", "settings", "message"),
+    [
+        (fewshot.accuracy, {**DRAWS, "shots": 0}, "must be >= 1, got shots=0 and draws=6"),
+        (fewshot.accuracy, {**DRAWS, "draws": 0}, "must be >= 1, got shots=2 and draws=0"),
+        (fewshot.elevater, {**SEARCH, "draws": 0}, "got 0, 6, 8 and 3 with 12 epochs"),
+        (fewshot.elevater, {**SEARCH, "search_epochs": 0}, "got 2, 0, 8 and 3 with 12 epochs"),
+        (fewshot.elevater, {**SEARCH, "batch_size": 1}, "batch_size >= 2.* got 2, 6, 1 and 3"),
+        (fewshot.elevater, {**SEARCH, "epochs": 0}, "got 2, 6, 8 and 3 with 0 epochs"),
+        (fewshot.elevater, {**SEARCH, "warmup_epochs": 12}, "got 2, 6, 8 and 12 with 12 epochs"),
+    ],
+)
+def test_few_shot_probes_refuse_settings_out_of_range(probe, settings, message):
+    with pytest.raises(ValueError, match=message):
+        probe(FEATURES, **settings, seed=0)

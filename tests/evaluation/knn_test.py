@@ -99,6 +99,14 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert knn.accuracy(features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 1e-39, 1e-30])
+def test_knn_at_the_smallest_temperatures_predicts_the_class_of_the_nearest_neighbour(temperature):
+    train, labels, test, _ = labelled(60, 130, 6, 4)
+    nearest = knn.predict(train, labels, test, k=1, temperature=1.0)[:, 0]
+    result = knn.predict(train, labels, test, k=60, temperature=temperature)[:, 0]
+    np.testing.assert_array_equal(result, nearest)
+
+
 @pytest.mark.parametrize("weight", knn.WEIGHTS)
 def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
     """Each row is in the bank under two classes: their votes are the same numbers."""
@@ -212,13 +220,16 @@ LABELS = [
     (last(-1), "class indices >= 0, got -1"),
     (last(10**9), "between 1 and 100000, got 1000000001"),
     (last(0.5), "must be integers, got float64"),
+    (last(np.nan), "must be integers, got float64"),
+    (last(2**32), "between 1 and 100000, got 4294967297"),
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("k", 0, "k must be >= 1 and temperature > 0, got k=0 and temperature=0.1"),
+        ("k", 0, "k must be >= 1, and temperature > 0 and finite, got k=0 and temperature=0.1"),
+        ("temperature", np.inf, "temperature > 0 and finite, got k=3 and temperature=inf"),
         ("temperature", 0.0, "got k=3 and temperature=0.0"),
         ("temperature", np.nan, "got k=3 and temperature=nan"),
         ("weight", "cosine", "one of exp, linear, got 'cosine'"),
@@ -239,10 +250,11 @@ def test_knn_refuses_impossible_settings_labels_and_features(name, change, messa
         knn.accuracy(features, **settings)
 
 
-def test_knn_refuses_a_label_beyond_the_classes():
+@pytest.mark.parametrize(("shift", "largest"), [(0, "1"), (2**32, "4294967297")])
+def test_knn_refuses_a_label_beyond_the_classes(shift, largest):
     train, labels, test, _ = labelled(10, 4, 3, 2)
-    with pytest.raises(ValueError, match="below the number of classes 1, got 1"):
-        knn.predict(train, labels, test, k=1, temperature=1.0, num_classes=1)
+    with pytest.raises(ValueError, match=f"below the number of classes 1, got {largest}"):
+        knn.predict(train, labels + shift, test, k=1, temperature=1.0, num_classes=1)
 
 
 @pytest.mark.parametrize(

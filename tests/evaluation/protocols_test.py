@@ -83,6 +83,13 @@ def test_linear_probe_chooses_C_on_a_subset_of_many_examples(monkeypatch):
     assert 25 < result["linear_top1"] < 100
 
 
+def test_linear_probe_ranks_classes_with_equal_scores_by_number(monkeypatch):
+    monkeypatch.setattr(logistic_regression, "scores", lambda probe, x: np.zeros((len(x), 100)))
+    features = labelled(400, 5, 3, 100)  # The test examples belong to the classes 0 to 4.
+    scores = linear.accuracy(features, **SETTINGS)
+    assert (scores["linear_top1"], scores["linear_top5"]) == (20, 100)
+
+
 def test_linear_probe_supports_single_example_classes_and_constant_features():
     features = labelled(61, 40, 6, 4, spread=0.1)
     labels = np.where(np.arange(61) == 60, 4, features.train_labels)

@@ -95,7 +95,8 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_partial_file(tmp_path, mo
 
 
 DAMAGED = ["{", "[]", '{"results": 3}', '{"results": [1]}', '{"results": [{}]}']
-DAMAGED += [json.dumps({"results": [changed(ROW, loss=3)]})]
+NO_FLOATS = ({"value": 10**400}, {"std": -(10**400)}, {"details__ci95": 10**400}, {"value": None})
+DAMAGED += [json.dumps({"results": [changed(ROW, **x)]}) for x in ({"loss": 3}, *NO_FLOATS)]
 
 
 @pytest.mark.parametrize("text", DAMAGED)

@@ -38,8 +38,7 @@ PRESETS: base.Presets = {
     "elevater_50": {"shots": (50,), **ELEVATER},
 }
 DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER searches
-# ELEVATER first tries every 16th decay, then neighbours of the best.
-COARSE, SPANS = 16, (8, 4, 2, 1)
+COARSE, SPANS = 16, (8, 4, 2, 1)  # tries every 16th decay, then neighbours of the best
 EPSILON = 1e-5  # epsilon of BatchNorm
 Labelled = tuple[Array, Array]  # features [n, f] float32 and labels [n] int32 in [0, c)
 
@@ -91,8 +90,8 @@ def accuracy(
 
     Args:
         features: features of a training and a test set.
-        shots: examples per class.
-        draws: number of draws.
+        shots: examples per class, >= 1.
+        draws: number of draws, >= 1.
         C: inverse L2 strength, fixed because there are too few labels to choose it.
         max_iter: maximum number of L-BFGS steps.
         seed: seed of the draws.
@@ -101,9 +100,12 @@ def accuracy(
         [draws] accuracies in percent.
 
     Raises:
-        ValueError: if a class has fewer than ``shots`` training examples.
+        ValueError: if a class has fewer than ``shots`` training examples, a setting is out of
+            range, or a feature is not finite.
     """
-    labels = features.train_labels
+    if min(shots, draws) < 1:
+        raise ValueError(f"shots and draws must be >= 1, got shots={shots} and draws={draws}")
+    features.require_finite()
     train, test = l2_normalise(features.train), l2_normalise(features.test)
     # scikit-learn's solver suits few examples.
     model, accuracies = LogisticRegression(C=C, max_iter=max_iter), []
@@ -113,8 +115,8 @@ def accuracy(
         warnings.simplefilter("ignore", ConvergenceWarning)
         for draw in range(draws):
             rng = np.random.default_rng((seed, shots, draw))
-            drawn = draw_shots(labels, shots, rng).ravel()
-            model.fit(train[drawn], labels[drawn])
+            drawn = draw_shots(features.train_labels, shots, rng).ravel()
+            model.fit(train[drawn], features.train_labels[drawn])
             accuracies.append(100 * model.score(test, features.test_labels))
     return np.array(accuracies)
 
@@ -169,7 +171,7 @@ def elevater(
     Args:
         features: features of a training and a test set.
         shots: examples per class, >= 2.
-        draws: number of draws.
+        draws: number of draws, >= 1.
         lr: learning rates to choose from, > 0, in ascending order.
         held_out: share of the shots to choose on, rounded up, in (0, 1).
         search_epochs: epochs of a candidate, >= 1.
@@ -180,8 +182,7 @@ def elevater(
         seed: seed of draws, order and initial weights.
 
     Raises:
-        ValueError: if a class has fewer than ``shots`` training examples, there are too few shots
-            to hold one out, or a feature is not finite.
+        ValueError: as `accuracy`, or if there are too few shots to hold one out.
 
     References:
         Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented Visual
@@ -190,11 +191,13 @@ def elevater(
     """
     number_held = math.ceil(held_out * shots)
     if not 0 < number_held < shots:
+        raise ValueError(f"{shots} shots are too few to hold {held_out:.0%} of them out; take more")
+    if min(draws, search_epochs) < 1 or batch_size < 2 or not 0 <= warmup_epochs < epochs:
         raise ValueError(
-            f"{shots} shots are too few to hold {held_out:.0%} of them out; take two or more"
+            "draws and search_epochs must be >= 1, batch_size >= 2, warmup_epochs in [0, epochs), "
+            f"got {draws}, {search_epochs}, {batch_size} and {warmup_epochs} with {epochs} epochs"
         )
-    if not features.is_finite:
-        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
+    features.require_finite()
     train, labels, test, test_labels = features
     classes, y = np.unique(labels, return_inverse=True)
     f, c = train.shape[1], len(classes)
@@ -292,7 +295,7 @@ def num_correct(
     Returns:
         [k, c] int32 counts; 0 for settings that diverge.
     """
-    x, y = train
+    (x, y), (test_x, test_y) = train, test
     targets = jax.nn.one_hot(y, start.shape[1])
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
@@ -311,7 +314,6 @@ def num_correct(
         (w, _), _ = lax.scan(step, (start, jnp.zeros_like(start)), (batches, rates))
         return w
 
-    test_x, test_y = test
     z = _normalise(test_x, x)
 
     def count(w: Array) -> Array:
@@ -350,9 +352,9 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < shots:
-        rare = classes[counts.argmin()]
         raise ValueError(
-            f"class {rare} has {counts.min()} training examples, but {shots} shots are needed"
+            f"class {classes[counts.argmin()]} has {counts.min()} training examples, but {shots} "
+            "shots are needed"
         )
     members = (np.flatnonzero(labels == c) for c in classes)
     return np.stack([rng.choice(indices, shots, replace=False) for indices in members])

@@ -34,6 +34,7 @@ DEFAULT = "cifar_simclr"
 WEIGHTS = ("exp", "linear")
 MAX_CLASSES = 100_000  # Votes are counted in a table of all classes, which must fit into memory.
 MAX_EXPONENT = 60.0  # largest exponent of a vote, so that sums of votes stay finite in float32
+SMALLEST = 2.0**-126  # smallest temperature, so that exponents stay finite in float32
 
 
 def evaluate(
@@ -83,11 +84,11 @@ def accuracy(
             labels are not class numbers.
     """
     train, train_labels, test, test_labels = features
-    test_labels = _check_labels(test_labels, test)
-    num_classes = int(max(np.max(train_labels, initial=0), np.max(test_labels, initial=0))) + 1
+    labels = _check_labels(train_labels, train), _check_labels(test_labels, test)
+    num_classes = max(int(x.max(initial=0)) for x in labels) + 1
     hyper = {"k": k, "temperature": temperature, "weight": weight, "num_classes": num_classes}
     ranked = predict(train, train_labels, test, top=5, **hyper)
-    return base.top1_top5(ranked, test_labels, "knn_")
+    return base.top1_top5(ranked, labels[1], "knn_")
 
 
 def predict(
@@ -123,12 +124,13 @@ def predict(
         Wu et al., Unsupervised Feature Learning via Non-Parametric Instance Discrimination, 2018,
         3.4.
     """
-    if num_classes is None:
-        num_classes = int(np.max(train_labels, initial=0)) + 1
     labels = _check_labels(train_labels, train_features)
+    if num_classes is None:
+        num_classes = int(labels.max(initial=0)) + 1
     if k < 1 or not 0 < temperature < np.inf:
         raise ValueError(
-            f"k-NN's k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
+            "k-NN's k must be >= 1, and temperature > 0 and finite, "
+            f"got k={k} and temperature={temperature}"
         )
     if weight not in WEIGHTS:
         raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
@@ -142,7 +144,7 @@ def predict(
             f"labels must be below the number of classes {num_classes}, got {labels.max()}"
         )
     similarity, index = neighbours(train_features, test_features, k)
-    labels = labels[index]
+    labels = labels[index].astype(np.int32)
     hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
     top = min(top or num_classes, num_classes)
     ranked = [
@@ -182,7 +184,7 @@ def votes(
     if weight == "linear":
         weights = 0.5 * (jnp.asarray(similarity) + 1)
     else:
-        exponent = jnp.asarray(similarity) / temperature
+        exponent = jnp.asarray(similarity) / jnp.maximum(temperature, SMALLEST)
         nearest = exponent[:, :1]
         weights = jnp.exp(exponent - (nearest - jnp.clip(nearest, -MAX_EXPONENT, MAX_EXPONENT)))
     row = jnp.arange(len(weights), dtype=jnp.int32)
@@ -196,7 +198,7 @@ def votes(
 
 
 def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> np.ndarray:
-    """Return labels as int32 after checking that each feature row has a class index."""
+    """Return labels as a NumPy array after checking that each feature row has a class index."""
     labels = np.asarray(labels)
     if labels.shape != features.shape[:1]:
         raise ValueError(
@@ -207,7 +209,7 @@ def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> n
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if labels.min(initial=0) < 0:
         raise ValueError(f"labels must be class indices >= 0, got {labels.min()}")
-    return labels.astype(np.int32)
+    return labels
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:

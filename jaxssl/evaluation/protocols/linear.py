@@ -117,18 +117,15 @@ def accuracy(
         ValueError: if a feature is not finite, a setting is out of range, or every class is too
             small to choose C on.
     """
-    for name, rows in (("training", features.train), ("test", features.test)):
-        if not np.isfinite(rows).all():
-            raise ValueError(
-                f"features must be finite, but features of {name} images have NaN or infinity"
-            )
+    features.require_finite()
     if normalised:
         train, test = l2_normalise(features.train), l2_normalise(features.test)
         features = features._replace(train=train, test=test)
     classes, y = np.unique(features.train_labels, return_inverse=True)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter, "seed": seed}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options)
-    ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)]
+    logits = logistic_regression.scores(probe, features.test)
+    ranked = classes[np.argsort(-logits, axis=1, kind="stable")]
     scores = base.top1_top5(ranked, features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
 
