@@ -303,6 +303,34 @@ def test_embed_command_writes_the_array_that_jaxssl_embed_returns(run, tmp_path,
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_step_of_an_encoder_is_refused_because_its_weights_are_loaded(run):
+    for call, argument in ((jaxssl.embed, images()[0]), (jaxssl.evaluate, "knn")):
+        with pytest.raises(UserError, match="no checkpoints; pass the run, or remove step 2"):
+            call(run.encoder, argument, step=2)
+
+
+def test_component_may_be_the_group_of_another_config(run, monkeypatch):
+    trained = []
+    monkeypatch.setattr(api.pretrain, "train", lambda config, *_, **__: trained.append(config))
+    jaxssl.train(tiny_config(), loss=run.config.loss, net=run.config.net, workdir=run.workdir)
+    assert (trained[0].loss, trained[0].net) == (run.config.loss, run.config.net)
+
+
+def test_resumed_run_on_data_from_python_takes_the_given_number_of_workers(run, monkeypatch):
+    trained = []
+    monkeypatch.setattr(api.pretrain, "train", lambda config, *_, **__: trained.append(config))
+    for settings in ({}, {"data.workers": 2}):
+        jaxssl.resume(run.workdir, data=images(), **settings)
+    assert [config.data.workers for config in trained] == [0, 2]
+
+
+@pytest.mark.parametrize("config", [None, {"batch_size": 8}])
+def test_config_of_another_type_is_refused(config, tmp_path):
+    message = f"must be a name, a file or a ConfigDict, got {type(config).__name__}"
+    with pytest.raises(UserError, match=message):
+        jaxssl.train(config, workdir=tmp_path / "run")
+
+
 def test_data_prepare_command_prints_the_splits(tmp_path, run_command):
     status, out, _ = run_command("data prepare", "digits", f"--config.data.dir={tmp_path}")
     assert status == 0 and "train: 1297 examples\ntest: 500 examples\n" in out

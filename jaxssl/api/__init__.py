@@ -185,6 +185,9 @@ def train(
         UserError: if an argument is invalid, in which case nothing has been written.
         KeyboardInterrupt: if the run is stopped. A checkpoint is written first.
     """
+    if not isinstance(config, ConfigDict | str | os.PathLike):
+        kind = type(config).__name__
+        raise UserError(f"the config must be a name, a file or a ConfigDict, got {kind}")
     if isinstance(config, ConfigDict):
         if workdir is None:
             raise UserError("a config from Python has no name; choose a folder with workdir=...")
@@ -282,7 +285,7 @@ def evaluate(
     """
     compile_cache.enable()
     names = [protocols] if isinstance(protocols, str) else list(protocols)
-    target = _encoder_or_path(encoder)
+    target = _encoder_or_path(encoder, options.get("step"))
     if data is not None:
         settings = configs.load("base")
         settings.data.update(_split_settings(target))
@@ -322,16 +325,22 @@ def embed(
         UserError: if an argument is invalid.
     """
     compile_cache.enable()
-    target = _encoder_or_path(encoder)
+    target = _encoder_or_path(encoder, step)
     if not isinstance(target, PretrainedEncoder):
         target = load_pretrained(target, step, trust=trust)
     options = {"layer": layer, "out": as_path(out) if out else None, "on_error": on_error}
     return embedding.embed(target, images, **options)
 
 
-def _encoder_or_path(encoder: object) -> PretrainedEncoder | Path:
-    """Return a `PretrainedEncoder` unchanged, and a run, workdir or weights file as its path."""
+def _encoder_or_path(encoder: object, step: int | str | None) -> PretrainedEncoder | Path:
+    """Return a `PretrainedEncoder` unchanged, and a run, workdir or weights file as its path.
+
+    Raises:
+        UserError: if it is none of these, or an encoder, whose weights are loaded, with a step.
+    """
     if isinstance(encoder, PretrainedEncoder):
+        if step is not None:
+            raise UserError(f"an encoder has no checkpoints; pass the run, or remove step {step!r}")
         return encoder
     if not isinstance(encoder, str | os.PathLike):
         kind = type(encoder).__name__
@@ -341,7 +350,7 @@ def _encoder_or_path(encoder: object) -> PretrainedEncoder | Path:
 
 def _component(group: str, value: object) -> dict[str, object]:
     """Return the config group of a component. A Python object gets a name."""
-    settings = dict(value) if isinstance(value, Mapping) else {"name": value}
+    settings = dict(value) if isinstance(value, Mapping | ConfigDict) else {"name": value}
     if not isinstance(settings.get("name", ""), str):
         settings["name"] = components.register(group, settings["name"])
     return settings
@@ -376,7 +385,8 @@ def _use_data(config: ConfigDict, data: object) -> Splits | None:
                 config.data.name, config.data.path = "folder", str(path)
                 return None
         splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
+        if config.data.name != IN_MEMORY:  # A resumed run has its own number of workers.
+            config.data.workers = 0  # worker processes would copy the examples
         path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
         config.data.update({**OF_OBJECTS, "path": path})
-        config.data.workers = 0  # worker processes would copy the examples
     return splits

@@ -123,7 +123,10 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _check_flags() -> None:
-    """Raise UserError for flags that do not go together."""
+    """Raise UserError for flags that are empty or do not go together."""
+    for flag in ("workdir", "resume", "topology"):
+        if FLAGS[flag].value == "":
+            raise UserError(f"--{flag} is empty; give it a value, or leave it out")
     if EXTEND_TO.value is not None and not RESUME.value:
         raise UserError("--extend_to needs the folder of a run: --resume DIR")
     if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
@@ -151,8 +154,8 @@ def _train_grid(overrides: list[tuple[str, str]]) -> None:
     default = f"runs/{config.run_name(CONFIG.value)}-grid"
     folder = local_path("workdir", WORKDIR.value or default)
     cli.start_jax(FLAGS)
-    given = [FLAGS[flag].serialize() for flag in ("config", "grid") if FLAGS[flag].present]
+    named = [flag for flag in ("config", "grid", "max_runs") if FLAGS[flag].present]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
-    words = [word for text in given for word in text.splitlines()]
+    words = [word for flag in named for word in FLAGS[flag].serialize().splitlines()]
     command = shlex.join(["jaxssl", "train", *words, *changes, "--workdir", str(folder)])
     parameter_grid.train(CONFIG.value, grid, folder, overrides, command, MAX_RUNS.value)

@@ -13,8 +13,9 @@ together with the positive, and "auc_cl_sum", the sum over the negatives of eq. 
 N examples. This leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR
 fill their memory by some epochs at the same parameters.
 
---methods takes any loss by the name of its file. A loss whose scale changes with the batch size,
-such as mmcl, is biased by the scale alone, unlike the cosine in the JSON document.
+--methods also takes any loss without labels by the name of its file, with its default settings. A
+loss whose scale changes with the batch size, such as mmcl, is biased by the scale alone, unlike the
+cosine in the JSON document. --config.loss.KEY sets what `METHODS` leaves open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,20 +30,22 @@ from flax.typing import Collection
 from jax import Array
 from jax import numpy as jnp
 from matplotlib.axes import Axes
+from ml_collections import ConfigDict
 
-from jaxssl.data import source
+from jaxssl import components
+from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
-from jaxssl.pretrained.load import load_pretrained
+from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.images import DASHES, MARKERS
 from jaxssl.studies import study, verdicts
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
-from jaxssl.studies.cells import cell_config
+from jaxssl.studies.cells import Cell, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.plots import make_axes
-from jaxssl.training.config import arguments, factory, read_config
+from jaxssl.training.config import arguments, factory
 from jaxssl.training.output.console import show
 
 # numbers of examples, classes and dimensions of the fixed embeddings
@@ -93,20 +96,24 @@ class Losses(NamedTuple):
 
 def run(setting: study.Setting) -> study.Findings:
     """Measure the gradient bias of every loss at every batch size."""
+    by_file = [name for name in components.names("loss") if name not in ARMS]
+    of_user = filter(components.is_custom, setting.methods)
+    names = study.select_methods(setting.methods, ARMS, (*by_file, *of_user))
+    _check_overrides(setting, names)
     if setting.workdir:
         points = [_encoder(setting.workdir)]
         where = points[0].description
     else:
         points = list(map(_linear_map, range(setting.seeds)))
         where = f"{len(points)} linear maps, each of {points[0].description}"
-    count, names = points[0].num_examples, setting.methods or ARMS
+    count = points[0].num_examples
     sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= count)
     if not sizes or not 2 <= min(sizes) <= max(sizes) <= count:
         raise UserError(
             f"--batch_sizes must be between 2 and {count}, the number of examples, "
             f"got {','.join(map(str, sizes)) or 'none'}"
         )
-    # Made before the first is measured, so that an unknown name is refused at once.
+    # Made before the first is measured, so that a loss that needs labels is refused at once.
     losses = {(name, size): _losses(setting, name, count, size) for name in names for size in sizes}
     level = verdicts.bonferroni_level(len(sizes) * len(points))
     estimates: dict[str, dict[int, dict[int, list[BiasEstimate]]]] = {name: {} for name in names}
@@ -144,26 +151,52 @@ def _estimate(
     return {v: [of_point[i] for of_point in measured] for i, v in enumerate(visits)}
 
 
-def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: int) -> Losses:
-    """Return the loss of this name for batches of one size."""
+def _method(name: str) -> Cell | None:
+    """Return the settings of `METHODS` that a loss is measured with, or None for its defaults."""
+    if name in ("decl", "decl_mean"):
+        return {**METHODS["decl"], "loss.weight": 1.0}  # the first loss
+    method = "simclr" if name == "simclr_weighted" else name
+    return METHODS.get(method) if name in ARMS else None
 
-    def objective(method: str, **changes: object) -> Objective:
-        """Return the loss of a method, with learned parameters at their initial values."""
-        loss = cell_config(setting, METHODS[method]).loss
+
+def _check_overrides(setting: study.Setting, names: Sequence[str]) -> None:
+    """Raise UserError for a config key that does not change the measured losses."""
+    for key, _ in setting.overrides:
+        methods = map(_method, names)
+        if not key.startswith("loss.") or any(cell is None or key in cell for cell in methods):
+            raise UserError(
+                f"--config.{key} does not change the losses of this study; leave it out"
+            )
+
+
+def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: int) -> Losses:
+    """Return the loss of this name for batches of one size.
+
+    Raises:
+        UserError: if it needs labels.
+    """
+
+    def objective(**changes: object) -> Objective:
+        """Return the loss of the method, with learned parameters at their initial values."""
+        cell = _method(name)
+        if cell is None:
+            return factory("loss", name)()
+        loss = cell_config(setting, cell).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changes})
 
     if name == "simclr_weighted":
         weight = (num_examples - 1) / (batch_size - 1)
         temperature = METHODS["simclr"]["loss.temperature"]
         weighted = factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature)
-        return Losses(weighted, objective("simclr"))
+        return Losses(weighted, objective())
     if name in ("decl", "decl_mean"):
         mean = {"u": "mean"} if name == "decl_mean" else {}
-        exact = objective("decl", weight=1.0, rate="batch", u="mean")
-        return Losses(objective("decl", weight=1.0, **mean), exact)
-    if name in ARMS and name in METHODS:
-        return Losses(objective(name), None)
-    return Losses(factory("loss", name)(), None)  # with the default settings
+        exact = objective(rate="batch", u="mean")
+        return Losses(objective(**mean), exact)
+    measured = objective()
+    if measured.needs_labels:
+        raise UserError(f"--methods: {name!r} needs labels, which this study has not; leave it out")
+    return Losses(measured, None)
 
 
 def _linear_map(seed: int) -> Point:
@@ -185,15 +218,20 @@ def _embed_linearly(params: tuple[Array, Array], index: Array) -> Array:
 
 
 def _encoder(workdir: Path) -> Point:
-    """Return a run's network in evaluation mode, applied to two views of the first images."""
+    """Return a run's network in evaluation mode, applied to two views of the first images.
+
+    Raises:
+        UserError: if it is no run, or a run without two views of images.
+    """
     network = load_pretrained(workdir)
-    if "projector" not in network.variables or not (workdir / "config.json").exists():
-        raise UserError(f"--workdir must be a run with a projector, got {workdir}")
-    config = read_config(workdir)
+    config = ConfigDict(network.metadata.get("config", {}))  # {} for a weights file
+    has_pictures = kind.get(network.inputs.kind).pictures
+    if not is_run(workdir) or not has_pictures or config.views < 2:
+        raise UserError(f"--workdir must be a run with two views of images, got {workdir}")
     images = source.load(config.data, config.data.train_split)
-    count = min(IMAGES, len(images))
-    pairs = gallery.example_views(config, images, count)[1]["views"]  # views [n, V, s, s, c] uint8
+    pairs = gallery.example_views(config, images, IMAGES)[1]["views"]  # [n, V, s, s, c] uint8
     views = jnp.asarray(pairs[:, :2].swapaxes(0, 1))
+    count = views.shape[1]
     net, projector = network.variables["net"], network.variables["projector"]
     stats = net["batch_stats"], projector["batch_stats"]
     inputs = network.inputs._replace(crop=0.0)  # Views already have the network's size.
@@ -207,7 +245,7 @@ def _encoder(workdir: Path) -> Point:
 
     params = jax.tree.map(jnp.asarray, (net["params"], projector["params"]))
     number = sum(leaf.size for leaf in jax.tree.leaves(params))
-    text = f"{number:,} parameters of {workdir.name}, two views of {count} images"
+    text = f"{number:,} parameters of {workdir.resolve().name}, two views of {count} images"
     return Point(embed, params, count, text, ENCODER_DRAWS, chunk=16)
 
 

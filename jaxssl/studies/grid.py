@@ -287,9 +287,8 @@ def run_cell(
     if is_new:
         _train(settings, workdir, protocols)
     elif changed := config.conflicts(settings, config.read_config(workdir).to_dict()):
-        raise UserError(
-            f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another {flag}"
-        )
+        changes = config.join_differences(changed)
+        raise UserError(f"{workdir} is a run of another config ({changes}); take another {flag}")
     else:
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
     return _read_result(settings, workdir), is_new
@@ -360,7 +359,8 @@ def _measure(
 ) -> Mapping[str, float | None]:
     """Train a run and return its metrics, which are None if training has diverged."""
     fault = workdir / nonfinite.FILE_NAME
-    fault.unlink(missing_ok=True)  # An earlier command may have left its error file.
+    if fault.exists():  # An earlier command has left its error file.
+        fault.unlink()
     try:
         pretrain.train(settings, workdir)
     except UserError:
@@ -390,7 +390,7 @@ def _read_result(settings: ConfigDict, workdir: Path) -> RunResult:
             config=portable_config(settings),
             fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
         )
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged; move {workdir} away") from error
 
 

@@ -1,7 +1,7 @@
 """Constants of each loss, compared on a validation split of the training images.
 
-Every loss has the same number of candidates, at one batch size. Test images are never used: the
-encoder is trained on a part of the training split, and the accuracy is measured on the rest.
+Every loss has the same number of candidates, at one batch size. Test images are never used: encoder
+and classifiers are trained on a part of the training split, and classify another part of it.
 docs/methods.md has the constants that were chosen.
 """
 
@@ -117,6 +117,7 @@ def run(setting: Setting) -> Findings:
             **candidate,
             "data.train_split": train,
             "data.test_split": validation,
+            "data.bank_split": "",  # that of the encoder, without validation images
             "batch_size": BATCH_SIZE,
             "epochs": epochs,
         }

@@ -60,6 +60,15 @@ def test_tuning_study_validates_on_images_outside_the_training_part(scale, train
     assert bounds(train)[0] < bounds(train)[1] <= bounds(validation)[0] < bounds(validation)[1]
 
 
+def test_tuning_study_has_no_validation_images_among_the_neighbours_of_k_nn(
+    trained_cells, tmp_path
+):
+    on_stl10 = setting(tmp_path, "medium", methods=("simclr",))._replace(dataset="stl10")
+    assert cell_config(on_stl10, {}).data.bank_split == "train"
+    tuning.run(on_stl10)
+    assert {cell_config(on_stl10, cell).data.bank_split for cell in trained_cells} == {""}
+
+
 @pytest.mark.parametrize("method", tuning.CANDIDATES)
 def test_tuning_study_has_twelve_distinct_candidates_for_every_method(method, tmp_path):
     candidates = tuning.CANDIDATES[method]

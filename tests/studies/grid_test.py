@@ -201,17 +201,36 @@ def test_support_vectors_of_a_run_without_two_views_of_images_are_refused(
         module.run(setting._replace(workdir=Path("mine")))
 
 
-def test_damaged_results_of_a_grid_run_raise_an_error(setting, results, tmp_path):
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"figures": {}}'])
+def test_damaged_results_of_a_grid_run_raise_an_error(damaged, setting, results):
     [result] = results["auc_cl"]
     path = result.workdir / grid.RESULT_FILE
     text = path.read_text()
     try:
-        path.write_text("{")
+        path.write_text(damaged)
         with pytest.raises(UserError, match="cell.json is damaged"):
             grid.run_grid(setting, CELLS)
     finally:
         path.write_text(text)
     assert set(json.loads(text)["figures"]) == {grid.KNN, grid.LINEAR}
+
+
+def test_grid_below_a_file_raises_an_error(setting, tmp_path):
+    (tmp_path / "runs").write_text("")
+    with refused("cannot write", "Not a directory"):
+        grid.run_grid(setting._replace(out=tmp_path), CELLS)
+
+
+def test_gradient_bias_embeds_two_views_of_the_images_of_a_run(results, monkeypatch):
+    module = importlib.import_module("jaxssl.studies.gradient_bias")
+    [result] = results["nt_xent"]
+    monkeypatch.setattr(module, "IMAGES", 4)
+    monkeypatch.chdir(result.workdir)
+    point = module._encoder(Path("."))
+    assert f" parameters of {result.workdir.name}, two views of 4 images" in point.description
+    z = np.asarray(point.embed(point.params, np.arange(3)))
+    assert z.shape == (2, 3, 6) and point.num_examples == 4
+    assert np.isfinite(z).all() and len(np.unique(z.reshape(6, 6), axis=0)) == 6
 
 
 def test_studies_reuse_runs_with_the_same_config(setting):

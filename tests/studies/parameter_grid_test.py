@@ -1,5 +1,6 @@
 """`jaxssl train --grid` trains all combinations, resumes, and prints a table."""
 
+import shlex
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -156,6 +157,20 @@ def test_parameter_grid_trains_all_combinations_once_and_writes_the_table(
     measured = {(r["metric"], r["details"]["preset"]): f"{r['value']:.2f}" for r in rows}
     expected = [("retrieval_r1", "default"), ("knn_top1", "instdisc"), ("knn_top1", knn.DEFAULT)]
     assert lines[-1][-3:] == [measured[key] for key in expected]
+
+
+@pytest.mark.fast
+def test_recorded_command_of_a_parameter_grid_has_all_of_its_arguments(
+    tmp_path, monkeypatch, run_command
+):
+    calls = []
+    monkeypatch.setattr(parameter_grid, "train", lambda *given: calls.append(given))
+    arguments = ["--grid=seed=0,1", "--grid=optim.lr=0.1,0.2", "--max_runs=2000"]
+    arguments += ["--config=decl:stl10", "--config.epochs=3", "--workdir", str(tmp_path)]
+    run_command("train", *arguments)
+    [(*_, command, limit)] = calls
+    assert shlex.split(command)[:2] == ["jaxssl", "train"] and limit == 2000
+    assert sorted(shlex.split(command)[2:]) == sorted(arguments)
 
 
 @pytest.mark.fast

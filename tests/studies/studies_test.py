@@ -507,5 +507,59 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     assert set(findings.verdicts) == {"decl_shrinks"} and len(findings.pictures) == 2
     with pytest.raises(UserError, match="--batch_sizes must be between 2 and 24, .* got 1"):
         module.run(setting(tmp_path, batch_sizes=(1,)))
-    with pytest.raises(UserError, match="'nt_xnt' is unknown; did you mean 'nt_xent'"):
+    with pytest.raises(UserError, match="'nt_xnt' is not in this study; did you mean 'nt_xent'"):
         module.run(setting(tmp_path, methods=("nt_xnt",), batch_sizes=(3,)))
+
+
+@pytest.mark.parametrize(
+    ("methods", "key", "message"),
+    [
+        ("simclr_weigthed", "", "--methods: 'simclr_weigthed' is not in this study; did you mean"),
+        ("cross_entropy", "", "--methods: 'cross_entropy' needs labels, which this study has not"),
+        ("auc_cl", "epochs", "--config.epochs does not change the losses of this study; leave it"),
+        ("simclr", "loss.temperature", "--config.loss.temperature does not change the losses"),
+        ("decl,decl_mean", "loss.weight", "--config.loss.weight does not change the losses"),
+        ("auc_cl,dclw", "loss.temperature", "--config.loss.temperature does not change the losses"),
+    ],
+)
+def test_gradient_bias_study_refuses_losses_and_settings_that_it_would_not_measure(
+    methods, key, message, tmp_path
+):
+    overrides = ((key, "0.3"),) if key else ()
+    options = setting(tmp_path, methods=tuple(methods.split(",")), overrides=overrides)
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        study("gradient_bias").run(options)
+
+
+def test_gradient_bias_study_measures_losses_with_the_settings_of_the_command(
+    tmp_path, monkeypatch
+):
+    module, made = study("gradient_bias"), []
+    monkeypatch.setattr(module, "factory", lambda group, name: lambda **how: made.append(how))
+    options = setting(tmp_path, overrides=(("loss.momentum", "0.3"),))
+    module._check_overrides(options, ("decl", "decl_mean"))
+    module._losses(options, "decl_mean", 64, 8)
+    exact, measured = made
+    assert measured["momentum"] == 0.3 and measured["temperature"] == 0.5
+    assert (measured["weight"], measured["u"], measured["rate"]) == (1.0, "mean", "buffer")
+    assert exact == {**measured, "rate": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("examples", "views", "path"),
+    [
+        ("image", 1, "run"),
+        ("image_text", 1, "run"),
+        ("video", 2, "run"),
+        ("image", 2, "net.safetensors"),
+    ],
+)
+def test_gradient_bias_study_refuses_all_but_runs_with_two_views_of_images(
+    examples, views, path, monkeypatch, tmp_path
+):
+    module = study("gradient_bias")
+    metadata = {"config": {"views": views}} if path == "run" else {}
+    network = SimpleNamespace(inputs=SimpleNamespace(kind=examples), metadata=metadata)
+    monkeypatch.setattr(module, "load_pretrained", lambda workdir: network)
+    with pytest.raises(UserError, match="^--workdir must be a run with two views of images, got "):
+        module.run(setting(tmp_path, workdir=tmp_path / path))
