@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxssl import distributed
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, printable
 from jaxssl.evaluation.embedding import (
     Embedded,
     embed_pictures,
@@ -24,6 +24,7 @@ from jaxssl.training.output import file_io
 
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
+FACTS = ("source", "step", "loss")  # metadata of the encoder that the page shows
 
 # Maps the index of a picture to the indices and cosines of its most similar pictures.
 Neighbours = dict[int, list[tuple[int, float]]]
@@ -73,11 +74,14 @@ def write(
         raise UserError(f"the page {out} must end with one of {', '.join(SUFFIXES)}")
     csv_file = out.with_suffix(".csv")
     refuse_overwriting(images, out, csv_file)
-    make_folder(out)
+    for file in (out, csv_file):
+        make_folder(file)
     embedded = embed_pictures(encoder, images, **options)
     number = len(embedded.features)
+    names = embedded.names or [f"image {i}" for i in range(number)]
     if number < 2:
-        raise UserError(f"a picture has no neighbours in {images}, which holds only this one")
+        only = printable(names[0])
+        raise UserError(f"a picture has no neighbours in a set of one ({only}); give two or more")
     try:
         nearest = nearest_others(embedded.features, k)
     except ValueError as error:
@@ -86,7 +90,6 @@ def write(
     pairs = _find_pairs(nearest, is_duplicate)
     if not distributed.is_first_process():
         return number, len(pairs)
-    names = embedded.names or [f"image {i}" for i in range(number)]
     write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))
     duplicates: Neighbours = {}
     for pair in pairs:
@@ -97,10 +100,11 @@ def write(
         for i in shown
     }
     first = {i: others[:k] for i, others in list(duplicates.items())[:rows]}
+    metadata = encoder.metadata
     html = render(
         "neighbours.html",
         title=f"{number} pictures: likely duplicates and nearest neighbours",
-        facts=[f"{key} {encoder.metadata.get(key)}" for key in ("source", "step", "loss")],
+        facts=[f"{key} {metadata[key]}" for key in FACTS if metadata.get(key) is not None],
         csv_file=csv_file.name,
         threshold=f"{threshold:g}",
         num_pairs=len(pairs),

@@ -33,6 +33,7 @@ from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
 MEASURED = 1024  # images, evenly spaced in the split, whose channel means and stds are measured
+MEASURED_AT_ONCE = 64  # of these images are in memory at the same time
 SMALLEST_STD = 1 / 255  # lower limit of a channel's standard deviation
 
 
@@ -200,11 +201,18 @@ def statistics(normalise: str, source: Source, size: int) -> dict[str, tuple[flo
     if normalise == "half" or (normalise == "auto" and source.shape[-1] in (1, 3)):
         return {}
     chosen = np.linspace(0, len(source) - 1, min(len(source), MEASURED)).astype(np.int64)
-    images = source.lazy_images(size)[chosen].reshape(-1, source.shape[-1])
-    mean, std = images.mean(axis=0) / 255, images.std(axis=0) / 255
+    images, values = source.lazy_images(size), np.arange(256)
+    # Counts of each value take less memory than all pixels as float64.
+    counts = np.zeros((source.shape[-1], len(values)))
+    for block in np.array_split(chosen, -(-len(chosen) // MEASURED_AT_ONCE)):
+        channels = images[block].reshape(-1, source.shape[-1]).T
+        counts += [np.bincount(channel, minlength=len(values)) for channel in channels]
+    number = counts[0].sum()
+    mean = counts @ values / number
+    std = np.sqrt((counts * np.square(values - mean[:, None])).sum(axis=1) / number)
     return {
-        "mean": tuple(mean.round(4).tolist()),
-        "std": tuple(np.maximum(std, SMALLEST_STD).round(4).tolist()),
+        "mean": tuple((mean / 255).round(4).tolist()),
+        "std": tuple(np.maximum(std / 255, SMALLEST_STD).round(4).tolist()),
     }
 
 

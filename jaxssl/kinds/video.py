@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl.augment.image import resize
-from jaxssl.augment.video import centre_window, per_frame, span, ten_crops
+from jaxssl.augment.video import FLOW, centre_window, per_frame, span, ten_crops
 from jaxssl.augment.views import Inputs, make_views, normalise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
@@ -30,7 +30,6 @@ from jaxssl.kinds import image
 from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 16  # Frames are resized to this many pixels a side for raw features.
-FLOW = 2  # channels of optical flow, which cannot be shown as colours
 COPIES = 10  # crops of each clip in evaluation, see `augment.video.ten_crops`
 FRAMES = 4  # number of frames of a clip that a report shows
 
@@ -101,7 +100,7 @@ class ReadClips(NamedTuple):
 
 
 def open_clips(folder: Path, features: object, metadata: Settings, data: object) -> Opened:
-    """Return shape [t, h, w, c] (t may be None) and decoder of a prepared data set of clips.
+    """Return shape [t, s, s, c] (t may be None) and decoder of a prepared data set of clips.
 
     Raises:
         UserError: if the metadata hold no such shape.
@@ -109,7 +108,7 @@ def open_clips(folder: Path, features: object, metadata: Settings, data: object)
     shape: Any = metadata.get("shape")
     valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
     valid = valid and (shape[0] is None or integrity.is_side(shape[0]))
-    if not valid or not integrity.is_side(shape[1]) or not integrity.is_side(shape[2]):
+    if not valid or shape[1] != shape[2] or not integrity.is_side(shape[1]):
         raise integrity.damaged(folder, f"the clips have shape {shape!r:.80}")
     return Opened(tuple(shape), partial(_decode, side=shape[1]))
 
@@ -145,8 +144,19 @@ def array(source: Source, inputs: VideoInputs) -> LazyArray:
 
 
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) -> Crops:
-    """Return the number of consecutive frames of each view, which the host can cut."""
-    return Crops((), (), size, tuple(span(v["frames"], v["stride"]) for v in views))
+    """Return the number of consecutive frames that the host cuts for each view.
+
+    It is the same for views of different strides, because the frames of all views are stacked.
+
+    Raises:
+        UserError: if the views have different numbers of frames.
+    """
+    if len({view["frames"] for view in views}) > 1:
+        raise UserError(
+            "second_view.frames: all views have the same number of frames; set augment.frames"
+        )
+    longest = max(span(view["frames"], view["stride"]) for view in views)
+    return Crops((), (), size, (longest,) * len(views))
 
 
 def view_shapes(config: ConfigDict, inputs: VideoInputs) -> dict[str, jax.ShapeDtypeStruct]:
@@ -177,7 +187,7 @@ def fit_inputs(inputs: VideoInputs, test: Source) -> VideoInputs:
     if channels != inputs.channels or (frames or inputs.span) < inputs.span:
         raise UserError(
             f"the encoder takes clips of {inputs.span} frames or more and {inputs.channels} "
-            f"channels, {test.name!r} has {frames or 'any'} and {channels}"
+            f"channels, {test.name!r} has {frames or 'any number'} and {channels}"
         )
     return inputs._replace(copies=COPIES)
 
@@ -193,9 +203,12 @@ def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
 
 
 def frame_grid(clip: np.ndarray) -> np.ndarray:
-    """Arrange four evenly spaced frames of a clip [t, h, w, c] in a grid [2 h, 2 w, c]."""
+    """Arrange four evenly spaced frames of a clip [t, h, w, c] in a grid [2 h, 2 w, 1 or 3].
+
+    Of optical flow, only the displacements along x are shown.
+    """
     places = np.linspace(0, len(clip) - 1, FRAMES).round().astype(int)
-    first, second, third, last = clip[places]
+    first, second, third, last = image.draw(clip[places])
     return np.concatenate([np.concatenate([first, second], 1), np.concatenate([third, last], 1)])
 
 

@@ -42,11 +42,12 @@ class Dialect(NamedTuple):
 
     Attributes:
         network: name of our network, whose `RENAMES` translate the names.
-        mark: name of one array, which no other dialect has. What precedes it in a file is the
-            prefix of the encoder.
+        mark: name of an array that shows the dialect. What precedes it in a file is the prefix of
+            the encoder.
         inputs: the usual input settings.
         settings: settings of the network that arrays do not show.
-        outside: end of the name of an array beside the encoder that belongs to it, or "".
+        outside: name of an array that belongs to the encoder but lies outside of the last module of
+            its prefix, or "".
     """
 
     network: str

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -32,7 +33,7 @@ PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # in names of a ViT's
 def start(
     config: ConfigDict, params: Collection, carried: Carried, inputs: object, *, trust: bool = False
 ) -> tuple[Collection, Carried, Settings]:
-    """Replace the backbone of untrained parameters by the weights that `config.init` names.
+    """Replace the backbone of initial parameters by the weights that `config.init` names.
 
     A momentum network starts from the same weights. With `config.init_projector` the projector is
     replaced too. All other arrays keep their initial values. A first layer for images with another
@@ -42,8 +43,8 @@ def start(
     Args:
         config: of the run, complete. `init` is the workdir of a run, whose last checkpoint is used,
             or a weights file.
-        params: untrained parameters of the run.
-        carried: untrained state of the run that is not trained.
+        params: initial parameters of the run.
+        carried: initial non-trainable state of the run.
         inputs: of the run's backbone.
         trust: as for `jaxssl.load_encoder`.
 
@@ -82,7 +83,7 @@ def start(
                 reshaped.append(change)
     if faults:
         faults.sort(key=lambda fault: "/params/" not in fault)
-        flags = " ".join(f"--config.net.{k}={v}" for k, v in source.metadata["net"].items())
+        flags = shlex.join(f"--config.net.{k}={v}" for k, v in source.metadata["net"].items())
         raise UserError(
             f"init: the arrays of {config.init} do not fit the networks of this run: "
             f"{abbreviate(faults)}; the backbone of the weights is {flags}"
@@ -151,16 +152,25 @@ def _fit(
     old: int,
     new: int,
 ) -> np.ndarray:
-    """Adapt an array of the weights to a shape, if it depends on channels or patches of images.
+    """Adapt an array of the weights to other numbers of channels or patches of images.
 
-    Otherwise, and if the array is for another network, it is returned unchanged or in a third
-    shape.
+    Args:
+        name: of the array, as in `_by_name`.
+        array: from the weights.
+        shape: that the run expects.
+        net: the backbone of the run.
+        old: channels of the images of the weights, 0 for other examples.
+        new: channels of the images of the run, 0 for other examples.
+
+    Returns:
+        An array of another shape than the expected one if the weights are of another network.
     """
     if array.shape == shape:
         return array
     if old and new and array.ndim == 4 and array.shape[2] == old:
         array = adapt_channels(array, new)
-    elif old and new and array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]
+    elif old and new and array.ndim == 2 and PATCHES in name and len(array) % old == 0:
+        # [height * width * channels, out]
         kernel = array.reshape(1, -1, old, array.shape[1])
         array = adapt_channels(kernel, new).reshape(-1, array.shape[1])
     if name == POSITIONS and isinstance(net, ViT):
@@ -192,7 +202,10 @@ def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
 
 def _settings(net: object, inputs: object) -> dict[str, object]:
     """Return the settings of a backbone and its inputs that change the features."""
-    settings: dict[str, object] = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
+    # One number for all channels equals the same number for each, of any number of channels.
+    settings: dict[str, object] = {
+        name: (*dict.fromkeys(getattr(inputs, name, ())),) for name in ("mean", "std")
+    }
     if isinstance(net, nn.Module):
         fields = {field.name for field in dataclasses.fields(net)} - {"parent", "name"}
         settings |= {name: getattr(net, name) for name in fields}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import flax.linen as nn
 import jax
@@ -44,6 +44,7 @@ from jaxssl.pretrained import (
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
 from jaxssl.pretrained.folders import EncoderSettings
+from jaxssl.pretrained.pickle_reader import Inert
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 # Options of `load`: settings of the network, and fields of `jaxssl.augment.views.Inputs`.
@@ -127,9 +128,10 @@ def load(
     is_folder = folders.is_weights_folder(path)
     if not is_folder and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")
-    if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
+    shard = re.search(r"-(\d+)-of-(\d+)\.", path.name)
+    if not is_folder and shard and int(shard[2]) > 1:
         raise UserError(
-            f"{path} is part {int(match[1])} of {int(match[2])} of a checkpoint; give the folder"
+            f"{path} is part {int(shard[1])} of {int(shard[2])} of a checkpoint; give the folder"
         )
     valid = (*NET_OPTIONS, *INPUT_OPTIONS)
     for name in options:
@@ -139,12 +141,15 @@ def load(
         {name: options[name] for name in NET_OPTIONS if options.get(name) is not None},
         {name: options[name] for name in INPUT_OPTIONS if options.get(name) is not None},
     )
+    for name in ("num_heads", "layers"):
+        if not isinstance(number := given.net.get(name, 0), SupportsIndex):
+            raise UserError(f"{name} must be a whole number, got {number!r:.80}")
     try:
         files = folders.weights_files(path) if is_folder else [path]
         for file in files:
             _require_content(file)
         beside = EncoderSettings()
-        # These are the names of files in the folders of other projects.
+        # These names are those of files in a folder of transformers, timm or open_clip.
         if is_folder or path.name in folders.WEIGHTS_FILES:
             beside = folders.read_settings(path if is_folder else path.parent)
         with ExitStack() as stack:
@@ -231,7 +236,7 @@ def _open(path: Path) -> Iterator[Content]:
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
-            kind = "a module" if not isinstance(tree, list | tuple | str) else type(tree).__name__
+            kind = "a module" if isinstance(tree, Inert) else type(tree).__name__
             raise ValueError(f"expected a state dict (torch.save(model.state_dict())), got {kind}")
         state = getattr(tree, "state", None)
         metadata = state.get("_metadata") if isinstance(state, dict) else None
@@ -354,9 +359,9 @@ def _read_variables(
         ],
     }
     texts = [
-        f"{len(names)} {fault}: {abbreviate([repr(name) for name in names])}"
-        for fault, names in mismatches.items()
-        if names
+        f"{len(items)} {fault}: {abbreviate(list(map(repr, items)))}"
+        for fault, items in mismatches.items()
+        if items
     ]
     if texts:
         raise ValueError(f"the arrays do not match the network: {'; '.join(texts)}")

@@ -1,6 +1,7 @@
 """Images of any number of channels, from Python and from folders, in 8 and in 16 bits."""
 
 import io
+import tracemalloc
 
 import jax
 import numpy as np
@@ -118,6 +119,16 @@ def test_normalisation_uses_mean_and_std_of_the_training_images():
     for channels, normalise, number in ((3, "auto", 0), (1, "measured", 1), (5, "half", 0)):
         train = load_splits(images(channels)[0])[0].train
         assert len(statistics(normalise, train, 8).get("mean", ())) == number
+
+
+def test_measuring_images_takes_less_memory_than_all_of_them():
+    pixels = np.random.default_rng(1).integers(0, 256, (1024, 16, 16, 5), np.uint8)
+    train = load_splits(pixels)[0].train
+    tracemalloc.start()
+    statistics("measured", train, 16)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < pixels.nbytes
 
 
 def test_views_are_normalised_per_channel_and_converted_back_for_display():

@@ -279,13 +279,32 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
     assert set(starts(0)) == {0, 1, 2}
 
 
-def test_training_views_of_a_clip_are_random_windows_of_frames():
+def reader_of(crops):
+    """A reader of clips of ten frames."""
     clip = SimpleNamespace(input=numbered(10), label=0)
     source = SimpleNamespace(read=lambda indices: [clip] * len(indices))
-    reader = ReadClips(source, Crops((), (), 2, frames=(4, 4)), seed=0)
+    return ReadClips(source, crops, seed=0)
+
+
+def test_training_views_of_a_clip_are_random_windows_of_frames():
+    reader = reader_of(Crops((), (), 2, frames=(4, 4)))
     views = reader(0, np.arange(20))["input"]["views"]
     assert views.shape == (20, 2, 4, 2, 2, 3)
     starts = views[:, :, 0, 0, 0, 0]
     assert set(starts.flat) == set(range(7)) and (starts[:, 0] != starts[:, 1]).any()
     again = reader(0, np.arange(20)[::-1])["input"]["views"]
     np.testing.assert_array_equal(again[::-1], views)
+
+
+def test_views_of_different_strides_get_windows_of_the_same_length():
+    views = [{"frames": 4, "stride": stride} for stride in (1, 2)]
+    windows = reader_of(clips.find_crops(2, views, ()))(0, np.arange(3))["input"]["views"]
+    assert windows.shape == (3, 2, 7, 2, 2, 3)
+    with refused("all views have the same number of frames; set augment.frames"):
+        clips.find_crops(2, [*views, {"frames": 8, "stride": 1}], ())
+
+
+@pytest.mark.parametrize("shape", [None, [8, 16, 16], [8, 16, 12, 3], [0, 16, 16, 3], [8, 9, 9, 4]])
+def test_prepared_clips_of_an_impossible_shape_are_refused(shape, tmp_path):
+    with refused(f"{tmp_path} is damaged (the clips have shape {shape})"):
+        clips.open_clips(tmp_path, {}, {"shape": shape}, {})

@@ -200,3 +200,8 @@ def test_frame_grid_arranges_frames_of_a_clip_in_rows():
     grid = frame_grid(clip)
     assert grid.shape == (4, 6, 1)
     np.testing.assert_array_equal(grid[::2, ::3, 0], [[0, 2], [4, 6]])
+
+
+def test_frame_grid_of_optical_flow_shows_displacements_along_x():
+    clip = np.random.default_rng(0).integers(0, 256, (7, 2, 3, 2), np.uint8)
+    np.testing.assert_array_equal(frame_grid(clip), frame_grid(clip[..., :1]))

@@ -93,6 +93,13 @@ def test_page_of_few_pictures_lists_all_others_and_reports_no_duplicates(tmp_pat
     assert "No two pictures have a cosine of 0.98" in "".join(page_cases.page(page).text)
 
 
+def test_page_shows_only_the_metadata_that_the_encoder_has(folder, tmp_path):
+    page, metadata = tmp_path / "page.html", {"source": "x.pth", "step": None, "loss": None}
+    encoder = flat_encoder()._replace(metadata=metadata)
+    picture_neighbours.write(encoder, folder, page, **SETTINGS)
+    assert "<p>source x.pth</p>" in page.read_text()
+
+
 def test_unreadable_picture_raises_an_error_with_its_name_or_is_skipped(folder, tmp_path):
     (folder / "0.png").write_bytes((folder / "0.png").read_bytes()[:-20])
     page = tmp_path / "page.html"
@@ -103,7 +110,7 @@ def test_unreadable_picture_raises_an_error_with_its_name_or_is_skipped(folder, 
     assert number == 13 and "0.png" not in {row["file"] for row in read(page)}
 
 
-def test_page_without_html_suffix_and_a_single_picture_are_refused(folder, tmp_path):
+def test_impossible_outputs_and_a_single_picture_are_refused(folder, tmp_path):
     with refused("the page", "page.pdf must end with one of .html, .htm"):
         picture_neighbours.write(flat_encoder(), folder, tmp_path / "page.pdf", **SETTINGS)
     table = tmp_path / "photos.csv"
@@ -114,3 +121,9 @@ def test_page_without_html_suffix_and_a_single_picture_are_refused(folder, tmp_p
     assert table.read_text() == before
     with refused("a picture has no neighbours in", "4.png"):
         picture_neighbours.write(flat_encoder(), folder / "4.png", tmp_path / "x.html", **SETTINGS)
+    with refused("a picture has no neighbours in a set of one (image 0); give two or more"):
+        one = np.zeros((1, SIZE, SIZE, 1), np.uint8)
+        picture_neighbours.write(flat_encoder(), one, tmp_path / "x.html", **SETTINGS)
+    (tmp_path / "y.csv").mkdir()
+    with refused("y.csv is a folder"):
+        picture_neighbours.write(flat_encoder(), folder, tmp_path / "y.html", **SETTINGS)

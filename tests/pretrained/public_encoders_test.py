@@ -66,7 +66,7 @@ def test_features_of_public_architectures_match_those_of_their_libraries(case, t
 
 
 def test_sharded_folder_is_read_and_a_missing_shard_is_named(tmp_path):
-    folder = write_folder(tmp_path / "x", VIT, shards=3)
+    folder = write_folder(tmp_path / "vit-1-of-3.v2", VIT, shards=3)
     assert_features_equal(folder, VIT)
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(UserError, match="'model-00002-of-00003.safetensors', .* is missing"):

@@ -97,6 +97,7 @@ BAD = {
     "text": (b"my weights", "not a file of torch.save"),
     "plain pickle": (pickle.dumps({"a": 1}), "a pickle, but not one of torch.save"),
     "no dict": (zipped(pickle.dumps([1], 2)), "expected a state dict .* got list"),
+    "a number": (zipped(pickle.dumps(1, 2)), "expected a state dict .* got int"),
     "a module": (
         zipped(b"\x80\x02cmodels\nNet\n)\x81}b."),
         "expected a state dict .* got a module",

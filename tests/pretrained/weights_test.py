@@ -210,6 +210,7 @@ def test_incomplete_checkpoint_is_not_read_as_a_smaller_network(file):
         weights.load(file(gap), layers=3)
     with pytest.raises(UserError, match="is part 1 of 3 of a checkpoint; give the folder"):
         weights.load(file(arrays, "model-00001-of-00003.safetensors"))
+    weights.load(file(arrays, "model-00001-of-00001.safetensors"), layers=3)
 
 
 def test_error_lists_missing_unknown_and_misshapen_arrays(file):
@@ -369,7 +370,7 @@ def test_load_encoder_arguments_override_the_inferred_preprocessing(file):
     np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
 
 
-def test_input_settings_out_of_range_are_rejected(file):
+def test_settings_out_of_range_or_of_another_type_are_rejected(file):
     path, numbers = file(draw_weights("resnet", 8)), "must be a number or 3 in"
     wrong = {
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
@@ -377,6 +378,8 @@ def test_input_settings_out_of_range_are_rejected(file):
         "crop": ["must be a number in", 90, (0.9, 0.9), True],
         "interpolation": ["must be one of bilinear, bicubic", "nearest", ["bicubic"]],
         "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
+        "num_heads": ["must be a whole number", 6.0, "6"],
+        "layers": ["must be a whole number", 12.0, [12]],
     }
     for name, (message, *values) in wrong.items():
         for value in values:

@@ -19,7 +19,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.pretrained import load, weights
 from jaxssl.pretrained.export import export
-from jaxssl.pretrained.start import adapt_channels, load_init, start
+from jaxssl.pretrained.start import _fit, _settings, adapt_channels, load_init, start
 from jaxssl.training import config
 from jaxssl.training.build import build, make_init
 from jaxssl.training.workdir import checkpoint, run_record
@@ -201,6 +201,17 @@ def test_positions_are_interpolated_for_another_number_of_patches_and_reported(t
     assert report["reshaped"] == ["net/params/positions [17, 8] -> [37, 8]"]
 
 
+def test_matrix_that_is_no_first_layer_of_patches_is_not_adapted_to_other_channels():
+    matrix = np.ones((4, 2), np.float32)
+    assert _fit("net/params/patches/kernel", matrix, (2, 2), None, 3, 1) is matrix
+
+
+def test_means_in_another_order_of_channels_differ_and_equal_means_of_channels_do_not():
+    rgb, bgr = (Inputs(8, 3, mean=mean) for mean in ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1)))
+    assert _settings(None, rgb) != _settings(None, bgr)
+    assert _settings(None, Inputs(8, 3, mean=(0.5,) * 3)) == _settings(None, Inputs(8, 1))
+
+
 def test_first_kernel_for_more_channels_repeats_the_channels_with_the_same_sum():
     kernel = np.random.default_rng(0).standard_normal((3, 3, 3, 2), np.float32)
     adapted = adapt_channels(kernel, 6)
@@ -215,6 +226,7 @@ UNFIT = "do not fit the networks.*net/params/BatchNorm_1/bias.*--config"
     ("changes", "message"),
     [
         ({"net.widths": "(4, 16)"}, UNFIT),
+        ({"net.widths": "(4, 16)"}, r"weights is .*'--config.net.widths=\(4, 8\)'"),
         ({"net.widths": "(4, 8, 8)", "net.strides": "(2, 2, 1)"}, "_2/.* is missing"),
         ({"init_projector": "True", "head.proj_output_dim": "4"}, "do not fit.*projector/params"),
         ({"init": "nowhere"}, "nowhere"),
