@@ -129,7 +129,6 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     reader, _ = _make_reader(config, train, config.batch_size, crops, mesh)
     few = reader.example
     number = max(2, min(config.batch_size, 2 * config.accumulate_steps * mesh.size))
-    number = min(number, len(train))
     if not pod:
         small, order = _make_reader(config, train, number, crops, mesh)
         few = small.read(0, order(0))

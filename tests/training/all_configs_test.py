@@ -379,15 +379,6 @@ def test_dry_run_compiles_a_large_program_once_and_takes_no_step(limit, capsys, 
     assert "left out: " in lines["one"] and "operations and 0 MiB of state" in lines["one"]
 
 
-def test_dry_run_takes_a_step_on_a_single_image(capsys, monkeypatch):
-    train = open_training_split(config_lib.load("digits")).take(np.array([0]))
-    monkeypatch.setattr(dry_run, "open_training_split", lambda _: train)
-    mesh = distributed.make_mesh(jax.devices()[:1])
-    monkeypatch.setattr(distributed, "make_mesh", lambda: mesh)
-    dry_run.dry_run(config_lib.load("digits", [*SMALL, ("batch_size", "1")]))
-    assert "one step   of 1 examples: " in capsys.readouterr().out
-
-
 def test_dry_run_says_that_a_step_is_too_large_for_the_memory(capsys, monkeypatch):
     monkeypatch.setattr(dry_run, "_available_memory", lambda: 1)
     dry_run.dry_run(config_lib.load("digits", SMALL))
