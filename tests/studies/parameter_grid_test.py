@@ -159,7 +159,6 @@ def test_parameter_grid_trains_all_combinations_once_and_writes_the_table(
     assert lines[-1][-3:] == [measured[key] for key in expected]
 
 
-@pytest.mark.fast
 def test_recorded_command_of_a_parameter_grid_has_all_of_its_arguments(
     tmp_path, monkeypatch, run_command
 ):
