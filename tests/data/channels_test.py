@@ -122,10 +122,10 @@ def test_normalisation_uses_mean_and_std_of_the_training_images():
 
 
 def test_measuring_images_takes_less_memory_than_all_of_them():
-    pixels = np.random.default_rng(1).integers(0, 256, (1024, 16, 16, 5), np.uint8)
+    pixels = np.random.default_rng(1).integers(0, 256, (1024, 32, 32, 5), np.uint8)
     train = load_splits(pixels)[0].train
     tracemalloc.start()
-    statistics("measured", train, 16)
+    statistics("measured", train, 32)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < pixels.nbytes

@@ -226,7 +226,7 @@ UNFIT = "do not fit the networks.*net/params/BatchNorm_1/bias.*--config"
     ("changes", "message"),
     [
         ({"net.widths": "(4, 16)"}, UNFIT),
-        ({"net.widths": "(4, 16)"}, r"weights is .*'--config.net.widths=\(4, 8\)'"),
+        ({"net.widths": "(4, 16)"}, r"weights is .*'--config.net.widths=.4, 8.'"),
         ({"net.widths": "(4, 8, 8)", "net.strides": "(2, 2, 1)"}, "_2/.* is missing"),
         ({"init_projector": "True", "head.proj_output_dim": "4"}, "do not fit.*projector/params"),
         ({"init": "nowhere"}, "nowhere"),
