@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from filelock import FileLock
 
@@ -158,6 +158,13 @@ def _explain(path: str | PathLike[str], verb: str) -> Iterator[None]:
         raise BucketError(f"cannot {verb} {fspath(path)}: {reason}") from error
 
 
+class ObjectStat(NamedTuple):
+    """Size of an object, and a modification time, which Orbax reads if it finds none of its own."""
+
+    st_size: int
+    mtime: float = 0.0
+
+
 class BucketPath(PosixGPath):
     """A path gs://BUCKET/PATH. Every write replaces a whole object.
 
@@ -196,9 +203,8 @@ class BucketPath(PosixGPath):
     def resolve(self, strict: bool = False) -> "BucketPath":
         return self
 
-    def stat(self) -> os.stat_result:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return a stat result with the object's size in ``st_size``. All other fields are 0."""
-        return os.stat_result((0,) * 6 + (self._call("size"), 0, 0, 0))
+    def stat(self) -> ObjectStat:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ObjectStat(self._call("size"))
 
     def mkdir(self, *_: Any, **__: Any) -> None:
         """Do nothing, because folders are only parts of the names of objects."""

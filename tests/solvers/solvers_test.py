@@ -365,7 +365,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, momentum_start=1.5), "solver setting mom.*"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, tol=-1e-3), "solver setting tol"),
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, tol=np.nan), "solver setting tol"),
-        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones(M).tolist()), "init"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=[1.0] * M), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones((M, 2))), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), r"(?=.*than 'inv')excluded"),
