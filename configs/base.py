@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
     config.data.labels = ""  # CSV file "file,label" ("": labels are names of folders)
     config.data.channels = 0  # of pictures in files, up to 16 (0: 3, which is RGB)
     config.data.normalise = "auto"  # "half" (mean, std 0.5), "measured", "auto" (half for 1, 3)
-    config.data.frame_size = 128  # longer side of a video frame, in pixels
+    config.data.frame_size = 128  # largest side of the stored, square video frames, in pixels
     config.data.context = 77  # largest number of tokens of a caption
     config.data.test_fraction = 0.2  # share of images for "test" in a folder without splits
     config.data.split_seed = 0  # seed of the draw of test images in a folder without splits

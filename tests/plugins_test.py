@@ -452,6 +452,17 @@ def test_settings_of_a_user_loss_that_a_config_cannot_hold_keep_their_defaults(t
 
 
 @pytest.mark.fast
+def test_limits_of_the_package_do_not_hold_for_defaults_of_a_user_network(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from flax import linen as nn\n\n\nclass Net(nn.Module):\n    axis: int = -1\n"
+        "    padding: tuple[int, int] = (0, 0)\n    vocabulary: int = 2_000_000\n"
+    )
+    net = load(net=f"{path}:Net").net
+    assert (net.axis, net.padding, net.vocabulary) == (-1, (0, 0), 2_000_000)
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("annotation", ["in (0, 1]", "float > 0", "np.Unknown", "Unknown"])
 def test_annotation_that_python_cannot_evaluate_leaves_the_type_of_the_default(annotation):
     def loss(pairs, bound=2.0, /, *, scale=1.0):

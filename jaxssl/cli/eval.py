@@ -2,16 +2,19 @@
 
 usage: jaxssl eval --workdir DIR [--protocols knn,linear]
        jaxssl eval --weights FILE --dataset NAME [--protocols knn,linear]
+       jaxssl eval --suite NAME --workdir DIR[,DIR ...]
 
 A protocol is a file of jaxssl/evaluation/protocols/, written as NAME or NAME:PRESET; "all" runs
 every protocol that fits. The data set of the run is used unless --dataset names another. Overrides
---config.data.KEY=VALUE say where it is stored and how it is split.
+--config.data.KEY=VALUE say where it is stored and how it is split, --config.net.KEY and
+--config.inputs.KEY what a weights file does not record.
 """
 
 from absl import flags
 
 from jaxssl import cli
 
+POSITIONAL = "workdir"
 FLAGS = flags.FlagValues()
 WORKDIR = flags.DEFINE_list("workdir", [], "Folders of runs.", FLAGS)
 WEIGHTS = flags.DEFINE_list("weights", [], "Weights files (.safetensors, .pth).", FLAGS)
@@ -28,7 +31,7 @@ SUITE = flags.DEFINE_string(
     FLAGS,
 )
 KINDS = flags.DEFINE_list(
-    "kinds", None, "Features: some of raw,untrained,pretrained; default: all that fit.", FLAGS
+    "kinds", None, "Some of raw,untrained,pretrained; default: all, of a suite pretrained.", FLAGS
 )
 SEED = flags.DEFINE_integer(
     "seed",
@@ -56,7 +59,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     paths = [as_path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
-    cli.start_jax(FLAGS)
     data_overrides, weights_options = split_overrides(overrides)
     options = {
         **cli.encoder_options(FLAGS),
@@ -65,6 +67,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         "out": OUT.value and as_path(OUT.value),
         "weights_options": weights_options,
     }
+    cli.start_jax(FLAGS)
     defaults = base.get_config().data
     if SUITE.value:
         from jaxssl.evaluation import suite
@@ -78,8 +81,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     chosen = DATASET.value, data_overrides
     data = {path: data_config(path, defaults, *chosen, trust=FLAGS.trust) for path in paths}
-    if len(paths) > 1:  # Wrong input for a later encoder is refused before the first is evaluated.
+    # Wrong input for a later encoder is refused before the first is evaluated.
+    for dry_run in (True, False) if len(paths) > 1 else (False,):
         for path in paths:
-            run.evaluate(path, PROTOCOLS.value, data=data[path], dry_run=True, **options)
-    for path in paths:
-        run.evaluate(path, PROTOCOLS.value, data=data[path], **options)
+            run.evaluate(path, PROTOCOLS.value, data=data[path], dry_run=dry_run, **options)

@@ -137,7 +137,8 @@ def _stem(name: str, setting: Any) -> str:
     """Return the stem of a study's file names, which differs for a study of only some methods."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
-    return "-".join([name, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])
+    methods = map(components.short_name, setting.methods)
+    return "-".join([name, *methods, *map(str, setting.batch_sizes), *steps, *run])
 
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:

@@ -47,7 +47,7 @@ DRY_RUN = flags.DEFINE_bool(
     False,
     "Print shapes, parameters, settings and memory, and take one step on two examples a device, "
     "unless its program is large. Opens the weights of config.init. Needs no data for common sets "
-    "of images, and writes nothing.",
+    "of images, and writes no workdir.",
     FLAGS,
 )
 TOPOLOGY = flags.DEFINE_string(

@@ -79,7 +79,7 @@ def data_fields(
         splits: the data set.
         settings: the group `config.data`.
         encoder: the encoder.
-        path: the weights file; None for a run.
+        path: the weights file, or a run whose results are kept elsewhere; else None.
         seed: seed of the protocols' random draws.
     """
     classes = Path(settings["classes"]).name

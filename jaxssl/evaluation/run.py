@@ -47,7 +47,7 @@ def evaluate(
     trust: bool = False,
     dry_run: bool = False,
 ) -> list[results.Row]:
-    """Evaluate an encoder without training it, and write results.json and report.html.
+    """Evaluate a trained encoder with protocols, and write results.json and report.html.
 
     Args:
         encoder_or_path: workdir of a run, a weights file, or an encoder.
@@ -109,11 +109,10 @@ def evaluate(
         if config is None:
             raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
         settings = config.data
+        trusted.require_data(settings, run_name, trust)
     selected = select_protocols(names, encoder.inputs.kind)
     if out is not None:
         results.read_results(out)  # raises an error for a damaged file before any work is done
-    if data is None and splits is None:
-        trusted.require_data(settings, run_name, trust)
     examples = kind_of_examples.get(encoder.inputs.kind).data
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
@@ -138,8 +137,7 @@ def evaluate(
         return []
 
     # ---- Every protocol on every kind of features.
-    weights_file = None if workdir else path
-    data_fields = rows_of.data_fields(splits, settings, encoder, weights_file, seed)
+    data_fields = rows_of.data_fields(splits, settings, encoder, None if workdir else path, seed)
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")
@@ -161,13 +159,11 @@ def evaluate(
             rows += new
             if new:
                 with_results.add(one.text)
-    if strict:
-        _require_results(selected, with_results, kinds)
 
     # ---- The results table, the gallery and the report. Only the first process prints and writes.
     if rows:
         results.print_results(rows)
-    if out is not None:
+    if rows and out is not None:
         console.show(f"results: {out / 'results.json'}")
     if has_report and config and workdir:
         if layer == "backbone" and features is not None:
@@ -177,15 +173,22 @@ def evaluate(
                 gallery.write(workdir, config, splits, features, examples, encoder)
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
+    for one in selected:
+        if strict and one.named and one.text not in with_results:
+            raise UserError(
+                f"protocol {one.text!r} has no results for {','.join(kinds)} features; it may need "
+                "pretrained or untrained features in --kinds, and --layer backbone if it trains "
+                "the network"
+            )
     return rows
 
 
-def _check_kinds(names: Sequence[str] | None) -> list[str]:
+def _check_kinds(names: str | Sequence[str] | None) -> list[str]:
     """Return the requested kinds of features, by default all, in the order of `results.KINDS`."""
-    unknown = sorted(set(names or ()) - set(results.KINDS))
-    if unknown:
+    names = [names] if isinstance(names, str) else names or results.KINDS
+    if unknown := sorted(set(names) - set(results.KINDS)):
         raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], results.KINDS)}")
-    return [kind for kind in results.KINDS if kind in (names or results.KINDS)]
+    return [kind for kind in results.KINDS if kind in names]
 
 
 def _run_protocol(
@@ -231,16 +234,3 @@ def _make_row(one: Selected, result: Result, fields: Settings) -> results.Row:
 def _write(out: Path | None, rows: Sequence[results.Row]) -> None:
     if out is not None and distributed.is_first_process():
         results.add_results(out, rows)
-
-
-def _require_results(
-    selected: Sequence[Selected], with_results: set[str], kinds: Sequence[str]
-) -> None:
-    """Raise UserError if a named protocol is not among the texts of those with results."""
-    for one in selected:
-        if one.named and one.text not in with_results:
-            raise UserError(
-                f"protocol {one.text!r} has no results for {','.join(kinds)} features; it may need "
-                "pretrained or untrained features in --kinds, and --layer backbone if it trains "
-                "the network"
-            )

@@ -180,7 +180,7 @@ def factory(
         if p.annotation not in (Array, Array | None)
     ]
     for name, value in defaults.items():
-        annotation = {float: Number, int: int, bool: bool}.get(type(value), inspect.Parameter.empty)
+        annotation = {float: Number, tuple: tuple[str, ...]}.get(type(value), type(value))
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
     constants = [p.name for p in parameters if set(_alternatives(p.annotation)) <= CONSTANTS]

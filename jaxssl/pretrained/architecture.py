@@ -97,21 +97,22 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     return EncoderArrays(names.combine(encoder), prefix, other_names, dialect)
 
 
-def infer(encoder: EncoderArrays, options: Mapping[str, object] = {}) -> Inferred:
+def infer(encoder: EncoderArrays, options: Settings, fallback: Settings) -> Inferred:
     """Infer the network (as the config group `net`) and the usual input settings from arrays.
 
     Args:
         encoder: the arrays.
         options: settings of the network that replace the inferred ones. Those that are not
             settings of this kind of network are ignored.
+        fallback: settings that apply where neither the options nor the arrays tell.
 
     Raises:
         ValueError: if the arrays belong to no supported network.
     """
-    net, inputs = INFER[encoder.dialect.network](encoder, options)
+    net, inputs = INFER[encoder.dialect.network](encoder, {**fallback, **options})
     allowed = inspect.signature(components.factory("net", net["name"])).parameters
-    net |= {key: value for key, value in options.items() if key in allowed}
-    return Inferred(net, inputs)
+    stated = {key: x for key, x in {**fallback, **net, **options}.items() if key in allowed}
+    return Inferred({"name": net["name"], **stated}, inputs)
 
 
 def abbreviate(items: list[str], most: int = 3) -> str:

@@ -1,9 +1,10 @@
 """Read PyTorch's pickles without running the code that they name.
 
 A pickle is a program. Calls of PyTorch's functions that rebuild tensors return descriptions of the
-tensors. Every other name becomes a placeholder that does nothing. Sets become placeholders too, and
-dicts leave out keys that are no text or number: a short pickle can hold a tuple that contains
-another tuple twice, which contains a third one twice, and so on, and its hash would take forever.
+tensors. Names that PyTorch's format does not know become placeholders that do nothing. Sets become
+placeholders too, and dicts leave out keys that are neither text nor numbers: a short pickle can
+hold a tuple that contains another tuple twice, which contains a third one twice, and so on, and its
+hash would take forever.
 """
 
 import mmap
@@ -64,8 +65,8 @@ class Inert:
     """Placeholder for an unknown class or function in a pickle, which does nothing."""
 
     def __new__(cls, *_: object, **__: object) -> "Inert":
-        """Create the placeholder for an object of a pickle, whatever the arguments."""
-        return super().__new__(cls)
+        """Create a placeholder. ``cls`` is one too if a call in the pickle returned the class."""
+        return object.__new__(Inert)
 
     def __call__(self, *_: object, **__: object) -> "Inert":
         """Return another placeholder for the result of a call."""
@@ -229,7 +230,7 @@ def _rebuild_typed_tensor(storage: object, *args: Any) -> object:
     return _rebuild_tensor(typed, offset, shape, strides)
 
 
-def _rebuild_parameter(tensor: object = None, *_: object) -> object:
+def _rebuild_parameter(tensor: object, *_: object) -> object:
     return tensor
 
 

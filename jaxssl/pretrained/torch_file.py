@@ -62,6 +62,8 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[object, Read]:
 
 
 def _open_stream(file: mmap.mmap) -> tuple[object, Read]:
+    if file[257:262] == b"ustar":  # torch.save's format until 2017
+        raise ValueError("the file is a tar archive; load it with PyTorch, and save it again")
     if file[:1] != b"\x80":
         raise ValueError("the content is not a file of torch.save")
 

@@ -72,22 +72,6 @@ class Content(NamedTuple):
     header: str | None
 
 
-class Exported(NamedTuple):
-    """The encoder in a file of `jaxssl export`, as its header describes it.
-
-    Attributes:
-        arrays: the arrays of the backbone by their common names.
-        net: the backbone, as the config group `net`.
-        inputs: the input settings.
-        header: all entries of the header.
-    """
-
-    arrays: EncoderArrays
-    net: dict[str, object]
-    inputs: Inputs
-    header: Settings
-
-
 def load(
     path: str | Path, *, fallback: Settings | None = None, **options: object
 ) -> PretrainedEncoder:
@@ -102,17 +86,15 @@ def load(
         fallback: settings of the network that apply unless the files state or imply others.
         **options: None keeps what the file says, or the default.
 
-            - num_heads: attention heads of a ViT, by default one per 64 channels of its width, and
-              12 for MoCo-v3's small ViT.
+            - num_heads: attention heads of a ViT, by default those of public ViTs of its width.
             - stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding
               of 2, as in solo-learn). By default "cifar_wide" for files of solo-learn.
-            - pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
-            - activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it,
-              and names alone do not tell it.
+            - pool: features of a ViT: "token" (class token), "mean" (over patches) or "attention".
+            - activation: activation of a ViT's MLPs, such as "quick_gelu".
             - layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
               public ViTs of its width is refused without this number, because it may be incomplete.
-            - mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
-              ImageNet's, or CIFAR-10's with a 3 x 3 stem.
+            - mean: mean of images in [0, 1], a number or one per channel, in [0, 1]. The default
+              depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
             - crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps
               the whole image. timm calls it ``crop_pct``.
@@ -159,7 +141,7 @@ def load(
             return _load(path, content, given, beside, fallback or {})
     except UserError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or one_line(error, 600)
         raise UserError(f"{path} cannot be read: {reason}") from error
     except Exception as error:  # A damaged file may raise anything.
@@ -214,7 +196,7 @@ def header(pretrained: PretrainedEncoder) -> str:
 
 
 def _digest(entries: Mapping[str, object], variables: Mapping[str, object]) -> str:
-    """Return the SHA-256 of the arrays and of `CHECKED`. The file formats have no checksum."""
+    """Return the SHA-256 of the arrays and of `CHECKED`. Safetensors files have no checksum."""
     text = json.dumps([entries[name] for name in CHECKED], sort_keys=True)
     digest = hashlib.sha256(text.encode())
     for path, leaf in jax.tree.leaves_with_path(variables):
@@ -268,7 +250,7 @@ def _load(
     """
     if content.header is None:
         arrays, entries = architecture.find_encoder(content.arrays), {}
-        config, inputs = architecture.infer(arrays, {**fallback, **beside.net, **given.net})
+        config, inputs = architecture.infer(arrays, {**beside.net, **given.net}, fallback)
         inputs = inputs._replace(**beside.inputs)
     else:
         arrays, config, inputs, entries = _parse_header(content.header, content.arrays, given)
@@ -283,14 +265,13 @@ def _load(
         _log_choice(path, arrays, config)
     elif entries["version"] > 1:
         # The digest is that of the positions before they are interpolated.
-        is_resized = stated.size != inputs.size
-        original = _read_variables(net, stated, arrays, path) if is_resized else variables
+        original = variables if fitted is arrays else _read_variables(net, stated, arrays, path)
         if entries["digest"] != _digest(entries, original):
             raise ValueError(
                 "the parameters do not match the digest in the file, which was changed"
             )
 
-    metadata = {"source": path.name, "checkpoint": "file", "net": config}
+    metadata = {"source": path.absolute().name, "checkpoint": "file", "net": config}
     metadata |= {name: entries.get(name) for name in ("step", "loss")}
     precision = entries.get("precision", "float32")
     encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
@@ -308,8 +289,10 @@ def _load(
 
 def _parse_header(
     text: str, stored: Mapping[str, names.Stored], given: EncoderSettings
-) -> Exported:
-    """Parse the header of an exported file, and give its arrays their common names.
+) -> tuple[EncoderArrays, dict[str, object], Inputs, Settings]:
+    """Return the arrays of an exported file, its network, inputs, and all entries of its header.
+
+    The arrays get their common names.
 
     Raises:
         ValueError: if the header is not valid.
@@ -322,12 +305,10 @@ def _parse_header(
     inputs, net = input_settings.validate(entries["inputs"]), dict(entries["net"])
     if entries["precision"] not in PRECISIONS:
         raise ValueError(f"the precision in the header must be one of {', '.join(PRECISIONS)}")
-    if (net.get("layers") or 0) > len(stored):
-        raise ValueError(f"the header claims {net['layers']} layers of {len(stored)} arrays")
     net |= given.net
     common = {names.translate(str(net.get("name")), name): x for name, x in stored.items()}
     arrays = EncoderArrays(names.combine(common), "", [], names.DIALECTS["timm's ViT"])
-    return Exported(arrays, net, inputs, entries)
+    return arrays, net, inputs, entries
 
 
 def _read_variables(

@@ -28,7 +28,7 @@ DATA_FIELDS = (
     ("tested on", "split"),
     ("features", "layer"),
 )
-# These settings of config.data decide which examples of files are tested.
+# These settings of config.data decide which examples of files and of Python data are tested.
 FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
 Cells = dict[int, list[Row]]  # result rows of the runs of a group, by the index of the group
@@ -150,13 +150,13 @@ def _data_source(row: Row, run: Run) -> Source:
     """Return names and values of the data settings in which comparable results must agree."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
-    is_file = data.get("name") in components.names("data")
-    name = Path(str(data.get("path"))).name if is_file else data.get("name")
+    name, keys = components.short_name(str(data.get("name"))), FILE_SETTINGS
+    if name in components.names("data"):
+        name = Path(str(data.get("path"))).name
+    elif name not in ("python", "tar_shards") and not components.is_custom(name):
+        keys = ("classes",) if data.get("classes") else ()
     with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
     if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
-        keys = FILE_SETTINGS if is_file else ("classes",)
-        if name in ("python", "tar_shards") or components.is_custom(str(name)):
-            keys = ("path", *keys)
         source += [(f"data.{key}", str(data.get(key, ""))) for key in keys]
     return tuple(source)
 
@@ -196,9 +196,9 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
 
 
 def _mean(rows: Sequence[Row]) -> float | None:
-    """Return the mean result over the seeds, or None if a result is not finite or there is none."""
+    """Return the mean result over the seeds, or None if a result is not finite."""
     values = [row["value"] for row in rows]
-    return fmean(values) if values and all(map(is_finite, values)) else None
+    return fmean(values) if all(map(is_finite, values)) else None
 
 
 def _best(line: Line, cells: Cells) -> set[int]:

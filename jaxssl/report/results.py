@@ -19,7 +19,13 @@ MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are l
 # For these metrics less is better.
 LOWER_IS_BETTER = (
     *("alignment", "uniformity", "dead_dimensions", "most_confused_pair"),
-    *("corruption_drop", "corruption_mce", "corruption_mean_error", "mean_angle", "median_angle"),
+    *(
+        "corruption_drop",
+        "corruption_mce",
+        "corruption_mean_error",
+        "normals_mean_angle",
+        "normals_median_angle",
+    ),
 )
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.

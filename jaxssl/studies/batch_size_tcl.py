@@ -1,6 +1,7 @@
 """TCL against SupCon at several batch sizes, with labels.
 
-At the scale "paper" each batch size has the learning rate and the k1 of the thesis.
+At the scale "paper" the batch sizes of `TUNED` have the learning rates and k1 of the thesis, which
+counts views, two for each image. Other sizes have the settings of 64 images.
 """
 
 from jaxssl.studies.batch_size import BATCHES
@@ -11,8 +12,7 @@ from jaxssl.studies.tcl_comparison import compare_losses
 PAPER = "tcl"
 FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = read_claims("batch_size_tcl")
-# Maps the batch size in images to (learning rate, k1). Appendix A.2.2 counts views instead of
-# images.
+# Maps the batch size in images to (learning rate, k1), from Appendix A.2.2.
 TUNED = {
     16: (8e-3, 5000.0),
     32: (9e-3, 7500.0),

@@ -49,7 +49,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         raise UserError(f"{page} will hold all claims; give --page another name, as claims.md")
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
-    claims = _all_claims(map(documents.read_document, paths))
+    distinct = {p.read_bytes(): p for p in paths}.values()  # `--page` of a study writes a copy.
+    claims = _all_claims(map(documents.read_document, distinct))
     papers = {
         f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
@@ -58,9 +59,9 @@ def write_claims(folder: Path, page: Path) -> Path:
     counts = {"num_claims": len(set(verdicts_on)), "num_verdicts": len(verdicts_on)}
     measured = "".join(_measured_section(title, papers[title]) for title in papers)
     body = _count_verdicts(papers) + measured
+    all_claims = "\n".join(_paper_section(title, papers[title]) for title in papers)
     file_io.write_text(page, render("claims.md", **counts, body=body))
-    body = "\n".join(_paper_section(title, papers[title]) for title in papers)
-    file_io.write_text(page.with_name("papers.md"), render("papers.md", body=body))
+    file_io.write_text(page.with_name("papers.md"), render("papers.md", body=all_claims))
     return page
 
 
@@ -103,14 +104,7 @@ def _item(results: Sequence[Settings]) -> str:
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
     command = f" `{claim['command']}`{setting}"
-    text, published = map(_split_at_semicolons, (claim["text"], published))
-    return wrap_text(f"- {place}: {text}. **{ours}**.{published}{command}", indent="  ")
-
-
-def _split_at_semicolons(text: str) -> str:
-    """Start a sentence after each semicolon; between parentheses, write commas instead."""
-    text = re.sub(r"\([^()]*\)", lambda match: match[0].replace(";", ","), text)
-    return re.sub(r"; (.)", lambda match: f". {match[1].upper()}", text)
+    return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
 
 
 def _not_run(command: str) -> tuple[str, str]:

@@ -11,11 +11,12 @@ from the loss of all N examples counts as bias. This concerns NT-Xent, which sum
 together with the positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row
 "simclr_weighted", which nobody trains, each negative weighs (N - 1) / (B - 1), as if the batch had
 N examples. This leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR
-fill their memory by some epochs at the same parameters.
+fill their memory by some epochs at the same parameters. Other losses with memory, such as nnclr,
+are measured with the memory that they start from.
 
---methods also takes any loss without labels by the name of its file, with its default settings. A
-loss whose scale changes with the batch size, such as mmcl, is biased by the scale alone, unlike the
-cosine in the JSON document. --config.loss.KEY sets what `METHODS` leaves open.
+--methods also takes any loss without labels by the name of its file, with its default settings. If
+the scale of a loss changes with the batch size, as mmcl's does, the scale alone counts as bias. The
+cosine in the JSON document ignores it. --config.loss.KEY sets what `METHODS` leaves open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,9 +109,9 @@ def run(setting: study.Setting) -> study.Findings:
         where = f"{len(points)} linear maps, each of {points[0].description}"
     count = points[0].num_examples
     sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= count)
-    if not sizes or not 2 <= min(sizes) <= max(sizes) <= count:
+    if not sizes or not 2 <= min(sizes) <= max(sizes) < count:
         raise UserError(
-            f"--batch_sizes must be between 2 and {count}, the number of examples, "
+            f"--batch_sizes must be at least 2 and below {count}, the number of examples, "
             f"got {','.join(map(str, sizes)) or 'none'}"
         )
     # Made before the first is measured, so that a loss that needs labels is refused at once.
@@ -123,7 +124,10 @@ def run(setting: study.Setting) -> study.Findings:
         estimates[name][size] = by_visits
         data[name][size] = {v: [e._asdict() for e in seeds] for v, seeds in by_visits.items()}
         show(f"{name}, batch {size}: bias {_format(list(by_visits.values())[-1])}")
-    tables, pictures = _tables(estimates, sizes, where), _pictures(estimates, sizes)
+    pictures = [_batch_size_picture(estimates, sizes)]
+    if set(names) & set(WITH_MEMORY):
+        pictures.append(_visits_picture(estimates, sizes[0]))
+    tables = _tables(estimates, sizes, where)
     return study.Findings(tables, pictures, _verdicts(estimates), data, where)
 
 
@@ -154,13 +158,16 @@ def _estimate(
 def _method(name: str) -> Cell | None:
     """Return the settings of `METHODS` that a loss is measured with, or None for its defaults."""
     if name in ("decl", "decl_mean"):
-        return {**METHODS["decl"], "loss.weight": 1.0}  # the first loss
+        u = {"loss.u": "mean"} if name == "decl_mean" else {}
+        return {**METHODS["decl"], "loss.weight": 1.0, **u}  # the first loss
     method = "simclr" if name == "simclr_weighted" else name
     return METHODS.get(method) if name in ARMS else None
 
 
 def _check_overrides(setting: study.Setting, names: Sequence[str]) -> None:
     """Raise UserError for a config key that does not change the measured losses."""
+    if setting.dataset:
+        raise UserError("--dataset does not change the losses of this study; leave it out")
     for key, _ in setting.overrides:
         methods = map(_method, names)
         if not key.startswith("loss.") or any(cell is None or key in cell for cell in methods):
@@ -190,12 +197,11 @@ def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: in
         weighted = factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature)
         return Losses(weighted, objective())
     if name in ("decl", "decl_mean"):
-        mean = {"u": "mean"} if name == "decl_mean" else {}
         exact = objective(rate="batch", u="mean")
-        return Losses(objective(**mean), exact)
+        return Losses(objective(), exact)
     measured = objective()
     if measured.needs_labels:
-        raise UserError(f"--methods: {name!r} needs labels, which this study has not; leave it out")
+        raise UserError(f"--methods: {name!r} needs labels, which this study lacks; leave it out")
     return Losses(measured, None)
 
 
@@ -261,8 +267,8 @@ def _tables(estimates: Estimates, sizes: tuple[int, ...], where: str) -> list[st
                 deviations = (verdicts.mean(e.deviation for e in seeds) for seeds in of_sizes)
                 noise.append((label, *(f"{deviation:.2f}" for deviation in deviations)))
     bias_note = (
-        "Mean of |E g - g*| / |g*| over seeds, with the ends of all intervals, which hold together "
-        f"at 95 %, of {where}. simclr_weighted is no loss that is trained."
+        "Mean of |E g - g*| / |g*| over seeds, with an interval that spans those of all seeds, of "
+        f"{where}. The intervals of a row hold together at 95 %."
     )
     noise_note = "sqrt(E |g - E g|²) / |g*|: the deviation of a single minibatch's gradient."
     return [
@@ -282,15 +288,6 @@ def _format(estimates: Sequence[BiasEstimate]) -> str:
     return f"{estimate.bias:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[study.Picture]:
-    """Plot the bias by batch size, and that of losses with memory by the epochs seen."""
-    pictures = [_batch_size_picture(estimates, sizes)]
-    with_memory = {name: by[sizes[0]] for name, by in estimates.items() if name in WITH_MEMORY}
-    if with_memory:
-        pictures.append(_visits_picture(with_memory, sizes[0]))
-    return pictures
-
-
 def _batch_size_picture(estimates: Estimates, sizes: tuple[int, ...]) -> study.Picture:
     figure, axes = make_axes(xlabel="batch size", **BIAS_AXIS)
     for i, (name, by_size) in enumerate(estimates.items()):
@@ -301,16 +298,15 @@ def _batch_size_picture(estimates: Estimates, sizes: tuple[int, ...]) -> study.P
     axes.set_xticks(sizes, [str(size) for size in sizes])
     figure.legend(loc="outside right upper", fontsize="small")
     caption = (
-        "Bars are intervals that hold together at 95 %. An empty marker with an arrow down: the "
-        "interval contains 0, and the marker is its upper end. Losses with memory are shown after "
-        "their last epoch."
+        "Bars are intervals; those of a loss hold together at 95 %. An empty marker with an arrow "
+        "down: the interval contains 0, and the marker is its upper end. Losses with memory are "
+        "shown after their last epoch."
     )
     return study.Picture("batch", figure, "bias against batch size; see the table", caption)
 
 
-def _visits_picture(
-    with_memory: Mapping[str, Mapping[int, Sequence[BiasEstimate]]], size: int
-) -> study.Picture:
+def _visits_picture(estimates: Estimates, size: int) -> study.Picture:
+    with_memory = {name: by[size] for name, by in estimates.items() if name in WITH_MEMORY}
     figure, axes = make_axes(xlabel=f"epochs seen before, batch size {size}", **BIAS_AXIS)
     for i, (name, by_visits) in enumerate(with_memory.items()):
         pooled = list(map(_pool, by_visits.values()))

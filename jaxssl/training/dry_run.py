@@ -26,7 +26,7 @@ from jaxssl.training import summary, topology
 from jaxssl.training.build import add_statistics, build, make_init
 from jaxssl.training.config.method import check_labels, make_crops
 from jaxssl.training.hlo import collectives
-from jaxssl.training.output import compile_cache
+from jaxssl.training.output import compile_cache, logs
 from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step, shardings
 
@@ -89,10 +89,9 @@ class CompiledStep(NamedTuple):
     arguments: int
     temporary: int
 
-    def fits(self, mesh: Mesh, available: int) -> bool:
-        """Return False if the step needs nearly all of the ``available`` bytes, 0 if unknown."""
-        needed = mesh.size * (self.arguments + self.temporary)
-        return not available or needed <= HEADROOM * available
+    def fits(self, available: int) -> bool:
+        """Return False if the step needs nearly all bytes of a device, which are 0 if unknown."""
+        return not available or self.arguments + self.temporary <= HEADROOM * available
 
 
 def dry_run(config: ConfigDict, pod: str | None = None) -> None:
@@ -104,8 +103,8 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     ResNet-50 with several sizes of crops, if the training state is large, or if memory is too
     small. No weights are drawn then.
 
-    Nothing is written. The sets of `COMMON` are not opened, and random images stand for theirs.
-    Examples of other sets are read from the training split.
+    No workdir is written. Random images stand for those of the sets in `COMMON`. Other sets are
+    prepared if necessary, and their examples are read from the training split.
 
     Args:
         config: complete.
@@ -118,6 +117,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     """
     # ---- The step of the whole batch: settings, memory and communication.
     mesh = topology.describe(pod) if pod else distributed.make_mesh()
+    logs.log_to_screen(distributed.process_index())
     kind.of(config).check()
     train = open_training_split(config)
     check_labels(config, train.num_classes, train.labelled)
@@ -127,15 +127,11 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     plan = make_plan(train, crops, cache=config.data.cache, workers=config.data.workers)
     crops = crops if plan.host else None
     reader, _ = _make_reader(config, train, config.batch_size, crops, mesh)
-    few = reader.example
-    number = max(2, min(config.batch_size, 2 * config.accumulate_steps * mesh.size))
-    if not pod:
-        small, order = _make_reader(config, train, number, crops, mesh)
-        few = small.read(0, order(0))
     setup = build(config, len(train), mesh.size, crops=crops)
-    init: Any = make_init(setup, few, len(train), mesh)
+    init: Any = make_init(setup, reader.example, len(train), mesh)
     state = init.eval_shape(config.seed)
     show(f"data       {train.describe()}")
+    show(f"input      {plan.why}")
     for line in summary.lines(config, setup, state, reader.shapes, mesh):
         show(line)
 
@@ -144,7 +140,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     components = setup.method, setup.optimiser, setup.augment
     step: Any = make_train_step(*components, mesh, sharding=setup.sharding)
     lowered = step.lower(state, place_batch(reader.shapes))
-    available = mesh.size * topology.memory(pod) if pod else _available_memory()
+    available = topology.memory(pod) if pod else _available_memory()
     try:
         compiled = _compile(lowered, mesh, pod)
     except JaxRuntimeError as error:
@@ -157,7 +153,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
         f"while computing (of the compiled step of {config.batch_size} examples)"
     )
     room = f"{_mebibytes(available)} are available"
-    if not compiled.fits(mesh, available):
+    if not compiled.fits(available):
         show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
     if mesh.size > 1:
         show(f"sends      {_describe_collectives(compiled.program, mesh.size)}")
@@ -172,9 +168,12 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
             f"one step   left out: {operations:,} operations and {_mebibytes(size)} of state are "
             "too large for a dry run"
         )
+    number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
+    small, order = _make_reader(config, train, number, crops, mesh)
+    few = small.read(0, order(0))
     compiled = _compile(step.lower(state, place_batch(few)), mesh)
-    if not compiled.fits(mesh, available):
-        return show(f"one step   skipped: {room}; take a smaller network")
+    if not compiled.fits(available):
+        return show(f"one step   left out: {room}; take a smaller network")
     _, metrics, _ = compiled.program(init(config.seed), distributed.shard(few, mesh))
     figures = ", ".join(f"{name} {float(x):.4g}" for name, x in jax.device_get(metrics).items())
     show(f"one step   of {number} examples: {figures}")
@@ -196,13 +195,15 @@ def _describe_collectives(compiled: Compiled, devices: int) -> str:
 def open_training_split(config: ConfigDict) -> Source:
     """Open the training split of a run, or replace a data set of `COMMON` by random images.
 
-    A set of `COMMON` is opened too if `data.classes` selects classes, which need their names.
+    A set of `COMMON` is opened too if `data.classes` selects classes, which need their names, or if
+    the statistics of its images are measured.
 
     Raises:
         UserError: if the data set cannot be opened, or has no such split.
     """
     data, examples = config.data, kind.of(config)
-    if data.name not in COMMON or data.classes or not examples.pictures or examples.captions:
+    is_opened = data.classes or data.normalise == "measured" or examples.captions
+    if data.name not in COMMON or is_opened or not examples.pictures:
         return source.load(data, data.train_split, examples.data)
     shape, sizes, num_classes = COMMON[data.name]
     infos = {name: tfds.core.SplitInfo(name, [size], 0) for name, size in sizes.items()}
@@ -248,12 +249,12 @@ def _mebibytes(num_bytes: float) -> str:
 
 
 def _available_memory() -> int:
-    """Return the memory of all devices together in bytes, or 0 if unknown."""
-    stats = [device.memory_stats() for device in jax.devices()]
+    """Return the memory of a device in bytes, or 0 if unknown. Devices of a CPU share theirs."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
     if all(stats):
-        return sum((s or {}).get("bytes_limit", 0) for s in stats)
+        return min((s or {}).get("bytes_limit", 0) for s in stats)
     with suppress(OSError), open("/proc/meminfo") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
+                return 1024 * int(line.split()[1]) // jax.local_device_count()
     return 0

@@ -14,14 +14,13 @@ from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
 
 TPUS = {"v5e": 2, "v5litepod": 2, "v6e": 2, "v5p": 3}  # dimensions of the torus of a pod
-CORES = {"v5p": 2}  # cores of a chip, if the size in a pod's name counts cores
-GPUS = {"h100": 80, "h200": 141}  # memory in 10^9 bytes
+GPUS = {"h100": (80, 3350), "h200": (141, 4800)}  # memory in 10^9 bytes, and its rate per second
 HOPPER = """gpu_device_info {{ cuda_compute_capability {{ major: 9 }} core_count: 132
   fpus_per_core: 128 clock_rate_ghz: 1.98 threads_per_warp: 32 threads_per_block_limit: 1024
   threads_per_core_limit: 2048 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
   block_dim_limit_z: 65535 registers_per_core_limit: 65536 registers_per_block_limit: 65536
   shared_memory_per_core: 233472 shared_memory_per_block: 49152 device_memory_size: {memory}
-  shared_memory_per_block_optin: 232448 memory_bandwidth: 4800000000000 l2_cache_size: 52428800 }}
+  shared_memory_per_block_optin: 232448 memory_bandwidth: {rate} l2_cache_size: 52428800 }}
   platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }}
   runtime_version {{ major: 12 minor: 9 }} device_description_str: "NVIDIA {name}" """
 # Without a GPU, XLA cannot choose algorithms by their times.
@@ -34,6 +33,8 @@ DESCRIBED |= {"TPU_ACCELERATOR_TYPE": "v5p-8", "TPU_WORKER_HOSTNAMES": "localhos
 def describe(name: str) -> Mesh:
     """Return the devices of a pod, for which programs can be compiled and not run.
 
+    JAX then uses only the CPU in this process.
+
     Args:
         name: "v5e-256", "v6e-64" or "v5p-512" (two for each chip), as the cloud names them, or the
             sides of the torus, as in "v5e:16x16"; "h100-64" or "h200:2x4" (hosts x GPUs); "cpu:8".
@@ -41,7 +42,7 @@ def describe(name: str) -> Mesh:
     Raises:
         UserError: if there is no such pod, or the package with its compiler is not installed.
     """
-    kind = _kind(name)
+    kind = re.split("[-:]", name)[0]  # such as "v5e"
     try:
         sides = _sides(name)
         jax.config.update("jax_platforms", "cpu")
@@ -59,24 +60,20 @@ def describe(name: str) -> Mesh:
             shape = f"{kind.replace('litepod', 'e')}:{'x'.join(map(str, sides))}"
             devices = topologies.get_topology_desc(shape, "tpu").devices
         else:
+            size, rate = (x * 10**9 for x in GPUS[kind])
             devices = topologies.get_topology_desc(
                 platform="cuda",
-                target_config=HOPPER.format(memory=GPUS[kind] * 10**9, name=kind.upper()),
+                target_config=HOPPER.format(memory=size, rate=rate, name=kind.upper()),
                 topology="x".join(map(str, [*[1] * (3 - len(sides)), *sides])),
             ).devices
     except (ValueError, JaxRuntimeError) as error:
         raise UserError(f"--topology={name}: {one_line(error)}") from error
-    except (NotImplementedError, RuntimeError) as error:
+    except RuntimeError as error:
         raise UserError(
             f"--topology={name}: the compiler for these devices is not installed; "
             f"pip install 'jaxssl[{'tpu' if kind in TPUS else 'cuda'}]'"
         ) from error
     return distributed.make_mesh(devices)
-
-
-def _kind(name: str) -> str:
-    """Return the kind of device in the name of a pod, such as "v5e"."""
-    return re.split("[-:]", name)[0]
 
 
 def _sides(name: str) -> list[int]:
@@ -88,9 +85,9 @@ def _sides(name: str) -> list[int]:
     match = re.fullmatch(r"(\w+)([-:])(\d+(?:x\d+)*)", name)
     kind, joint, size = match.groups() if match else ("", "", "0")
     sides = [int(side) for side in size.split("x")]
-    cores = CORES.get(kind, 1) if joint == "-" else 1
-    is_shape = joint == ":" or (len(sides) == 1 and sides[0] % cores == 0)
-    if 0 in sides or not is_shape or kind not in (*TPUS, *GPUS, "cpu"):
+    cores = 2 if kind == "v5p" and joint == "-" else 1  # v5p-N counts the cores of chips.
+    is_valid = joint == ":" or (len(sides) == 1 and sides[0] % cores == 0)
+    if 0 in sides or not is_valid or kind not in (*TPUS, *GPUS, "cpu"):
         raise ValueError(
             "expected a pod such as v5e-256, v6e:8x8, v5p-512, h100-64, h200:2x4 (hosts x GPUs) or "
             "cpu:8"
@@ -104,16 +101,24 @@ def _sides(name: str) -> list[int]:
 
 
 def memory(name: str) -> int:
-    """Return the memory in bytes of a pod's GPU, or 0 for TPUs, whose memory XLA knows."""
-    return 10**9 * GPUS.get(_kind(name), 0)
+    """Return the bytes of a pod's GPU that JAX uses, or 0 for TPUs, whose memory XLA knows.
+
+    JAX takes three quarters of a GPU's memory by default.
+    """
+    size, _ = GPUS.get(re.split("[-:]", name)[0], (0, 0))
+    return 75 * 10**7 * size
 
 
 def torus(chips: int, dimensions: int) -> list[int]:
-    """Return the sides of a pod of 2^k chips, which are as equal as possible."""
-    power = max(0, chips.bit_length() - 1)
+    """Return the sides of a pod of 2^k chips, which are as equal as possible.
+
+    Raises:
+        ValueError: for another number of chips.
+    """
+    power = chips.bit_length() - 1
     if chips != 2**power:
         raise ValueError(
             "there is no pod of this size; give the sides of its torus, as in v5p:4x4x12"
         )
     sides = sorted(2 ** ((power + i) // dimensions) for i in range(dimensions))
-    return sides if sides[0] > 1 else sides[::-1]
+    return sides if sides[0] > 1 else sides[::-1]  # "2x2x1", as the cloud writes it

@@ -158,7 +158,7 @@ def test_flow_frames_become_two_channels(load, tmp_path):
 
 
 BAD = [
-    ({"a/2/f9.png": b""}, "a/2: f9.png: is an empty file"),
+    ({"a/2/f9.png": b""}, "a/2: f9.png: is empty"),
     ({"a/2/f9.png": b"text"}, f"a/2: f9.png: {GENERIC}"),
     ({"a/2/f9.png": picture("cut")[:60]}, "a/2: f9.png: is"),
     (stills("a/2", 1, (9, 9, 3)), "a/2: its frames have from 8 to 9 pixels a side"),

@@ -236,7 +236,8 @@ def measures_oracle(embeddings):
 
 
 @pytest.mark.parametrize("num_views", [1, 2, 3])
-def test_collapse_metrics_match_their_definitions(num_views):
+def test_collapse_metrics_match_their_definitions(num_views, monkeypatch):
+    monkeypatch.setattr(collapse, "BLOCK", 4)
     z = np.random.default_rng(0).normal(0.3, 1, (num_views, 5, 4)).astype(np.float32)
     z += z[:1]  # The views of an example become similar.
     assert measures(z) == pytest.approx(measures_oracle(z), rel=1e-4, abs=1e-5)
@@ -261,6 +262,10 @@ def test_collapse_metrics_of_one_example_are_finite(shape):
     result = measures(np.random.default_rng(0).normal(size=shape).astype(np.float32))
     assert np.isfinite(list(result.values())).all()
     assert (result["uniformity"], result["negative_similarity"]) == (0, 0)
+
+
+def test_collapse_metrics_of_nan_embeddings_are_nan():
+    assert np.isnan(list(measures(np.full((2, 3, 4), np.nan, np.float32)).values())).all()
 
 
 def test_collapse_metrics_of_zero_embeddings_are_finite():

@@ -319,7 +319,7 @@ def test_convnext_of_open_clip_gets_its_epsilon_and_clips_inputs(widths, prefix,
         for name in ("conv_dw", "norm"):
             arrays[f"stages.{stage}.blocks.0.{name}.weight"] = zeros(width)
     found = architecture.find_encoder({prefix + name: array for name, array in arrays.items()})
-    config, inputs = architecture.infer(found)
+    config, inputs = architecture.infer(found, {}, {})
     net = parameter_names.make_net(config)
     assert (net.widths, net.epsilon, inputs.mean[0]) == (widths, epsilon, mean)
     epsilons = set()

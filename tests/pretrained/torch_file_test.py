@@ -51,6 +51,17 @@ def test_minimal_handwritten_torch_pickle_is_read(file):
         np.testing.assert_array_equal(read(tree["layer1.0.conv1.weight"]), [[0, 1], [2, 3]])
 
 
+class Outer:
+    class Inner:
+        """A class whose objects Python pickles by a call of getattr before protocol 4."""
+
+
+def test_object_of_a_nested_class_is_a_placeholder(file):
+    path = file(zipped(pickle.dumps({"a": Outer.Inner(), "epoch": 3}, 2)))
+    with torch_file.opened(path) as (tree, _):
+        assert type(tree["a"]) is pickle_reader.Inert and tree["epoch"] == 3
+
+
 @pytest.mark.parametrize("is_legacy", [False, True])
 @pytest.mark.parametrize("what", ["builtins exec", "os system", "pathlib Path.touch"])
 def test_loading_a_torch_file_never_runs_code_of_its_pickle(what, is_legacy, file, tmp_path):

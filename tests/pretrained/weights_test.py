@@ -133,7 +133,7 @@ def described(arrays, place="", others=(), **options):
     project = "timm's ViT" if "pos_embed" in arrays else "torchvision's ResNet"
     stored = {k: names.Stored(x.shape, lambda x=x: x) for k, x in arrays.items()}
     encoder = architecture.EncoderArrays(stored, place, list(others), names.DIALECTS[project])
-    return architecture.infer(encoder, options)
+    return architecture.infer(encoder, options, {})
 
 
 def small_vit(dim, grid=2, zero=0.0, learned=False):
@@ -141,6 +141,13 @@ def small_vit(dim, grid=2, zero=0.0, learned=False):
     arrays = {"patch_embed.proj.weight": np.zeros((dim, 3, 16, 16), np.float32)}
     arrays |= {"cls_token": np.zeros((1, 1, dim)), "blocks.0.norm1.bias": np.zeros(dim)}
     return arrays | {"pos_embed": positions + 0.01 * learned}
+
+
+def test_fallback_settings_apply_only_where_the_arrays_do_not_tell():
+    stored = {k: names.Stored(x.shape, lambda x=x: x) for k, x in small_vit(192).items()}
+    encoder = architecture.EncoderArrays(stored, "", [], names.DIALECTS["timm's ViT"])
+    net, _ = architecture.infer(encoder, {}, {"layers": 6, "num_heads": 2, "depth": 50})
+    assert net["layers"] == 1 and net["num_heads"] == 2 and "depth" not in net
 
 
 @pytest.mark.parametrize(
@@ -156,11 +163,11 @@ def test_dinov3_and_siglips_giant_have_their_own_numbers_of_heads(dim, rotary, h
         del arrays["cls_token"]
     stored = {k: names.Stored(x.shape, lambda x=x: x) for k, x in arrays.items()}
     encoder = architecture.EncoderArrays(stored, "", [], names.DIALECTS["timm's ViT"])
-    assert architecture.infer(encoder, {"layers": 1})[0]["num_heads"] == heads
+    assert architecture.infer(encoder, {"layers": 1}, {})[0]["num_heads"] == heads
     if rotary:
         del stored["reg_token"]
         with pytest.raises(ValueError, match="a ViT without pos_embed and reg_token"):
-            architecture.infer(encoder, {"layers": 1})
+            architecture.infer(encoder, {"layers": 1}, {})
 
 
 @pytest.mark.parametrize(

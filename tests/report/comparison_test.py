@@ -243,11 +243,30 @@ def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(
     assert figures[0] == ["metric", "a", "b"] and "data.classes None" not in text
 
 
-@pytest.mark.parametrize("name", ["python", "video", "tu"])
+def test_run_transferred_to_the_data_of_another_shares_its_table(two):
+    a, b, out = two
+    write(b, changed(OTHER, data__name="moons"), [changed(OF_OTHER, dataset="digits")])
+    write_comparison([a, b], out)
+    assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a", "b"]]
+
+
+@pytest.mark.parametrize("key", ["test_fraction", "split_seed"])
+def test_runs_on_other_test_examples_of_tar_shards_are_not_compared_in_one_table(two, key):
+    a, b, out = two
+    for workdir, value in ((a, 0), (b, 1)):
+        config = changed(
+            OTHER, data__name="tar_shards", data__path="set", **{f"data__{key}": value}
+        )
+        write(workdir, config, [changed(OF_OTHER, dataset="tar_shards")])
+    text = visible_text(write_comparison([a, b], out))
+    assert len(tables(out, "results")) == 3 and f"data.{key} (0 / 1)" in text
+
+
+@pytest.mark.parametrize("name", ["python", "video", "tu", "/x/pets.py:load"])
 def test_runs_on_other_data_of_the_same_name_are_not_compared_in_one_table(two, name):
     a, b, out = two
     for workdir, path in ((a, "one/set"), (b, "two/set")):
-        shown = "python" if name == "python" else "set"
+        shown = {"python": "python", "/x/pets.py:load": "pets.py:load"}.get(name, "set")
         config = changed(OTHER, data__name=name, data__path=path)
         write(workdir, config, [changed(OF_OTHER, dataset=shown)])
     text = visible_text(write_comparison([a, b], out))

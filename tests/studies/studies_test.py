@@ -379,9 +379,12 @@ def test_gradient_bias_study_gives_the_expected_verdicts(biases, unbiased, root)
 
 
 @pytest.mark.parametrize(
-    ("depth", "ratio", "holds"), [(0, 1.5, True), (0, 7.0, None), (50, 7.0, False), (50, 1.1, True)]
+    ("size", "ratio", "holds"),
+    [(0, 1.5, True), (0, 7.0, None), (8, 7.0, None), (224, 7.0, False), (224, 1.1, True)],
 )
-def test_solver_time_is_undecided_for_a_small_network(depth, ratio, holds, monkeypatch, tmp_path):
+def test_solver_time_is_undecided_for_a_small_network_or_small_images(
+    size, ratio, holds, monkeypatch, tmp_path
+):
     module = study("solver_time")
     times = {"simclr": 1.0, "mmcl_pgd": 1.0, "mmcl_inv": 1.0, "decl": 1.0}
     # The second batch size, 64, is slow.
@@ -389,8 +392,9 @@ def test_solver_time_is_undecided_for_a_small_network(depth, ratio, holds, monke
     monkeypatch.setattr(module, "_median_seconds", lambda calls: next(by_batch))
     for name in ("_loss", "_step"):
         monkeypatch.setattr(module, name, lambda *arguments: None)
-    net = (("net.name", "resnet"), ("net.depth", "50")) if depth else ()
-    findings = module.run(setting(tmp_path, batch_sizes=(32, 64), overrides=net))
+    net = (("net.name", "resnet"), ("net.depth", "50"), ("augment.size", str(size)))
+    overrides = net if size else ()
+    findings = module.run(setting(tmp_path, batch_sizes=(32, 64), overrides=overrides))
     assert findings.verdicts["mmcl_pgd"].holds is holds
     assert findings.verdicts["decl"].holds is True
 
@@ -505,8 +509,8 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     assert len(findings.pictures) == 1 and "24 fixed embeddings" in findings.where
     findings = module.run(setting(tmp_path, methods=("decl", "dclw"), batch_sizes=(3,)))
     assert set(findings.verdicts) == {"decl_shrinks"} and len(findings.pictures) == 2
-    with pytest.raises(UserError, match="--batch_sizes must be between 2 and 24, .* got 1"):
-        module.run(setting(tmp_path, batch_sizes=(1,)))
+    with pytest.raises(UserError, match="--batch_sizes must be at least 2 and below 24, .* got 24"):
+        module.run(setting(tmp_path, batch_sizes=(24,)))
     with pytest.raises(UserError, match="'nt_xnt' is not in this study; did you mean 'nt_xent'"):
         module.run(setting(tmp_path, methods=("nt_xnt",), batch_sizes=(3,)))
 
@@ -515,10 +519,11 @@ def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch
     ("methods", "key", "message"),
     [
         ("simclr_weigthed", "", "--methods: 'simclr_weigthed' is not in this study; did you mean"),
-        ("cross_entropy", "", "--methods: 'cross_entropy' needs labels, which this study has not"),
+        ("cross_entropy", "", "--methods: 'cross_entropy' needs labels, which this study lacks"),
         ("auc_cl", "epochs", "--config.epochs does not change the losses of this study; leave it"),
         ("simclr", "loss.temperature", "--config.loss.temperature does not change the losses"),
         ("decl,decl_mean", "loss.weight", "--config.loss.weight does not change the losses"),
+        ("decl_mean", "loss.u", "--config.loss.u does not change the losses of this study"),
         ("auc_cl,dclw", "loss.temperature", "--config.loss.temperature does not change the losses"),
     ],
 )

@@ -24,9 +24,9 @@ QUOTES = str.maketrans({c: "'" for c in "‘’‚‛ʼ"} | {c: '"' for c in "�
 def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
     """Convert each text to token ids: `START`, byte pairs, `END`, then zeros.
 
-    Case is ignored, and any white space only separates words. "<|endoftext|>" in a text is read
-    letter by letter. CLIP would read it as `END`, which would move the position of its feature. For
-    printable ASCII without such text, the ids are CLIP's. For other texts see `clean_text`.
+    Case is ignored, and any white space only separates words. "<|endoftext|>" in a text is read as
+    ordinary text. CLIP would read it as `END`, which would move the position of its feature. For
+    printable ASCII without it and HTML entities, the ids are CLIP's. See `clean_text` for the rest.
 
     Args:
         texts: n texts of any length. An empty text becomes `START`, `END`.
@@ -48,8 +48,8 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
         raise ValueError(f"texts must be a sequence of strings, got the string {texts!r:.80}")
     if context < 3:
         raise ValueError(f"context must be at least 3, got {context}")
-    ids = load_tokenizer().tokenize_batch(list(map(clean_text, texts)), context_length=context)
-    return np.asarray(ids).reshape(len(texts), context).astype(np.int32)
+    cleaned = list(map(clean_text, texts))
+    return load_tokenizer().tokenize_batch(cleaned, context_length=context).astype(np.int32)
 
 
 def clean_text(text: str) -> str:

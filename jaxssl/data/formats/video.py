@@ -9,8 +9,8 @@ them:
     CLASS/clip/flow_y_00001.jpg       the value 128 is no motion
 
 Classes may lie below SPLIT folders, or be missing, as for `folder`. The centre square of every
-frame is kept. It is reduced to `data.frame_size` pixels a side, but never enlarged. Frames are
-stored without loss. A frame of 128 pixels a side takes 49 kB.
+frame is kept. It is reduced to `data.frame_size` pixels a side, but never enlarged. A frame of 128
+pixels a side has 49 kB before its lossless compression.
 """
 
 import importlib.util
@@ -138,8 +138,7 @@ def arrange(names: Iterable[str], path: str, **split: Unpack[SplitOptions]) -> L
     splits, classes = _layout.assign(
         list(clips), path, noun="clips", hash_suffix=HASH_SUFFIX, **split
     )
-    used = {file for members in clips.values() for file in members}
-    other = tuple(name for name in names if name not in used)
+    other = tuple(sorted({*names} - {*(videos or frames)}))
     return Layout(splits, classes, other, {k: tuple(v) for k, v in clips.items()}, channels)
 
 
@@ -195,6 +194,8 @@ def read_clips(
                 if partial.num_bytes > MAX_CLIP:
                     raise OSError(_too_long())
                 partial.frames[name] = pixels
+            except UserError:  # The whole archive is refused.
+                raise
             except Exception as error:  # Decoders raise many exception types for damaged data.
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
                 unfinished[clip] = partial = _PartialClip(problem=file + one_line(error))
@@ -228,8 +229,7 @@ def _join(
             planes[match[1]][match[2]] = plane
     if alone := sorted(planes["x"].keys() ^ planes["y"].keys()):
         return f"one of flow_x_{alone[0]} and flow_y_{alone[0]} is missing"
-    pairs = [np.concatenate([x, planes["y"][key]], 2) for key, x in planes["x"].items()]
-    return np.stack(pairs)
+    return np.stack([np.concatenate([x, planes["y"][k]], 2) for k, x in planes["x"].items()])
 
 
 def _decode_video(data: bytes, size: int) -> np.ndarray:
@@ -239,7 +239,7 @@ def _decode_video(data: bytes, size: int) -> np.ndarray:
 
     try:
         container: Any = av.open(io.BytesIO(data), options={"format_whitelist": FORMATS})
-    except FFmpegError as error:  # FFmpeg's message would show a memory address.
+    except FFmpegError as error:  # FFmpeg's message is an error number.
         raise OSError("is not a video in a supported format, or is cut short") from error
     frames = []
     with container:
@@ -266,7 +266,7 @@ def _decode_video(data: bytes, size: int) -> np.ndarray:
 def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
     """Decode an image file to a frame [s, s, 3], or an optical-flow plane to [s, s, 1]."""
     if not data:
-        raise OSError("is an empty file")
+        raise OSError("is empty")
     channels = 1 if channels == 2 else 3
     return _centre_square(decoding.open_picture(data, channels, upright=True), size)
 

@@ -3,12 +3,12 @@
 The class metrics are left out without labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
-from sklearn.metrics import confusion_matrix
 
+from jaxssl.evaluation import feature_rank
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, subset
 from jaxssl.training import collapse
@@ -36,26 +36,22 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
     Returns:
         "rankme", "feature_std" and "dead_dimensions" (in percent) of the images; "lidar" of the
         views; "alignment" and "uniformity" of the first two views. They are defined in
-        `jaxssl.training.collapse`.
+        `jaxssl.evaluation.feature_rank` and `jaxssl.training.collapse`.
 
     Raises:
-        ValueError: if a feature is not finite, or as `jaxssl.training.collapse.lidar`.
+        ValueError: if a feature is not finite, or as `jaxssl.evaluation.feature_rank.lidar`.
     """
-    _check_finite(train, views)
+    if not all(np.isfinite(array).all() for array in (train, views)):
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     view_metrics = jax.device_get(collapse.embedding_metrics(views[:2]))
     return {
-        "rankme": collapse.rankme(train),
-        "lidar": collapse.lidar(views, delta=delta),
+        "rankme": feature_rank.rankme(train),
+        "lidar": feature_rank.lidar(views, delta=delta),
         "alignment": float(view_metrics["alignment"]),
         "uniformity": float(view_metrics["uniformity"]),
-        "feature_std": collapse.feature_std(train),
-        "dead_dimensions": collapse.dead_dimensions(train),
+        "feature_std": feature_rank.feature_std(train),
+        "dead_dimensions": feature_rank.dead_dimensions(train),
     }
-
-
-def _check_finite(*features: np.ndarray) -> None:
-    if not all(np.isfinite(array).all() for array in features):
-        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
 
 
 def confusion(features: Features, num_classes: int) -> np.ndarray:
@@ -74,7 +70,8 @@ def confusion(features: Features, num_classes: int) -> np.ndarray:
     np.add.at(sums, train_labels, l2_normalise(train))
     similarity = l2_normalise(test) @ l2_normalise(sums).T
     similarity[:, np.bincount(train_labels, minlength=num_classes) == 0] = -np.inf
-    return confusion_matrix(test_labels, similarity.argmax(axis=1), labels=range(num_classes))
+    cells = test_labels * num_classes + similarity.argmax(axis=1)
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
@@ -102,7 +99,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     if context.train is None or context.views is None:
         raise ValueError("diagnostics need a data set of images")
     settings, features = PRESETS[preset], context.features
-    _check_finite(features.train, features.test)
+    features.require_finite()
     train = features.train[subset(len(features.train), settings["features"], seed=seed)]
     images = context.train.images(context.size, *context.resizing)
     drawn = subset(len(images), settings["images"], seed=seed)
@@ -111,7 +108,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
 
     details = {"preset": preset, **settings, "features": len(train), "images": len(drawn)}
     rank, spread = metrics["rankme"], metrics["feature_std"]
-    verdict = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
+    verdict = feature_rank.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
     results = []
     for name, value in metrics.items():
         # As raw pixels, views may have another number of features than images.
@@ -119,15 +116,12 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
         if name == "rankme":
             facts["verdict"] = verdict
         results.append(Result(name, value, None, facts, "%" if name == "dead_dimensions" else ""))
-    labels = np.concatenate([features.train_labels, features.test_labels])
-    if len(labels) and labels.min() >= 0:
-        results += _class_results(features, context.train.class_names, details)
+    if min(features.train_labels.min(), features.test_labels.min()) >= 0:
+        results += _class_results(features, context.train.class_names, preset)
     return results
 
 
-def _class_results(
-    features: Features, names: Sequence[str], details: Mapping[str, object]
-) -> list[Result]:
+def _class_results(features: Features, names: Sequence[str], preset: str) -> list[Result]:
     """Report the accuracy of the nearest class mean, its worst class and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1
     names = list(names) or [str(label) for label in range(num_classes)]
@@ -140,7 +134,7 @@ def _class_results(
     worst, lowest = names[tested[np.argmin(accuracy)]], float(accuracy.min())
     per_class = dict(zip([names[c] for c in tested], accuracy.tolist(), strict=True))
     pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
-    details = {**details, "classifier": "nearest class mean"}
+    details = {"preset": preset, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
     mean, most = 100 * float(correct.sum() / size.sum()), pairs[0][2] if pairs else 0.0
     return [

@@ -16,8 +16,8 @@ PRESETS = {
         0.01: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=60),
         0.1: finetuning.preset(0.05, 0.0, **SIMCLR, epochs=30),
     },
-    # SwAV's README, also used by Barlow Twins: --lr 0.02 --lr_last_layer 5 for 1 % of the labels,
-    # --lr 0.01 --lr_last_layer 0.2 for 10 %.
+    # SwAV's README: --lr 0.02 --lr_last_layer 5 for 1 % of the labels, --lr 0.01
+    # --lr_last_layer 0.2 for 10 %. The other values are the defaults of its eval_semisup.py.
     "swav": {
         0.01: finetuning.preset(0.02, 0.0, **SWAV, head_lr=5 / 0.02),
         0.1: finetuning.preset(0.01, 0.0, **SWAV, head_lr=0.2 / 0.01),
@@ -36,6 +36,9 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
         ValueError: if there is no encoder of images to fine-tune, training images have no label or
             one class, or a share has fewer images than there are devices.
 
+    SwAV's code takes SimCLR's lists of ImageNet's files in place of a draw, reports the best epoch
+    on the test images in place of the last, and does not start the linear layer at zero.
+
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         B.5; Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster
@@ -48,10 +51,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     for share, settings in PRESETS[preset].items():
         training, lr, decay = settings["training"], settings["lr"], settings["weight_decay"]
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
-        if training not in tuners:
-            arguments = encoder, training, train.num_classes, mesh, data
-            tuners[training] = finetuning.make_tuner(*arguments)
-        tuner = tuners[training]
+        new = finetuning.make_tuner(encoder, training, train.num_classes, mesh, data)
+        tuner = tuners.setdefault(training, new)
         classifier = tuner.fit(subset, lr=lr, weight_decay=decay, seed=seed)
         accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
         scores = {f"semi_{100 * share:g}pct_{name}": accuracy[name] for name in ("top1", "top5")}

@@ -104,7 +104,8 @@ def complete_group(group: str, config: ConfigDict) -> ConfigDict:
 def check_arguments(config: ConfigDict) -> None:
     """Raise UserError if an argument of a component has a wrong type or range, or is unknown."""
     for group in (*GROUPS, *VIEW_GROUPS):
-        types = argument_types(config, group)
+        types, component = argument_types(config, group), _component_of(group)
+        is_custom = components.is_custom(config[component].name)
         if group in VIEW_GROUPS:
             unknown = sorted(set(config[group]) - set(config.augment) - VIEW_GROUPS[group])
             if unknown:
@@ -116,7 +117,8 @@ def check_arguments(config: ConfigDict) -> None:
         for name, value in arguments(config[group]).items():
             if name in types:
                 values.require(f"{group}.{name}", value, types[name])
-            values.check_argument(f"{group}.{name}", _component_of(group), value)
+            if name == "size" or not is_custom:  # The package reads only the size of a user's own.
+                values.check_argument(f"{group}.{name}", component, value)
     if "size" in config.second_view:
         raise UserError("second_view.size: all views have the same size; set augment.size")
 

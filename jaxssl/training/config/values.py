@@ -1,6 +1,7 @@
 """Check the types and the ranges of the values of a config."""
 
 import inspect
+import math
 import operator
 import types
 import typing
@@ -40,8 +41,8 @@ LIMITS = {
     "optim.weight_decay batch_norm_group optim.clip_norm optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
-    (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.context "
-    "data.frame_size",
+    (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.frame_size",
+    (">=", 3): "data.context",
     (">", 0): "optim.lr optim.backbone_lr optim.layer_decay optim.trust_coefficient eval.every "
     "checkpoint.every",
     ("<", 1): "optim.momentum data.test_fraction",
@@ -156,36 +157,28 @@ def check_argument(key: str, component: str, value: Any) -> None:
         return
     name, allowed = key.rpartition(".")[2], (int,) if is_network else (int, float)
     numbers = [x for x in (value if is_list else (value,)) if type(x) in allowed]
-    if is_network:
-        most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
-        if max(numbers, default=0) > most:
-            raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
-        if is_list and len(value) > MOST_LAYERS:
-            raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
     lowest = 1 if is_list or name in ("size", "frames", "stride") else 0
+    most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH if is_network else math.inf
+    most = MOST_PIXELS if name == "size" else most
     if min(numbers, default=lowest) < lowest:
-        raise UserError(f"config key {key!r} must be >= {lowest}, got {value}")
-    if name == "size" and max(numbers, default=0) > MOST_PIXELS:
-        raise UserError(f"config key {key!r} must be <= {MOST_PIXELS}, got {value}")
+        raise UserError(f"config key {key!r} must be >= {lowest}, got {str(value):.80}")
+    if max(numbers, default=lowest) > most:
+        raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
+    if is_list and len(value) > MOST_LAYERS:
+        raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
 
 
 def argument_types(factory: Callable[..., object]) -> dict[str, object]:
-    """Return the type of each argument of a component's factory function.
-
-    The type of an argument without an annotation is Any, or a tuple of str if its default is one.
-    """
-    annotations = {}
-    for name, parameter in inspect.signature(factory).parameters.items():
-        annotations[name] = parameter.annotation
-        if parameter.annotation is inspect.Parameter.empty:
-            annotations[name] = tuple[str, ...] if isinstance(parameter.default, tuple) else Any
-    return annotations
+    """Return the annotation of each argument of a component's factory function."""
+    return {name: p.annotation for name, p in inspect.signature(factory).parameters.items()}
 
 
 def require(key: str, value: object, kind: object) -> None:
     """Raise UserError if a value does not fit the type of a config key."""
     if not fits(value, kind):
         text = " ".join(repr(value).split())[:80]
+        if type(value) is int and abs(value) >= LARGEST:
+            text += f"; integers must be below {LARGEST}"
         raise UserError(f"config key {key!r} expects {describe_type(kind)}, got {text}")
 
 
@@ -227,6 +220,7 @@ def describe_type(kind: object) -> str:
     if origin in UNIONS:
         return " or ".join(dict.fromkeys(words))
     if origin in (tuple, list):
-        return f"tuple of {words[0]}" if words else "tuple"
+        count = f"{len(inner)} " if origin is tuple and Ellipsis not in inner else ""
+        return f"tuple of {count}{words[0]}" if words else "tuple"
     names = {types.NoneType: "None", Array: "float"}
     return names.get(kind) or getattr(kind, "__name__", str(kind))
