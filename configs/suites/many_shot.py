@@ -4,7 +4,7 @@ Papers: Ericsson et al., How Well Do Self-Supervised Models Transfer?, CVPR 2021
 MMCL, AAAI 2022, Table 1. Flowers, Pets and Caltech-101 report mean per-class accuracy, which also
 selects their learning rate and weight decay.
 Command: jaxssl eval --suite many_shot --weights A.safetensors,B.pth
-Differs from the released code, which uses the predefined validation sets of DTD and Flowers (here a
+Differs from the released code, which uses the validation sets of Aircraft, DTD and Flowers (here a
 fifth of the training images is drawn), decays all parameters (here only matrices), and keeps the
 whole short side of test images (here 87.5 % of it if images have many sizes).
 FGVC-Aircraft is not in TFDS: add {"name": "folder", "path": ...} with "protocol":

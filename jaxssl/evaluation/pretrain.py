@@ -58,7 +58,10 @@ def train(
 def check(config: ConfigDict) -> None:
     """Raise UserError for an unknown logger, protocol or k-NN preset."""
     loggers.check(config.log)
-    _check(config.eval)
+    select_protocols(config.eval.protocols)
+    name = config.eval.knn
+    if name not in knn.PRESETS:
+        raise UserError(f"eval.knn={name!r} is unknown{suggest(name, knn.PRESETS)}")
 
 
 def _finish(workdir: Path, splits: Splits, step: int) -> None:
@@ -66,13 +69,6 @@ def _finish(workdir: Path, splits: Splits, step: int) -> None:
     # By training with the config, the user has permitted the files that it names.
     run.evaluate(workdir, splits=splits, online=True, trust=True)
     distributed.on_first_process(lambda: results.add_results(workdir, [], evaluated_step=step))
-
-
-def _check(settings: ConfigDict) -> None:
-    """Raise UserError for an unknown protocol or k-NN preset in the group `eval`."""
-    select_protocols(settings.protocols)
-    if settings.knn not in knn.PRESETS:
-        raise UserError(f"eval.knn={settings.knn!r} is unknown{suggest(settings.knn, knn.PRESETS)}")
 
 
 def _online(
@@ -179,4 +175,4 @@ def _show(workdir: Path, step: int, protocols: Sequence[str]) -> bool:
     return True
 
 
-EVALUATION = loop.Evaluation(_check, _online, _finish, _show, start)
+EVALUATION = loop.Evaluation(check, _online, _finish, _show, start)

@@ -33,7 +33,7 @@ from jaxssl.training.config import custom, trust
 from jaxssl.training.config.method import check_labels
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_metrics import has_online_probe, without_probe
-from jaxssl.training.output import compile_cache, console, file_io, loggers, logs
+from jaxssl.training.output import compile_cache, console, file_io, logs
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import make_programs
@@ -53,7 +53,7 @@ class Evaluation(NamedTuple):
     """The evaluation functions that a pretraining run calls, such as the k-NN probe.
 
     Attributes:
-        check: ``(config.eval) -> None`` raises UserError for settings that evaluation rejects.
+        check: ``(config) -> None`` raises UserError for settings that evaluation or loggers reject.
         online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
             returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
             images of `Programs.encode`.
@@ -100,12 +100,11 @@ def train(
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
     logs.log_to_screen(distributed.process_index())
     opening.check_name(workdir)
-    loggers.check(config.log)
+    evaluation.check(config)
     opening.check_shared(workdir)
     config = opening.take_lengths(config, workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     opening.check_same_config(config, workdir)
-    evaluation.check(config.eval)
     examples = kind.of(config)
     examples.check()  # before preparing the data, which could take hours
     mesh = distributed.make_mesh()
@@ -153,8 +152,7 @@ def train(
         distributed.on_first_process(lambda: run_record.write(config, workdir, record))
         components = custom.names(config.to_dict()).values()
         trust.remember([*components, *config.eval.protocols, *config.log], config.data)
-        ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
-        record = record._replace(**ids)
+        record = record._replace(run=run_record.read(workdir), init=run_record.read_init(workdir))
         step, damaged = 0, ()
         if checkpoint.steps(workdir):
             step, state, facts, damaged = checkpoint.restore(workdir, state)
@@ -195,8 +193,8 @@ def train(
                 times.lap("steps")
                 data = programs.next_batches(n)
                 # While the device computes, waiting for the input costs nothing.
-                last: Any = losses[-1][0] if losses else None
-                times.lap("input wait" if last is None or last.is_ready() else "steps")
+                last: Any = state.step
+                times.lap("input wait" if last.is_ready() else "steps")
                 state, metrics, embeddings, call_losses = programs.steps(state, *data, n)
                 step, calls = step + n, calls + 1
                 losses.append((call_losses, n))
@@ -212,20 +210,18 @@ def train(
                     stopping = logging and distributed.any_process(stopping)
                 if calls <= 2:  # before the metrics of the embeddings are compiled
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
+                if calls == 1:
+                    jax.block_until_ready(metrics)
+                    times.lap("compilation")
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
                     report, losses = partial(reporter.report, step, metrics, losses), []
                 elif calls == 1:
-                    jax.block_until_ready(metrics)
-                    # The time of compilation does not count for the speed.
-                    reporter.restart_clock(step)
-                    times.lap("compilation")
+                    reporter.restart_clock(step)  # Compilation does not count for the speed.
                 profiler.end(step, state)
                 if report and (saving or stopping):
-                    evaluate = None
-                    if evaluating and probe:
-                        evaluate = partial(times.call, "evaluation", probe, state)
-                    values = report(evaluate)
+                    evaluate = partial(times.call, "evaluation", probe, state) if probe else None
+                    values = report(evaluate if evaluating else None)
                     report = None
                     stop_if_not_finite(values, state)
                     if writer:

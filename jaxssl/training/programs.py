@@ -43,23 +43,17 @@ class Programs(NamedTuple):
     most_steps: int
 
 
-class SharedPrograms(NamedTuple):
-    """The compiled functions that runs share if they differ only in seed and numbers.
-
-    Attributes:
-        init: as `Programs.init`.
-        steps: as `Programs.steps`, with the further argument ``numbers``, see `shared_numbers`.
-        encode: as `Programs.encode`.
-        loops: whether one call of ``steps`` may take several steps.
-    """
+class _Shared(NamedTuple):
+    """The functions of `Programs` that runs share if they differ only in seed and numbers."""
 
     init: Callable[[int], TrainState]
-    steps: Steps
+    steps: Steps  # with the further argument ``numbers``, see `shared_numbers`
     encode: Callable[[Variables, Images], Array]
-    loops: bool
+    loops: bool  # whether one call of ``steps`` may take several steps
+    probe: online_metrics.OnlineProbe | None
 
 
-_cache: dict[object, SharedPrograms] = {}  # holds only the functions of the latest run
+_cache: dict[object, _Shared] = {}  # holds only the functions of the latest run
 
 
 def make_programs(
@@ -74,8 +68,8 @@ def make_programs(
     """Return the compiled programs of a run, from the cache if possible.
 
     The learning rate and the numbers of the loss are arguments of the compiled training step. The
-    next run of this process compiles nothing if it differs from this one only in them or in the
-    seed.
+    next run of this process compiles none of the programs again if it differs from this one only
+    in them or in the seed.
 
     Args:
         config: complete.
@@ -96,10 +90,10 @@ def make_programs(
     data = batches.num_examples, tree, shapes, batches.crops, resident
     named = custom.names(config.to_dict()).items()
     objects = tuple(components.number(group, name) for group, name in named)
-    key = _structure(config, values), tuple(values), objects, data, inputs, mesh
+    key = _structure(config, values), tuple(values), objects, data, inputs, mesh, probed_classes
     if key not in _cache:
         _cache.clear()
-        _cache[key] = _make_shared(config, setup, batches, inputs, mesh)
+        _cache[key] = _make_shared(config, setup, batches, inputs, mesh, probed_classes)
     shared = _cache[key]
 
     capacity = min(config.log_every, MOST_STEPS) if shared.loops else 1
@@ -114,18 +108,7 @@ def make_programs(
     steps = partial(shared.steps, numbers=numbers)
     most_steps = capacity if resident else 1
     programs = Programs(shared.init, next_batches, steps, shared.encode, most_steps)
-    if not probed_classes:
-        return programs
-    probe = online_metrics.make_online_probe(
-        setup.method,
-        setup.augment,
-        batches.example,
-        probed_classes,
-        setup.batch_size,
-        mesh,
-        resident=resident,
-    )
-    return _add_probe(programs, probe)
+    return _add_probe(programs, shared.probe) if shared.probe else programs
 
 
 def _add_probe(programs: Programs, probe: online_metrics.OnlineProbe) -> Programs:
@@ -165,8 +148,13 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 
 
 def _make_shared(
-    config: ConfigDict, setup: Setup, batches: Batches, inputs: object, mesh: Mesh
-) -> SharedPrograms:
+    config: ConfigDict,
+    setup: Setup,
+    batches: Batches,
+    inputs: object,
+    mesh: Mesh,
+    probed_classes: int,
+) -> _Shared:
     """Make the functions that the next runs of this process may share.
 
     The numbers of `shared_numbers` are an argument of the training steps. The initialiser and the
@@ -189,10 +177,14 @@ def _make_shared(
     init = make_init(setup, batches.example, num_examples, mesh)
     # On a CPU, XLA compiles a convolution inside a loop to code that takes 50 times as long.
     loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)
-    # A streamed run uses the same program as a run with cached data, so that both give the same
-    # bits.
+    # A streamed run loops over one step, as a run with cached data over several, so that both give
+    # the same bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
-    return SharedPrograms(init, steps, make_encoder(setup.method, inputs), loops)
+    probe = None
+    if probed_classes:
+        arguments = setup.method, setup.augment, batches.example, probed_classes, setup.batch_size
+        probe = online_metrics.make_online_probe(*arguments, mesh, resident=resident)
+    return _Shared(init, steps, make_encoder(setup.method, inputs), loops, probe)
 
 
 def _has_convolution(setup: Setup, example: Batch) -> bool:

@@ -106,7 +106,7 @@ def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monke
     assert per_class == {**settings, "metric": "mean_per_class"}
     scores = finetune.evaluate(images_of(context), **settings, seed=0)
     decays = [0.0, *np.logspace(-6, -3, 4)]
-    expected = [(lr, decay / lr) for lr in np.logspace(-4, -1, 4) for decay in decays]
+    expected = [(lr, decay / lr) for lr in np.logspace(-1, -4, 4) for decay in decays]
     pairs = [(p["lr"], p["weight_decay"]) for p in scores.grid]
     np.testing.assert_allclose(pairs, expected)
 
@@ -115,7 +115,8 @@ def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monke
 def test_fine_tuning_search_without_validation_images_is_rejected(context, share, least):
     few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match=f"needs a class with {least} training images or more"):
-        finetune.search(None, few, [], validation=share, seed=0)
+        settings = {**SEARCH, "training": finetuning.Training(steps=1), "validation": share}
+        finetune.evaluate(images_of(context._replace(train=few)), **settings)
 
 
 def test_stratified_subset_has_the_same_share_of_each_class():
@@ -182,8 +183,10 @@ def test_fine_tuning_presets_have_valid_settings(protocol):
             details = finetuning.summarise(part["training"], 0.1, 0.0, 5000, 8)
             assert details["steps"] > 0
             json.dumps(details)
-            resolved = finetuning.resolve(part["training"], 5000, 8)
-            finetuning.learning_rates(resolved, 0.1, 5000)
+            for number in (5000, 50_000):
+                resolved = finetuning.resolve(part["training"], number, 8)
+                rates = np.asarray(finetuning.learning_rates(resolved, 0.1, number))
+                assert rates[-1] < rates.max() / 20
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
