@@ -74,10 +74,9 @@ PACKAGE = Path(__file__).parent
 # The configs of the package; a link to the folder of the same name in a source checkout.
 CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
-IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:\w+)?)")  # with a preset for a protocol
+IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:.+)?)")  # with a preset for a protocol
 # The line of a key in the config `base`, or of a group, and its comment.
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
-OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, or attributes of a Python object
 DIGITS = 16  # hexadecimal digits of a digest
 MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
@@ -136,25 +135,20 @@ def key_comments() -> dict[str, str]:
     return dict(_COMMENT.findall((CONFIGS / "base.py").read_text(encoding="utf-8")))
 
 
-def module(group: str, name: str) -> ModuleType:
+def module(group: str, name: str) -> Any:
     """Import the Python file of a component, such as the loss "nt_xent".
 
-    A registered Python object gets an empty module with those constants of `OF_MODULE` that are
-    attributes of the object.
+    A registered Python object is returned itself. Its attributes are the constants of a file.
 
     Raises:
         UserError: if the group has no component of this name. The message suggests the closest one.
     """
     if name.startswith(FROM_PYTHON):
-        stand_in, value = ModuleType(name), _registered(group, name).value
-        for constant in OF_MODULE:
-            if hasattr(value, constant):
-                setattr(stand_in, constant, getattr(value, constant))
-        return stand_in
+        return _registered(group, name).value
     if is_custom(name):
         return _load_plugin(*read_file(name))
     if name.endswith(".py") or "/" in name:
-        raise UserError(f"{group}.name={name!r} names no function; expected path/to/file.py:NAME")
+        raise UserError(f"{name!r} names no function; expected path/to/file.py:NAME")
     if name not in names(group):
         raise UserError(f"{group}.name={name!r} is unknown{suggest(name, names(group))}")
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
@@ -195,9 +189,7 @@ def is_custom(name: str) -> bool:
 def absolute(name: str) -> str:
     """Make the path of a user's component absolute, so that it holds in any working directory."""
     in_file = IN_FILE.fullmatch(name)
-    if name.startswith(FROM_PYTHON) or not in_file:
-        return name
-    return f"{Path(os.path.expanduser(in_file[1])).resolve()}{in_file[2]}"
+    return f"{Path(os.path.expanduser(in_file[1])).resolve()}{in_file[2]}" if in_file else name
 
 
 def short_name(name: str) -> str:
@@ -225,20 +217,28 @@ def register(group: str, value: Any) -> str:
         group: a key of `GROUPS`.
         value: a factory of the group, or a component.
     """
-    definition = value if hasattr(value, "__name__") else type(value)
-    name = f"{FROM_PYTHON}{definition.__name__}"
-    try:
-        source = inspect.getsource(definition)
-    except (OSError, TypeError):  # The object was not defined in a file or in a notebook.
-        source = ""
+    name = f"{FROM_PYTHON}{getattr(value, '__name__', type(value).__name__)}"
     # repr(value) has the object's settings, and may have memory addresses, which differ by process.
-    text = source + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    text = _source(value) + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     before = _REGISTERED.get((group, name))
     index = before.number if before is not None and before.value is value else next(_NUMBERS)
     _REGISTERED[group, name] = _Registered(
         value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS], index
     )
     return name
+
+
+def _source(value: Any) -> str:
+    """Return the source code of a function, of a class or its object, or of a tuple's elements."""
+    value = value.func if isinstance(value, functools.partial) else value
+    if isinstance(value, tuple):  # (init, apply), or an `Objective`
+        return "".join(map(_source, value))
+    definition = value if hasattr(value, "__name__") else type(value)
+    try:
+        return inspect.getsource(definition)
+    except (OSError, TypeError):  # Of a class of a notebook, only the functions have a source.
+        members = getattr(definition, "__dict__", {}).values()
+        return "".join(map(_source, filter(inspect.isfunction, members)))
 
 
 def number(group: str, name: str) -> int | None:

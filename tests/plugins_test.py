@@ -1,5 +1,6 @@
 """Components of users: from files of their own, and as Python objects."""
 
+import functools
 import inspect
 import shutil
 import sys
@@ -449,6 +450,28 @@ def test_settings_of_a_user_loss_that_a_config_cannot_hold_keep_their_defaults(t
     path.write_text("def loss(pairs, *, t=0.5, inner=abs, name='x', **rest):\n    return t\n")
     settings = config.load("digits", [("loss.name", f"{path}:loss")])
     assert {*settings.loss} == {"name", "t", "learn"} and settings.loss.name == f"{path}:loss"
+
+
+@pytest.mark.fast
+def test_digest_of_a_pair_of_functions_depends_on_their_code(tmp_path):
+    digests = []
+    for number in (1, 2):
+        path = tmp_path / f"pair{number}.py"
+        path.write_text(
+            f"def init(key):\n    return {{}}\n\n\ndef apply(params, x):\n    return {number} * x\n"
+        )
+        module = components.load_file(path, "file")
+        pairs = (module.init, module.apply), functools.partial(module.apply, {})
+        digests.append([components.digest("net", components.register("net", x)) for x in pairs])
+    assert all(one != other for one, other in zip(*digests, strict=True))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("preset", ["", ":word", ":k-20", ":T=0.1"])
+def test_path_of_a_protocol_with_any_preset_is_made_absolute(preset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = f"{tmp_path.resolve()}/mine.py:probe{preset}"
+    assert components.absolute(f"mine.py:probe{preset}") == expected
 
 
 @pytest.mark.fast

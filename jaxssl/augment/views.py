@@ -46,7 +46,7 @@ class Inputs(NamedTuple):
         return self.size, self.crop, self.interpolation
 
     def prepare(self, images: Array) -> Array:
-        """Map uint8 images [n, h, w, c] to network inputs for evaluation, without augmentation.
+        """Map pixels [n, h, w, c] in [0, 255] to network inputs for evaluation, not augmented.
 
         Grey images are repeated over the channels of an RGB network.
 
@@ -66,6 +66,9 @@ class Scale(NamedTuple):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+HALF = Scale((0.5,), (0.5,))  # to [-1, 1]
 
 
 def make_views(
@@ -105,9 +108,12 @@ def make_views(
             return jnp.concatenate(views)
 
         views = jax.vmap(draw_example, out_axes=1)(images, index)
-        return standardise(views, scale) if scale else normalise(views)
+        return standardise(views, scale or HALF)
 
     def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
+        for x in jax.tree.leaves(images):
+            if x.dtype != jnp.uint8:
+                raise ValueError(f"images must be uint8 in [0, 255], got {x.dtype}")
         image_per_view = isinstance(images, dict)
         groups = images if isinstance(images, dict) else {"views": images, "crops": images}
         view_key, crop_key = jax.random.split(key)
@@ -120,7 +126,7 @@ def make_views(
 
 
 def resize_images(images: Array, inputs: Inputs) -> Array:
-    """Map uint8 images [n, h, w, c] to float32 in [0, 1] of the network's size and channels."""
+    """Map pixels [n, h, w, c] in [0, 255] to [0, 1], of the network's size and channels."""
     images = match_channels(images, inputs.channels)
 
     def resize_one(image: Array) -> Array:
@@ -162,17 +168,10 @@ def to_float(images: Array) -> Array:
     return images.astype(jnp.float32) / 255
 
 
-def normalise(images: Array) -> Array:
-    """Map images in [0, 1] to [-1, 1], the range of training views without statistics."""
-    return images * 2 - 1
-
-
 def to_uint8(views: Array, scale: Scale | None = None) -> Array:
     """Map training views, in [-1, 1] or scaled by statistics, back to uint8 images."""
-    if scale:
-        mean, std = (_per_channel(x, views.ndim) for x in scale)
-        views = normalise(views * std + mean)
-    return jnp.round((views + 1) * 127.5).astype(jnp.uint8)
+    mean, std = (_per_channel(x, views.ndim) for x in scale or HALF)
+    return jnp.round((views * std + mean) * 255).astype(jnp.uint8)
 
 
 def measured_scale(data: ConfigDict) -> Scale | None:

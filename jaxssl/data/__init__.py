@@ -2,6 +2,7 @@
 
 From bottom to top, each module using only modules above it in this list:
 
+    prompts                sentences for zero-shot classification
     decoders               files and archives, pictures, captions, arrays
     integrity              checks of prepared sets
     kind, records          what depends on the kind of examples, records of a prepared split
@@ -10,7 +11,6 @@ From bottom to top, each module using only modules above it in this list:
     opening                Python objects and tar shards as data sets, conversion of prepared sets
     source, fingerprint    a split by its name, prepared if necessary, and a digest of its data
     batches                the stream of batches
-    prompts                sentences for zero-shot classification
 """
 
 from collections.abc import Iterator

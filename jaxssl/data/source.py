@@ -27,7 +27,7 @@ from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.data.opening import in_memory, tar_shards
 from jaxssl.data.records import PreparedSplit, find_feature
 from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish, labelled_part
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, one_line, suggest
 
 log = logging.getLogger("jaxssl")
 FORMAT = "array_record"
@@ -72,7 +72,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "the data of this run were given as Python objects, which are not stored; pass "
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
-    name = SUBSETS[data["name"]] if data["name"] in SUBSETS else data["name"]
+    name: str = data["name"]
+    name = SUBSETS.get(name, name)
     data = _fetch_files(data)
     data_dir = _local_data_dir(data["dir"], name)
     try:
@@ -82,10 +83,13 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             builder = _find_builder(name, data, data_dir)
     except (requests.RequestException, DownloadError, NonMatchingChecksumError) as error:
         reason = str(error).partition("\n")[0].rstrip(".:")
+        files = "copy the files and name them with data.path, or " if name in PUBLISHED else ""
         raise UserError(
-            f"cannot download {name!r}: {reason}; without a network, copy the files and name them "
-            "with data.path, or copy the prepared set and name its folder with data.dir"
+            f"cannot download {name!r}: {reason}; without a network, {files}copy the prepared set "
+            "and name its folder with data.dir"
         ) from error
+    except AssertionError as error:  # TFDS's error for files that must be downloaded by hand
+        raise UserError(f"cannot prepare {name!r}: {one_line(error)}") from error
     except OSError as error:
         raise UserError(
             f"cannot prepare {name!r} under {data_dir or 'the TFDS data directory'}: {error}; name "
@@ -93,8 +97,9 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
         ) from error
     with integrity.guard(Path(builder.data_dir)):
         _check_format(name, builder)
-        skipped = list((builder.info.metadata or {}).get("skipped") or ())
-    noun = getattr(builder, "noun", "pictures")
+        metadata = dict(builder.info.metadata or {})
+        skipped = list(metadata.get("skipped") or ())
+    noun = kind.units(metadata.get("kind", "image"))
     user_files.report_unreadable(noun, data["path"], skipped, data["on_error"])
     return builder
 
@@ -112,7 +117,7 @@ def _local_data_dir(data_dir: str, name: str) -> str | None:
     if needs_path(name):
         raise UserError(f"data.dir={data_dir}: files of data.path are prepared on disk only")
     # A name may have a configuration and a version, as in "coco/2017:1.1.0".
-    return str(buckets.fetch(f"{data_dir}/{re.split('[/:]', name)[0]}").parent)
+    return str(buckets.fetch(path / re.split("[/:]", name)[0]).parent)
 
 
 def known_names() -> set[str]:
@@ -200,13 +205,13 @@ def _check_keys(name: str, data: ConfigDict) -> None:
     formats = components.names("data")
     if data["path"] and name not in (*formats, *PUBLISHED):
         raise UserError(
-            f"data.name={name!r} does not read data.path, leave it empty; it is for "
-            f"{', '.join(formats)}, and for the published files of {', '.join(PUBLISHED)}"
+            f"data.name={name!r} does not read data.path, which is for {', '.join(formats)}, and "
+            f"for the published files of {', '.join(PUBLISHED)}; change one of them"
         )
     if data["labels"] and name not in ("folder", "captions"):
         raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
     if data.get("channels") and name != "folder":
-        raise UserError("data.channels is only for data.name='folder'; set it to 0")
+        raise UserError(f"data.name={name!r} does not read data.channels; set it to 0")
 
 
 def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -241,16 +246,15 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     """Let TFDS write a data set, to a temporary folder that TFDS renames at the end."""
-    is_ours = name in (*components.names("data"), *components.names("toy"), *PUBLISHED)
-    if not is_ours and importlib.util.find_spec("tensorflow") is None:
+    is_local = name in (*components.names("data"), *components.names("toy"))
+    if not (is_local or name in PUBLISHED) and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(name))
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
     # TFDS prints the size of a download, which is unknown for sets that are not downloaded.
-    quiet = is_ours and name not in PUBLISHED
     try:
-        with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+        with contextlib.redirect_stdout(io.StringIO()) if is_local else contextlib.nullcontext():
             builder.download_and_prepare(file_format=FORMAT)
         if needs_path(name):
             config: Any = builder.builder_config

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -185,7 +185,8 @@ class Source:
         shape = self.shape_at(size)
         if self.streamed or len(self) * math.prod(shape) > MAX_DECODED:
             return self.lazy_images(size, *settings)
-        if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > MAX_DECODED:
+        total = sum(len(part.records) for part, _ in self.parts) * math.prod(shape)
+        if total > MAX_DECODED or self.parts[0][0].path is None:  # There is no cache file.
             return self.lazy_images(size, *settings)[:]  # decodes the images of this split only
 
         def decode(part: PreparedSplit) -> np.ndarray:
@@ -201,7 +202,7 @@ class Source:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def _map_labels(self, labels: np.ndarray) -> np.ndarray:
-        if self.relabel is not None:
+        if self.relabel is not None:  # The label -1 would take the last class.
             labels = np.where(labels < 0, UNLABELLED, self.relabel[labels])
         return labels.astype(np.int32)
 
@@ -263,10 +264,13 @@ def find_records(
     ]
 
 
-def read_classes(path: Path) -> list[str]:
-    """Read class names from a text file with one class a line.
+def read_classes(path: Path) -> dict[str, str]:
+    """Read a text file with one class a line, by its name in the data set.
 
-    Text after a tab, and lines that start with #, are ignored.
+    After a tab may follow its name in words. Lines that start with # are ignored.
+
+    Returns:
+        The names in words, by the names in the data set.
 
     Raises:
         UserError: if the file cannot be read, is empty, or names a class twice.
@@ -275,13 +279,14 @@ def read_classes(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"data.classes={path} cannot be read: {error}") from error
-    names = [line.split("\t")[0].strip() for line in lines]
-    names = [name for name in names if name and not name.startswith("#")]
+    pairs = [tuple(map(str.strip, line.partition("\t")[::2])) for line in lines]
+    pairs = [(name, words) for name, words in pairs if name and not name.startswith("#")]
+    names = [name for name, _ in pairs]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if not names or repeated:
         problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
         raise UserError(f"data.classes={path} {problem}; expected one class a line, each once")
-    return names
+    return {name: words or name for name, words in pairs}
 
 
 def finish(source: Source, data: ConfigDict) -> Source:
@@ -292,14 +297,13 @@ def finish(source: Source, data: ConfigDict) -> Source:
     if path:
         source = _select_classes(source, read_classes(Path(os.path.expanduser(path))), path)
     if not len(source):
-        raise UserError(
-            f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
-        )
+        what = "labelled examples of the listed classes" if path else "examples"
+        raise UserError(f"split {source.split!r} of {data['name']!r} has no {what}; take another")
     return source
 
 
-def _select_classes(source: Source, names: Sequence[str], path: object) -> Source:
-    """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
+def _select_classes(source: Source, names: Mapping[str, str], path: object) -> Source:
+    """Keep the examples of some classes, relabelled by their index in ``names``."""
     if not source.class_names:
         raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
     unknown = [name for name in names if name not in source.class_names]
@@ -310,9 +314,5 @@ def _select_classes(source: Source, names: Sequence[str], path: object) -> Sourc
         )
     relabel = np.full(source.num_classes, UNLABELLED, np.int32)
     relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
-    parts = []
-    for part, indices in source.parts:
-        labels = part.all_labels()[indices]
-        # The label -1 of unlabelled examples would select the last class.
-        parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
-    return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)
+    source = replace(source, class_names=tuple(names.values()), relabel=relabel)
+    return source.take(np.flatnonzero(source.labels != UNLABELLED))

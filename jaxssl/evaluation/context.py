@@ -41,7 +41,7 @@ def make_contexts(
 
     Args:
         pretrained: the encoder.
-        config: the run's config, which defines the augmented views, or None for SimCLR's views.
+        config: the run's config, whose first view is drawn, or None for SimCLR's views.
         splits: the data set.
         kinds: some of "raw", "untrained", "pretrained".
         mesh: the devices of all processes.
@@ -86,7 +86,7 @@ def make_contexts(
                     fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
             if views is not None:
                 fields |= {"views": partial(views, encode_views), "size": inputs.size}
-                fields["resizing"] = getattr(pretrained.inputs, "resizing", ())[1:]
+                fields["resizing"] = pretrained.inputs.resizing[1:]
             columns = extract_features(encode if features else None, data)
             yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
@@ -125,7 +125,7 @@ def _crop_alike(splits: Splits) -> Splits:
 
     Images of different sizes are cropped when they are read, those of one size on the device.
     """
-    if splits.bank.one_size == splits.test.one_size:
+    if splits.bank.shape[:-1] == splits.test.shape[:-1]:
         return splits
     bank, test = (replace(x, shape=(None, None, x.shape[-1])) for x in (splits.bank, splits.test))
     return splits._replace(bank=bank, test=test)

@@ -146,7 +146,7 @@ def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], siz
 
     def read(config: str) -> tuple[LazyArray, np.ndarray]:
         keys = {"name": f"{root.name}/{config}", "dir": str(root.parent)}
-        unused = {"path": "", "labels": "", "classes": ""}
+        unused = {"path": "", "labels": "", "classes": "", "channels": 0}
         opened = source.load(ConfigDict({**data, **keys, **unused}), split)
         labels = opened.labels
         if root.name != "cifar10_corrupted":  # TFDS has no class names of CIFAR-10-C.

@@ -158,7 +158,7 @@ def fit_dense_head(
         momentum=training.momentum,
         clip_norm=0.0,
     )
-    step = _make_step(encoder, head, optimiser, inputs, training.frozen)
+    step = _make_step(encoder, head, optimiser, inputs)
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
 
     # ---- The directions, and the initial variables.
@@ -169,8 +169,8 @@ def fit_dense_head(
         x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
         return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
 
-    directions = _find_directions(read(rng.permutation(number)[:MOST_IMAGES]), training, seed)
-    variables = head.init(key, jnp.zeros((1, 8, 8, map_shape(64, 64)[3])), train=False)
+    directions = _find_directions(read, rng.permutation(number)[:MOST_IMAGES], training, seed)
+    variables = head.init(key, jnp.zeros(map_shape(64, 64)), train=False)
     trained, frozen = {"head": variables["params"]}, {"net": params}
     if not training.frozen:
         trained, frozen = {**trained, **frozen}, {}
@@ -190,20 +190,19 @@ def fit_dense_head(
 
     # ---- Prediction.
     @partial(jax.jit, static_argnums=2)
-    def probabilities(state: _State, image: Array, shape: tuple[int, int]) -> Array:
+    def mean_directions(state: _State, image: Array, shape: tuple[int, int]) -> Array:
         x = _prepare(image[None], inputs)
         h = networks.features(encoder, state.params["net"], state.stats["net"], x)
         variables = {"params": state.params["head"], "batch_stats": state.stats["head"]}
         scores = cast(Array, head.apply(variables, h, train=False))
         scores = jax.image.resize(scores[0], (*shape, training.directions), "bilinear")
-        return jax.nn.softmax(scores)
+        return jnp.matmul(jax.nn.softmax(scores), directions, precision="highest")
 
     def predict(picture: decoding.Picture, shape: tuple[int, int]) -> np.ndarray:
         images = [resize(picture, side) for side in training.sides]
-        total = np.sum([np.asarray(probabilities(state, x, shape)) for x in images], axis=0)
-        if not np.isfinite(total).all():
-            raise ValueError("predictions must be finite, got NaN or infinity; check the encoder")
-        vectors = total @ directions
+        vectors = np.sum([np.asarray(mean_directions(state, x, shape)) for x in images], axis=0)
+        if not np.isfinite(vectors).all():
+            raise ValueError("predictions must be finite, got NaN or infinity; training diverged")
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
     return predict, {"params": state.params["net"], "batch_stats": state.stats["net"]}
@@ -214,11 +213,10 @@ def _make_step(
     head: PyramidPooling,
     optimiser: optax.GradientTransformation,
     inputs: Inputs,
-    frozen: bool,
 ) -> Callable[..., _State]:
     """Build the jitted step ``(state, uint8 images, labels, key) -> state``. Label -1 is ignored.
 
-    With ``frozen``, the backbone is in evaluation mode.
+    A frozen backbone is in evaluation mode.
     """
 
     @jax.jit
@@ -228,7 +226,7 @@ def _make_step(
         def loss(trained: Collection) -> tuple[Array, Collection]:
             params = {**state.frozen, **trained}
             backbone = encoder, params["net"], state.stats["net"], _prepare(images, inputs)
-            if frozen:
+            if "net" in state.frozen:
                 h, net_stats = networks.features(*backbone), state.stats["net"]
             else:
                 h, net_stats = networks.features_in_training(*backbone, axis_name=None, keys=None)
@@ -254,17 +252,16 @@ def _prepare(images: Array, inputs: Inputs) -> Array:
     return standardise(match_channels(to_float(images), inputs.channels), inputs)
 
 
-def _find_directions(
-    examples: Sequence[tuple[decoding.Picture, np.ndarray]], training: Training, seed: int
-) -> np.ndarray:
-    """Return the k-means centres of normals as unit vectors [k, 3].
+def _find_directions(read: Read, indices: np.ndarray, training: Training, seed: int) -> np.ndarray:
+    """Return the k-means centres of the images' normals as unit vectors [k, 3].
 
     Raises:
         ValueError: if fewer than k pixels have a normal.
     """
     rng = np.random.default_rng(seed)
     sample = []
-    for _, normals in examples:
+    for i in indices:
+        [(_, normals)] = read(np.array([i]))  # one at a time, to save memory
         known = normals[np.isfinite(normals[..., 0])]
         sample.append(rng.permutation(known)[:PER_IMAGE])
     vectors = np.concatenate(sample)

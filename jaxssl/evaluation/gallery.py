@@ -64,11 +64,10 @@ def write(
         originals, views = example_views(config, splits.train, PAIRS)
         arrays |= {"pairs": ours.draw(views["views"]), "pairs_original": originals}
     if features.is_finite:
-        arrays["map"] = _map(features.test[:MAP_POINTS], config.seed)
-        arrays["map_label"] = data.test_labels[:MAP_POINTS]
-        counts = nearest_classes(*features, config.seed)
-        if len(counts):
-            arrays["nearest_classes"] = counts
+        shown = subset(len(features.test), MAP_POINTS, seed=config.seed)
+        arrays["map"] = _map(features.test[shown], config.seed)
+        arrays["map_label"] = data.test_labels[shown]
+        arrays["nearest_classes"] = nearest_classes(*features, config.seed)
         if is_drawn:
             query = loss_inspection.one_of_each(data.test_labels, QUERIES)
             neighbour = neighbours(features.train, features.test[query], NEIGHBOURS).indices

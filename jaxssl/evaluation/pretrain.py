@@ -122,7 +122,7 @@ def _accuracy(
     if probed:
         description += "; online linear probe"
     elif settings.online_linear:
-        description += f"; no online linear probe: {splits.train.split} has no labels"
+        description += f"; no online linear probe: not all of {splits.train.split} has labels"
     for split in (splits.bank, splits.test):
         kind.get(inputs.kind).fit_inputs(inputs, split)  # raises an error if they do not fit
     data = load_arrays(splits, inputs)

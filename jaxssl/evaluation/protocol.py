@@ -27,9 +27,9 @@ class Features(NamedTuple):
 
     Attributes:
         train: [n, f] float32.
-        train_labels: [n] int >= 0.
+        train_labels: [n] int, -1 without a label.
         test: [m, f] float32.
-        test_labels: [m] int >= 0.
+        test_labels: [m] int, -1 without a label.
     """
 
     train: np.ndarray
@@ -210,7 +210,7 @@ class EvalContext(NamedTuple):
         test: the test images.
         encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, computes the features of other images.
         views: ``(uint8 images, number, seed) -> [number, n, f]``, computes the features of random
-            views, augmented as in training.
+            views, augmented as the first view in training.
         encoder: the encoder to fine-tune. None for raw pixels, projector features, and examples
             other than images.
         size: side length in pixels to which images of different sizes are cropped.

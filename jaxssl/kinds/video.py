@@ -16,7 +16,7 @@ from PIL import Image
 
 from jaxssl.augment.image import resize
 from jaxssl.augment.video import FLOW, centre_window, per_frame, span, ten_crops
-from jaxssl.augment.views import Inputs, make_views, normalise, to_float
+from jaxssl.augment.views import HALF, Inputs, make_views, standardise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
 from jaxssl.data.decoders import decoding
@@ -69,7 +69,7 @@ class VideoInputs(NamedTuple):
             return ten_crops(video, self.size)
 
         inputs = jax.vmap(prepare_one)(videos)
-        return normalise(inputs.reshape(-1, *inputs.shape[2:]))
+        return standardise(inputs.reshape(-1, *inputs.shape[2:]), HALF)
 
 
 class ReadClips(NamedTuple):
@@ -253,6 +253,7 @@ def read_window(
 
 kind = Kind(
     units="clips",
+    left_out=image.kind.left_out,
     data="video",
     open=open_clips,
     describe=image.describe,

@@ -97,7 +97,7 @@ def on_arrays(
         check(ranges, **arguments)
         return _in_auto_mode(compute, arguments)
 
-    one_side = "rows of z1, with the rows of z2 as keys,"
+    one_side = "rows of z1, compared with the rows of z2,"
     anchors = "rows of both arrays" if both_are_anchors else one_side
     loss_doc = inspect.cleandoc(loss_fn.__doc__ or "")
     on_two_arrays.__name__ = on_two_arrays.__qualname__ = name

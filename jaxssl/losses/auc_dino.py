@@ -49,8 +49,8 @@ def auc_dino_loss(
         alpha: weight of the margin term, >= 0.
         negative_weight: w, >= 0.
         student_temperature: tau_s, > 0.
-        teacher_temperature: tau_t, > 0. The released code increases it from 0.04 to 0.07 during
-            warm-up.
+        teacher_temperature: tau_t, > 0. The released code increases it from 0.04 to 0.07 in 30
+            epochs.
 
     Objective:
         center_momentum: weight of the past in the centre, in [0, 1].

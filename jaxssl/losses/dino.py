@@ -35,7 +35,7 @@ def dino_loss(
             The teacher's outputs are constants.
         center: c, [K], a moving average of the teacher's outputs. None is 0.
         student_temperature: tau_s, > 0.
-        teacher_temperature: tau_t, > 0. DINO increases it from 0.04 to 0.07 during warm-up.
+        teacher_temperature: tau_t, > 0. DINO increases it from 0.04 to 0.07 in 30 epochs.
 
     Objective:
         center_momentum: weight of the past in the centre, in [0, 1].
@@ -71,8 +71,8 @@ def with_center(
 
     .. math:: c \leftarrow m c + (1 - m) \bar t
 
-    where t are the outputs of the keys on all devices, and m is ``center_momentum`` in [0, 1]. The
-    loss of a step uses the centre before its update.
+    where t-bar is the mean output of the keys on all devices, and m is ``center_momentum`` in
+    [0, 1]. The loss of a step uses the centre before its update.
 
     Args:
         loss_fn: ``(pairs, center, **hyper) -> [n]``.

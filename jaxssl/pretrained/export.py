@@ -129,7 +129,10 @@ def _safetensors(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[
 
 def _timm(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     num_features, arrays = json.loads(header)["features"], weights.public_arrays(pretrained)
-    settings = timm_format.config_json(pretrained, num_features, arrays)
+    try:
+        settings = timm_format.config_json(pretrained, num_features, arrays)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose --to safetensors") from error
     return {**_safetensors(pretrained, header, "model"), "config.json": settings.encode()}
 
 

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import flax.linen as nn
 import jax
 from jinja2 import Environment, PackageLoader
 
 from jaxssl import components
-from jaxssl.augment.views import Inputs
 from jaxssl.components import Settings
-from jaxssl.models import convnet, resnet
-from jaxssl.pretrained import timm_format
+from jaxssl.models import convnet, resnet, vit
+from jaxssl.pretrained import timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.results import format_value
 
@@ -33,7 +31,7 @@ def render(
         results: rows of results.json for this checkpoint.
         timm: whether model.safetensors is timm's, beside a config.json.
     """
-    metadata, net = pretrained.metadata, pretrained.encoder.net
+    metadata = pretrained.metadata
     params = jax.tree.leaves(pretrained.variables["net"]["params"])
     custom = components.is_custom(metadata["net"]["name"])
     return _TEMPLATES.get_template("model_card.jinja").render(
@@ -47,12 +45,13 @@ def render(
         results=results,
         files=files,
         timm=timm,
-        **({} if custom else _in_pytorch(net, pretrained.inputs)),
+        **({} if custom else _in_pytorch(pretrained)),
     )
 
 
-def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
+def _in_pytorch(pretrained: PretrainedEncoder) -> Settings:
     """Return the template's values for the network in PyTorch, or why timm has no such network."""
+    net, inputs = pretrained.encoder.net, pretrained.inputs
     if isinstance(net, convnet.ConvNet):
         widths = (inputs.channels, *net.widths)
         return {"stages": list(zip(widths, net.widths, net.strides, strict=False))}
@@ -61,7 +60,8 @@ def _in_pytorch(net: nn.Module, inputs: Inputs) -> Settings:
         padding, width = 2 if net.stem == "cifar_wide" else 1, net.width
         net = net.clone(stem="imagenet")
     try:
-        name, arguments = timm_format.timm_model(net, inputs.size)
+        arrays = weights.public_arrays(pretrained) if isinstance(net, vit.ViT) else ()
+        name, arguments = timm_format.timm_model(net, inputs.size, arrays)
     except ValueError as error:
         return {"fault": error}
     names = {"architecture": name, "arguments": arguments}

@@ -14,6 +14,8 @@ from jaxssl.models import convnext, resnet, vit
 from jaxssl.pretrained.encoder import PretrainedEncoder
 
 GLOBAL_POOL = {"token": "token", "mean": "avg", "attention": "map"}  # timm's, by our net.pool
+# timm's names of the classifier. Without one, timm loads the weights for num_classes=0 only.
+CLASSIFIERS = {vit.ViT: "head", resnet.ResNet: "fc", convnext.ConvNeXt: "head.fc"}
 
 
 def config_json(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[str]) -> str:
@@ -28,17 +30,9 @@ def config_json(pretrained: PretrainedEncoder, num_features: int, arrays: Iterab
         ValueError: if timm has no such network.
     """
     if components.is_custom(pretrained.metadata["net"]["name"]):
-        raise ValueError("timm cannot build a network of yours; choose --to safetensors")
+        raise ValueError("timm cannot build a network of yours")
     inputs, net = pretrained.inputs, pretrained.encoder.net
-    name, arguments = timm_model(net, inputs.size)
-    if isinstance(net, vit.ViT):
-        absent = {"patch_embed.proj.bias"} if net.pre_norm else set()
-        if net.positions == "rotary":
-            absent |= {f"blocks.{i}.attn.qkv.bias" for i in range(net.layers)}
-        if left := sorted(absent & {*arrays}):
-            raise ValueError(
-                f"timm's network {name} has no parameter {left[0]}; choose --to safetensors"
-            )
+    name, arguments = timm_model(net, inputs.size, arrays)
     entries = {
         "architecture": name,
         "num_classes": 0,
@@ -53,18 +47,23 @@ def config_json(pretrained: PretrainedEncoder, num_features: int, arrays: Iterab
             "mean": [*inputs.mean] * (inputs.channels // len(inputs.mean)),
             "std": [*inputs.std] * (inputs.channels // len(inputs.std)),
             "num_classes": 0,
+            "classifier": CLASSIFIERS[type(net)],
         },
     }
     return json.dumps(entries, indent=2)
 
 
-def timm_model(net: nn.Module, size: int) -> tuple[str, Settings]:
+def timm_model(net: nn.Module, size: int, arrays: Iterable[str] = ()) -> tuple[str, Settings]:
     """Return timm's name of a network, and the arguments that differ from timm's defaults.
 
     Raises:
-        ValueError: if timm has no such network.
+        ValueError: if timm has no such network, or its network lacks one of the ``arrays``.
     """
     if isinstance(net, vit.ViT):
+        absent = "patch_embed.proj.bias" if net.pre_norm else "attn.qkv.bias"
+        left = [x for x in arrays if x.endswith(absent)]
+        if left and (net.pre_norm or net.positions == "rotary"):
+            raise ValueError(f"timm's network has no parameter {left[0]}")
         return _vit(net, size)
     if isinstance(net, resnet.ResNet):
         depth = next(d for d, form in resnet.DEPTHS.items() if form == (net.stages, net.bottleneck))
@@ -78,7 +77,7 @@ def timm_model(net: nn.Module, size: int) -> tuple[str, Settings]:
         version = "v2" if net.response_norm else ""
         arguments = {"depths": [*net.depths], "dims": [*net.widths], "norm_eps": net.epsilon}
         return f"convnext{version}_tiny", arguments
-    raise ValueError(f"timm has no such {type(net).__name__}; choose --to safetensors")
+    raise ValueError(f"timm has no such {type(net).__name__}")
 
 
 def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
@@ -94,7 +93,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
         "depth": net.layers,
         "num_heads": net.num_heads,
         "mlp_ratio": ratio,
-        "init_values": 1e-5 if net.layer_scale else None,
+        "init_values": 1e-5 if net.layer_scale else 0.0,  # `create_model` drops None.
         "class_token": net.class_token,
         "global_pool": GLOBAL_POOL[net.pool],
     }
@@ -103,6 +102,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
         plain = net.activation in ("gelu", "swiglu")
         _require(net, epsilon=net.epsilon == 1e-5, activation=plain, pool=net.pool != "attention")
         _require(net, pre_norm=not net.pre_norm, distilled=not net.distilled)
+        _require(net, layer_scale=net.layer_scale)  # timm's has one unless an argument is None.
         arguments |= {"num_reg_tokens": net.registers, "swiglu_mlp": gated, "qkv_bias": True}
         return "vit_small_patch16_dinov3", arguments
     arguments |= {"reg_tokens": net.registers, "no_embed_class": net.registers > 0}
@@ -135,10 +135,8 @@ def _require(net: object, **fits: bool) -> None:
     """
     for name, fit in fits.items():
         if not fit:
-            raise ValueError(
-                f"timm has no {type(net).__name__} with net.{name}={getattr(net, name)!r} like "
-                "this; choose --to safetensors"
-            )
+            setting = f"net.{name}={getattr(net, name)!r}"
+            raise ValueError(f"timm has no {type(net).__name__} with {setting} like this")
 
 
 def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:

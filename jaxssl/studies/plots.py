@@ -1,6 +1,7 @@
 """Line plots and axes in the style of the studies."""
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from statistics import stdev
 
 from matplotlib.axes import Axes
@@ -34,7 +35,8 @@ def plot_lines(
 ) -> Figure:
     """Plot the means over seeds as lines, with error bars of one standard deviation.
 
-    Values that are not finite are left out. The lines differ in colour, marker and dashes.
+    Values that are not finite are left out. A single value has no bar. The lines differ in colour,
+    marker and dashes.
 
     Args:
         series: lines by the names in the legend.
@@ -46,7 +48,7 @@ def plot_lines(
     figure, axes = make_axes(xlabel=xlabel, ylabel=ylabel)
     for i, (name, (x, seeds)) in enumerate(series.items()):
         means = [mean(values) for values in seeds]
-        bars = [stdev(values) if len(values) > 1 else 0.0 for values in map(finite, seeds)]
+        bars = [stdev(values) if len(values) > 1 else nan for values in map(finite, seeds)]
         marker, dashes = MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)]
         axes.errorbar(x, means, bars, marker=marker, linestyle=dashes, capsize=3, label=name)
     for name, level in (levels or {}).items():

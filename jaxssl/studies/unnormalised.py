@@ -1,10 +1,8 @@
 """DeCL and SimCLR with and without normalised embeddings.
 
-Without normalisation the similarity is exp(-distance), with no temperature. SimCLR's loss is the
-same code, because DeCL with lambda 0 and the positive in the sum is NT-Xent.
+Without normalisation the similarity is exp(-distance), with no temperature. SimCLR is then trained
+by DeCL's code, because DeCL with lambda 0 and the positive in the sum is NT-Xent.
 """
-
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -38,21 +36,18 @@ def run(setting: Setting) -> Findings:
     """Train DeCL and SimCLR, normalised or not, at every batch size."""
     sizes = batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross(ARMS, sizes))
-    leads = [_leads(results, kind, sizes) for kind in ("_unnormalised", "")]
-    without, with_norm = map(spread, leads)
-    gap = judge(CLAIMS["gap_grows"], *leads)
-    verdicts = {
-        "decl_above_unnormalised": _comparison("_unnormalised", sizes),
-        "gap_grows": gap.after(f"lead {without} unnormalised, {with_norm} normalised"),
-    }
+    without, normalised = (
+        grid.above(f"decl{suffix}", f"simclr{suffix}", sizes, KNN, "B={}")
+        for suffix in ("_unnormalised", "")
+    )
+    leads = [_leads(results, comparison) for comparison in (without, normalised)]
+    text = "lead {} unnormalised, {} normalised".format(*map(spread, leads))
+    gap = judge(CLAIMS["gap_grows"], *leads).after(text)
+    verdicts = {"decl_above_unnormalised": without, "gap_grows": gap}
     return grid.grid_findings(results, "batch size", [KNN], CLAIMS, verdicts, log="x")
 
 
-def _comparison(kind: str, sizes: Iterable[int]) -> Comparison:
-    return grid.above(f"decl{kind}", f"simclr{kind}", sizes, KNN, "B={}")
-
-
-def _leads(results: Results, kind: str, sizes: Iterable[int]) -> list[float]:
+def _leads(results: Results, comparison: Comparison) -> list[float]:
     """Return DeCL's lead over SimCLR for each seed, averaged over the batch sizes."""
-    pairs = grid.pair_values(results, _comparison(kind, sizes))
+    pairs = grid.pair_values(results, comparison)
     return np.mean([np.subtract(*pair) for pair in pairs.values()], axis=0).tolist()

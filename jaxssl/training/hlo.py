@@ -32,11 +32,14 @@ def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
         devices: number of devices that share the work.
 
     Raises:
-        ValueError: on a collective in a loop of unknown length, or in a branch.
+        ValueError: without a text of the program, and on a collective in a loop of unknown length,
+            or in a branch.
     """
     computations: dict[str, list[str]] = {}  # lines by the name of a computation
     name = entry = ""
-    for line in (compiled.as_text() or "").splitlines():
+    if not (text := compiled.as_text()):
+        raise ValueError("this platform does not give the text of compiled programs")
+    for line in text.splitlines():
         if head := HEAD.match(line):
             name = head[2]
             entry = name if head[1] else entry

@@ -9,6 +9,7 @@ at every precision of the networks.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -44,8 +45,8 @@ def make_held_out_loss(
     The loss is the mean of the training loss over the whole batches of the test split. The batches
     and all random draws are the same at every call. BatchNorm uses the statistics of the batch, and
     scheduled numbers have their values at the step of the state. A queue or another memory is read
-    as the training left it. If a loss of captioned images learns a scale, as DeCL's can, CLIP's
-    loss at that scale is computed instead, so that runs of both losses can be compared.
+    as the training left it. The examples left out depend on the seed. For DeCL on captions with a
+    learned scale, CLIP's loss at that scale is computed, so that runs of both can be compared.
 
     Args:
         config: of the run.
@@ -60,7 +61,8 @@ def make_held_out_loss(
     Raises:
         UserError: as `make_batches`, for the test split.
     """
-    as_clip = config.text.name != "none" and config.loss.get("learn_scale")
+    captioned = config.text.name != "none"
+    as_clip = captioned and config.loss.name == "decl" and config.loss.learn_scale
     if as_clip:
         config = ConfigDict({**config, "loss": {"name": "clip"}})
         method = make_method(config, Length(1, 1))
@@ -69,21 +71,19 @@ def make_held_out_loss(
     batches = make_batches(config, test, mesh)
     augment = make_augment(config, batches.crops)
     batch_loss = make_batch_loss(method, augment, mesh)
-    num_batches, left_out = divmod(len(test), config.batch_size)
+    num_batches = len(test) // config.batch_size
 
     def held_out_loss(state: TrainState) -> float:
         if as_clip:  # CLIP's loss has no memory.
             state = state.replace(carried=state.carried._replace(memory=()))
-        try:
-            batches.set_state({**batches.get_state(), POSITION: 0})
+        batches.set_state({POSITION: 0})
+        with closing(batches):
             losses = [float(batch_loss(state, batches.next())) for _ in range(num_batches)]
-        finally:
-            batches.close()
         return sum(losses) / num_batches
 
     name = "held-out loss (CLIP's)" if as_clip else "held-out loss"
-    rest = f", without the last {left_out} of {len(test)}" if left_out else ""
-    return f"{name} of {num_batches} batches of {test.split}{rest}", held_out_loss
+    used = num_batches * config.batch_size
+    return f"{name} of {used} of {len(test)} examples of {test.split}", held_out_loss
 
 
 def _find_obstacle(config: ConfigDict, method: Method, test: Source) -> str | None:
@@ -215,7 +215,7 @@ def make_online_probe(
         x, label = features(params, carried, batch, key), batch["label"]
 
         def loss(weights: dict[str, Array]) -> Array:
-            logits = x @ weights["kernel"] + weights["bias"][None]
+            logits = jnp.matmul(x, weights["kernel"], precision="highest") + weights["bias"][None]
             return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
 
         return collectives.mean(jax.grad(loss)(weights), axis)

@@ -11,7 +11,8 @@ from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.data import kind
 from jaxssl.training.build import Setup
-from jaxssl.training.config.groups import VIEW_GROUPS, arguments
+from jaxssl.training.config.groups import arguments
+from jaxssl.training.config.method import recipe_arguments
 from jaxssl.training.state import TrainState
 
 
@@ -66,14 +67,11 @@ def _view_lines(config: ConfigDict, views: Mapping[str, Any]) -> list[str]:
     shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     lines = [f"views      {_settings(config.augment)}; {shapes}"]
     # Augmentations of colour are left out if the images do not have RGB channels.
-    channels = jax.tree.leaves(views["views"])[0].shape[-1]
-    left_out: list[str] = []
-    for name in VIEW_GROUPS:
-        group = {**config.augment.to_dict(), **config[name].to_dict()}
-        left_out += kind.of(config).left_out(group, channels)
+    channels, examples = jax.tree.leaves(views["views"])[0].shape[-1], kind.of(config)
+    left_out = [x for view in recipe_arguments(config) for x in examples.left_out(view, channels)]
     if left_out:
         names = ", ".join(dict.fromkeys(left_out))
-        lines.append(f"left out   {names} of the views: the images are not RGB")
+        lines.append(f"left out   {names} of the views: the {examples.units} are not RGB")
     if "mean" in config.data:
         lines.append(f"scale      mean {config.data.mean}, std {config.data.std} by channel")
     if config.second_view:

@@ -10,7 +10,7 @@ from scipy import ndimage, stats
 from jaxssl import components
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, normalise, to_float, to_uint8
+from jaxssl.augment.views import HALF, Inputs, make_views, standardise, to_float, to_uint8
 
 pytestmark = pytest.mark.fast
 
@@ -353,16 +353,16 @@ def test_each_view_and_small_crop_is_made_from_its_own_host_crop():
     other = lambda key, image: image / 2 + 0 * jax.random.uniform(key)  # noqa: E731
     batch = {"views": pixels(3, 3, 4, 5, 1), "crops": pixels(3, 2, 2, 3, 1, seed=1)}
     actual = jax.jit(make_views([plain, plain, other], [plain] * 2))(KEY, batch, jnp.arange(3))
-    expected = normalise(to_float(batch["views"].swapaxes(0, 1)))
+    expected = standardise(to_float(batch["views"].swapaxes(0, 1)), HALF)
     np.testing.assert_allclose(actual["views"][:2], expected[:2], atol=1e-6)
     np.testing.assert_allclose(actual["views"][2], (expected[2] + 1) / 2 - 1, atol=1e-6)
-    crops = normalise(to_float(batch["crops"].swapaxes(0, 1)))
+    crops = standardise(to_float(batch["crops"].swapaxes(0, 1)), HALF)
     np.testing.assert_allclose(actual["crops"], crops, atol=1e-6)
 
 
 def test_to_uint8_inverts_normalise_and_to_float():
     values = np.arange(256).astype(np.uint8)
-    seen = normalise(to_float(jnp.asarray(values)))
+    seen = standardise(to_float(jnp.asarray(values)), HALF)
     np.testing.assert_allclose(seen, np.linspace(-1, 1, 256), atol=1e-6)
     np.testing.assert_array_equal(to_uint8(seen), values)
     assert to_uint8(seen).dtype == jnp.uint8

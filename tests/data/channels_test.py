@@ -103,7 +103,7 @@ def test_folder_data_sets_read_grey_rgba_and_npy_pictures(channels, load, tmp_pa
 
 
 def test_data_channels_setting_is_refused_for_data_sets_other_than_folders(load):
-    with refused("data.channels is only for data.name='folder'"):
+    with refused("does not read data.channels; set it to 0"):
         load("", name="digits", channels=4)
 
 

@@ -81,12 +81,12 @@ def test_on_error_skip_leaves_out_unreadable_images_with_a_warning(load, broken,
     for _ in range(2):
         opened = load(broken, on_error="skip")
         [line] = said()
-        assert "3 unreadable pictures are left out" in line
+        assert "3 unreadable images are left out" in line
         assert all(name in line for name in BROKEN)
         nothing_is_prepared(monkeypatch)
     assert sorted(files_of(opened)) == sorted(f"train/{name}" for name in LABELLED)
     assert len(load(broken, "test", on_error="skip")) == len(LABELLED)
-    with refused(f"3 of the pictures in {broken} cannot be read", "ant/empty.jpg: is empty"):
+    with refused(f"3 of the images in {broken} cannot be read", "ant/empty.jpg: is empty"):
         load(broken)
 
 
@@ -98,7 +98,7 @@ def test_damaged_zip_entry_counts_as_an_unreadable_image(load, tmp_path, said):
         load(path)
     opened = load(path, on_error="skip", test_fraction=0.0)
     assert sorted(files_of(opened)) == sorted(set(LABELLED) - {"bee/3.png"})
-    assert "1 unreadable pictures are left out: bee/3.png" in said()[0]
+    assert "1 unreadable images are left out: bee/3.png" in said()[0]
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])

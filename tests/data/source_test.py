@@ -151,7 +151,7 @@ def test_class_list_selects_classes_and_orders_labels(directory, digits, tmp_pat
     text = "# some digits\n7\tseven, as in 8\n\n  3 \n0\t\n# 5\n"
     data = group(directory, classes=str(listed(tmp_path, text)))
     source, whole = load(data, split), load(group(directory), split)
-    assert source.class_names == ("7", "3", "0") and source.num_classes == 3
+    assert source.class_names == ("seven, as in 8", "3", "0") and source.num_classes == 3
     members = np.flatnonzero(np.isin(whole.labels, [7, 3, 0]))
     labels = np.array([{7: 0, 3: 1, 0: 2}[label] for label in whole.labels[members].tolist()])
     assert len(source) == len(members) and source.labelled
@@ -197,7 +197,7 @@ def test_unknown_class_error_suggests_similar_names():
     one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     reason = "has no class 'n01440765' (1 of 1 are unknown); the closest of "
     with refused(reason, "of 1000 valid ones are n01440764"):
-        splits_lib._select_classes(one, ["n01440765"], "mine.txt")
+        splits_lib._select_classes(one, {"n01440765": "tench"}, "mine.txt")
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():

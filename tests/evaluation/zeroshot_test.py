@@ -114,6 +114,12 @@ def test_captions_protocol_evaluates_all_captions_of_the_test_images():
 # Zero-shot classification.
 
 
+def test_zeroshot_refuses_prompts_of_wordnet_ids():
+    named = image_set(class_names=("n01440764", "n01443537"))
+    with pytest.raises(ValueError, match="classes are WordNet ids such as 'n01440764'"):
+        zeroshot.run(make_context(draw(2, 4), lambda texts: draw(2, 4), named), seed=0)
+
+
 def accuracy(images, labels, of_classes):
     """Image by image, in float64."""
     first, five = [], []

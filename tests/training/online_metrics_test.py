@@ -136,7 +136,7 @@ def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
     mesh = distributed.make_mesh(jax.devices()[:1])
     line, held_out_loss = online_metrics.make_held_out_loss(settings, method, test, mesh)
     assert held_out_loss(None) == 2.5
-    assert line == "held-out loss of 2 batches of test, without the last 100 of 500"
+    assert line == "held-out loss of 400 of 500 examples of test"
 
 
 @pytest.mark.fast

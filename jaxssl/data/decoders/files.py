@@ -130,8 +130,8 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     Args:
         root: the folder or archive.
         suffixes: files in a folder are ignored if their names do not end with one of these.
-        samples: about the number of blocks, in all files together, whose content is hashed too.
-            They are evenly spaced, with the first and the last block of each file among them.
+        samples: about the number of blocks, in all files together, whose content is hashed too, but
+            two or more of each file: the first, the last, and others evenly spaced between them.
     """
     digest = hashlib.sha256()
     names = [""]
@@ -186,7 +186,8 @@ def _tar_entries(root: Path) -> Iterable[Entry]:
                 if member.isdir():
                     continue
                 if not member.isfile():
-                    raise _unsafe(root, member.name, "is a link or a device")
+                    problem = "is a link or a device (--dereference --hard-dereference packs files)"
+                    raise _unsafe(root, member.name, problem)
                 yield member.name, partial(archive.extractfile, member), member.size
                 archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
         while content is not file and content.read(decompression.CHUNK):

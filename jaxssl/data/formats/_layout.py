@@ -17,7 +17,18 @@ from jaxssl.data.formats import user_files
 from jaxssl.errors import UserError, abbreviate
 
 UNLABELLED = ("unlabeled", "unlabelled")
-SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
+SPLITS = (
+    "train",
+    "training",
+    "test",
+    "testing",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "eval",
+    *UNLABELLED,
+)
 
 
 class SplitOptions(TypedDict, total=False):

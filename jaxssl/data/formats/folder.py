@@ -122,11 +122,11 @@ def read_labels(path: str) -> dict[str, str]:
         text = Path(os.path.expanduser(path)).read_bytes().decode("utf-8-sig")
         columns, table = user_files.read_table(text, f"data.labels={path}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"data.labels={path} cannot be read: {error}") from error
-    if not {"file", "label"} <= set(columns):
+        raise UserError(f"data.labels={path} cannot be read as UTF-8 CSV: {error}") from error
+    if not table or not {"file", "label"} <= set(columns):
         raise UserError(
-            f"data.labels={path} must be a CSV file with the header 'file,label'; its first line "
-            f"is {text.partition(chr(10))[0].strip()[:80]!r}"
+            f"data.labels={path} must be a CSV file with rows below the header 'file,label'; its "
+            f"first line is {','.join(columns)[:80]!r}, and {len(table)} rows follow"
         )
     rows = [(row["file"], (row["label"] or "").strip()) for row in table]
     for number, (name, label) in enumerate(rows, 1):

@@ -41,7 +41,7 @@ def evaluate(
     ``shots + queries`` examples are never drawn.
 
     Args:
-        features: [m, f] float32, not normalised (only "cosine" normalises them).
+        features: [m, f] float32, not normalised ("cosine" normalises queries and prototypes).
         labels: [m] int.
         ways: classes per episode, >= 2.
         shots: K, support examples per class, >= 1.
@@ -103,7 +103,7 @@ def draw(labels: np.ndarray, ways: int, per_class: int, episodes: int, seed: int
         raise ValueError(
             f"episodes need {ways} classes with {per_class} examples or more; only {len(members)} "
             f"of {len(classes)} classes have that many, the largest has {max(counts, default=0)}; "
-            "choose a preset with fewer shots"
+            "choose a test split with more, or a preset with fewer shots"
         )
     rng = np.random.default_rng(seed)
     drawn = np.empty((episodes, ways, per_class), np.int32)

@@ -95,19 +95,18 @@ def neighbours(
         Similarities [s, m, k] float32 and indices [s, m, k] int32, nearest first.
     """
     n, m, k = len(bank), len(queries), min(k, len(bank))
-    results = []
-    for start in range(0, m, QUERY_BLOCK):
-        block = np.asarray(queries[start : start + QUERY_BLOCK], np.float32)
-        padded = jnp.asarray(pad_rows(block, QUERY_BLOCK))
-        query_index = jnp.arange(start, start + QUERY_BLOCK, dtype=jnp.int32)
-        shape = (len(stddevs), QUERY_BLOCK, k)
-        best = (jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
-        for first in range(0, n, BANK_BLOCK):
-            rows = jnp.asarray(bank[first : first + BANK_BLOCK], jnp.float32)
+    starts, shape = range(0, m, QUERY_BLOCK), (len(stddevs), QUERY_BLOCK, k)
+    best = [(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)) for _ in starts]
+    for first in range(0, n, BANK_BLOCK):
+        # A block of the bank is copied to the device once, for all queries.
+        rows = jnp.asarray(bank[first : first + BANK_BLOCK], jnp.float32)
+        for i, start in enumerate(starts):
+            block = np.asarray(queries[start : start + QUERY_BLOCK], np.float32)
+            exact = _cosine(jnp.asarray(pad_rows(block, QUERY_BLOCK)), rows)
+            query_index = jnp.arange(start, start + QUERY_BLOCK, dtype=jnp.int32)
             noise = _noise(key, query_index, first, len(rows))
-            best = _update(*best, stddevs, _cosine(padded, rows), noise, first)
-        results.append([np.asarray(x)[:, : len(block)] for x in best])
-    similarity, index = (np.concatenate(x, axis=1) for x in zip(*results, strict=True))
+            best[i] = jax.block_until_ready(_update(*best[i], stddevs, exact, noise, first))
+    similarity, index = (np.concatenate(x, axis=1)[:, :m] for x in zip(*best, strict=True))
     return similarity, index
 
 

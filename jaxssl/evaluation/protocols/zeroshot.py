@@ -1,5 +1,6 @@
 """Zero-shot classification: predict the class whose prompts are nearest to the image."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ from jaxssl.data import prompts
 from jaxssl.data.decoders import tokens
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
+from jaxssl.evaluation.nearest_neighbours import neighbours
 
 PRESETS: base.Presets = {name: {"prompts": name} for name in prompts.PROMPTS}
 
@@ -34,30 +36,40 @@ def evaluate(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         3.1.4.
     """
-    classes = np.stack([_normalise(rows).mean(axis=0) for rows in prompt_embeddings])
-    scores = _normalise(images) @ _normalise(classes).T
-    if not np.isfinite(scores).all():
-        raise ValueError("image and prompt embeddings must be finite, got NaN or infinity")
-    return base.top1_top5(np.argsort(-scores, axis=1, kind="stable"), labels, "zeroshot_")
+    unit = (l2_normalise(np.asarray(rows, np.float64)) for rows in prompt_embeddings)
+    classes = np.stack([rows.mean(axis=0) for rows in unit])
+    return base.top1_top5(neighbours(classes, images, 5).indices, labels, "zeroshot_")
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = "photo") -> list[base.Result]:
-    """Evaluate zero-shot classification with the prompts of a preset for each class name."""
+    """Evaluate zero-shot classification with the prompts of a preset for each class name.
+
+    Raises:
+        ValueError: without an image-text network, or if the classes of ImageNet are named by their
+            WordNet ids.
+    """
     if context.embed_images is None or context.embed_texts is None or context.test is None:
         raise ValueError("zero-shot classification needs an image-text network")
-    filled = prompts.fill(preset, context.test.class_names)
+    names = context.test.class_names
+    if names and re.fullmatch(r"n\d{8}", names[0]):
+        raise ValueError(
+            f"prompts need words, but classes are WordNet ids such as {names[0]!r}; list ids and "
+            "words, with a tab between them, in a file for data.classes"
+        )
+    filled = prompts.fill(preset, names)
     texts = [text for class_texts in filled for text in class_texts]
     embeddings = context.embed_texts(tokens.tokenize(texts, context.text_length))
-    ends = np.cumsum([len(class_texts) for class_texts in filled])
-    by_class = np.split(embeddings, ends[:-1])
+    by_class = np.split(embeddings, len(filled))
     scores = evaluate(context.embed_images(), context.test.labels, by_class)
     return base.make_results(scores, preset=preset, prompts=len(filled[0]))
 
 
-def _normalise(rows: np.ndarray) -> np.ndarray:
-    return l2_normalise(np.asarray(rows, np.float64))
-
-
 protocol = base.Protocol(
-    run, PRESETS, ("image_text",), base.NETWORKS, layer="projector", novel_classes=True
+    run,
+    PRESETS,
+    ("image_text",),
+    base.NETWORKS,
+    layer="projector",
+    needs_features=False,
+    novel_classes=True,
 )

@@ -119,7 +119,7 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     """
     make_recipe = factory("augment", config.augment.name)
     whole = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}
-    first, second, small = (make_recipe(**v | whole) for v in _recipe_arguments(config))
+    first, second, small = (make_recipe(**v | whole) for v in recipe_arguments(config))
     if not config.second_view:
         second = first  # the same object, so that it is compiled once
     views = [second if view == 1 else first for view in range(config.views)]
@@ -139,13 +139,13 @@ def make_crops(config: ConfigDict) -> Crops:
     Raises:
         UserError: on an invalid range of areas or aspect ratios.
     """
-    first, second, small = _recipe_arguments(config)
+    first, second, small = recipe_arguments(config)
     by_view = [second if view == 1 else first for view in range(config.views)]
     size, small_crops = config.augment.get("size", 0), [small] * config.crops.number
     return kind.of(config).find_crops(size, by_view, small_crops)
 
 
-def _recipe_arguments(config: ConfigDict) -> list[dict[str, object]]:
+def recipe_arguments(config: ConfigDict) -> list[dict[str, object]]:
     """Return the augmentation arguments of the first view, the second view and small crops."""
     base = arguments(config.augment.to_dict())
     small = config.crops.to_dict()

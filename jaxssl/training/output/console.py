@@ -27,10 +27,9 @@ class _PlainConsole(Console):
         return super().render_str(escape(text, keep="\n"), **options)
 
 
-_is_terminal = sys.stdout is not None and sys.stdout.isatty()
-# Text for a pipe or a file, which has no width, is wrapped at 160 characters.
+# Tables for a pipe or a file, which has no width, are 160 characters wide at most.
 screen = _PlainConsole(
-    width=None if _is_terminal else 160,
+    width=None if sys.stdout and sys.stdout.isatty() else 160,
     markup=False,
     emoji=False,
     highlight=False,
@@ -84,7 +83,8 @@ def outlive_terminal() -> None:
             io.BufferedWriter(raw),
             encoding=stream.encoding if stream else "utf-8",
             errors="backslashreplace",
-            line_buffering=bool(stream and stream.line_buffering),
+            # With `python -u` only write_through is set, which does not empty the BufferedWriter.
+            line_buffering=bool(stream and (stream.line_buffering or stream.write_through)),
             write_through=bool(stream and stream.write_through),
         )
         setattr(sys, name, text)
