@@ -121,11 +121,12 @@ def load_arrays(splits: Splits, inputs: Any) -> Arrays:
 
 
 def _crop_alike(splits: Splits) -> Splits:
-    """Mark bank and test split as images of different sizes if one of the two has them.
+    """Mark bank and test split as images of different sizes if the two together have them.
 
     Images of different sizes are cropped when they are read, those of one size on the device.
     """
-    if splits.bank.shape[:-1] == splits.test.shape[:-1]:
+    first, second = splits.bank.shape, splits.test.shape
+    if len(first) != 3 or first[:-1] == second[:-1]:
         return splits
     bank, test = (replace(x, shape=(None, None, x.shape[-1])) for x in (splits.bank, splits.test))
     return splits._replace(bank=bank, test=test)

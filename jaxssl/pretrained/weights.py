@@ -265,7 +265,8 @@ def _load(
         _log_choice(path, arrays, config)
     elif entries["version"] > 1:
         # The digest is that of the positions before they are interpolated.
-        original = variables if fitted is arrays else _read_variables(net, stated, arrays, path)
+        is_resized = stated.size != inputs.size
+        original = _read_variables(net, stated, arrays, path) if is_resized else variables
         if entries["digest"] != _digest(entries, original):
             raise ValueError(
                 "the parameters do not match the digest in the file, which was changed"
