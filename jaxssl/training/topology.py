@@ -42,7 +42,7 @@ def describe(name: str) -> Mesh:
     Raises:
         UserError: if there is no such pod, or the package with its compiler is not installed.
     """
-    kind = re.split("[-:]", name)[0]  # such as "v5e"
+    kind = _kind(name)
     try:
         sides = _sides(name)
         jax.config.update("jax_platforms", "cpu")
@@ -76,6 +76,11 @@ def describe(name: str) -> Mesh:
     return distributed.make_mesh(devices)
 
 
+def _kind(name: str) -> str:
+    """Return the kind of device in the name of a pod, such as "v5e"."""
+    return re.split("[-:]", name)[0]
+
+
 def _sides(name: str) -> list[int]:
     """Return the sides of the torus of a pod of TPUs, or the numbers of hosts and of GPUs of each.
 
@@ -105,7 +110,7 @@ def memory(name: str) -> int:
 
     JAX takes three quarters of a GPU's memory by default.
     """
-    size, _ = GPUS.get(re.split("[-:]", name)[0], (0, 0))
+    size, _ = GPUS.get(_kind(name), (0, 0))
     return 75 * 10**7 * size
 
 

@@ -184,12 +184,12 @@ def votes(
     if weight == "linear":
         weights = 0.5 * (jnp.asarray(similarity) + 1)
     else:
-        similarity = jnp.asarray(similarity)
+        similarity, tau = jnp.asarray(similarity), jnp.maximum(temperature, SMALLEST)
         nearest = similarity[:, :1]
         # Similarities are subtracted before the division, which would round their difference.
-        exponent = (similarity - nearest) / jnp.maximum(temperature, SMALLEST)
-        largest = nearest / jnp.maximum(temperature, SMALLEST)
-        weights = jnp.exp(exponent + jnp.clip(largest, -MAX_EXPONENT, MAX_EXPONENT))
+        exponent = (similarity - nearest) / tau
+        largest = jnp.clip(nearest / tau, -MAX_EXPONENT, MAX_EXPONENT)
+        weights = jnp.exp(exponent + largest)
     row = jnp.arange(len(weights), dtype=jnp.int32)
 
     def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:

@@ -51,8 +51,10 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     for share, settings in PRESETS[preset].items():
         training, lr, decay = settings["training"], settings["lr"], settings["weight_decay"]
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
-        new = finetuning.make_tuner(encoder, training, train.num_classes, mesh, data)
-        tuner = tuners.setdefault(training, new)
+        if training not in tuners:
+            arguments = encoder, training, train.num_classes, mesh, data
+            tuners[training] = finetuning.make_tuner(*arguments)
+        tuner = tuners[training]
         classifier = tuner.fit(subset, lr=lr, weight_decay=decay, seed=seed)
         accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
         scores = {f"semi_{100 * share:g}pct_{name}": accuracy[name] for name in ("top1", "top5")}
