@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from process_cases import free_port
 
 from jaxssl import distributed
 from jaxssl.data import batches
@@ -193,9 +194,7 @@ def test_coordinator_listens_on_the_given_address_if_it_is_local(
     if addresses:
         monkeypatch.setattr(socket, "getaddrinfo", lambda _, *args, **kw: lookup(addresses, None))
     monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     expected = f"{listen}:{port}" if listen else None
     assert processes._listen_address(f"{host}:{port}", 0) == expected
     assert processes._listen_address(f"{host}:{port}", 1) is None
