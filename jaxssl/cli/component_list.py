@@ -58,7 +58,7 @@ def _settings(group: str, name: str) -> list[str]:
 
     module = components.module(group, name)
     settings = config_help.component_settings(group, name) if group in config.GROUPS else []
-    lines = config_help.table(settings) if settings else []
+    lines = config_help.table(settings)
     for preset, values in getattr(module, "PRESETS", {}).items():
         lines.append(f"preset {preset}: {', '.join(f'{k}={v}' for k, v in values.items())}")
     return lines or [f"{name} has no settings"]

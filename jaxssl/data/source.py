@@ -1,6 +1,7 @@
 """Find data sets by name, prepare them as ArrayRecord files if necessary, and open their splits."""
 
 import contextlib
+import errno
 import importlib.util
 import io
 import logging
@@ -10,13 +11,16 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any, Literal
 
 import requests
 import tensorflow_datasets as tfds
+from etils import epath
 from ml_collections import ConfigDict
-from tensorflow_datasets.core import constants, read_only_builder
+from tensorflow_datasets.core import constants, read_only_builder, shuffle
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
 
@@ -249,6 +253,7 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     is_local = name in (*components.names("data"), *components.names("toy"))
     if not (is_local or name in PUBLISHED) and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(name))
+    _sort_on_disk_without_tensorflow()
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
@@ -268,6 +273,31 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
         if "write() failed" not in str(error):
             raise
         raise OSError(str(error)) from error  # ArrayRecord raises RuntimeError on a full disk.
+
+
+def _sort_on_disk_without_tensorflow() -> None:
+    """Let TFDS prepare splits above 1 GB without TensorFlow.
+
+    TFDS sorts their examples in up to 1000 files, which it opens with TensorFlow. If that is not
+    installed, epath opens them.
+    """
+    if importlib.util.find_spec("tensorflow") is not None:
+        return
+
+    def open_file(path: epath.Path, mode: Literal["rb", "wb"]) -> IO[bytes]:
+        try:
+            return path.open(mode)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            shuffle._increase_open_files_limit()
+            return path.open(mode)
+
+    exists, remove = methodcaller("exists"), methodcaller("unlink")
+    gfile = SimpleNamespace(GFile=open_file, exists=exists, remove=remove)
+    errors = SimpleNamespace(ResourceExhaustedError=())  # Python's files raise OSError instead.
+    tensorflow: Any = SimpleNamespace(io=SimpleNamespace(gfile=gfile), errors=errors)
+    shuffle.tf = tensorflow
 
 
 def _needs_tensorflow(name: str) -> str:

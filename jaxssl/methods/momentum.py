@@ -62,8 +62,8 @@ def method(
         labels: True makes all keys of a class positives.
 
     Raises:
-        ValueError: on an unknown ``evaluate``, or if a queue is used with labels, because its keys
-            have none.
+        ValueError: for a value out of its range, for "target" with a momentum of 0, or for a queue
+            with labels, because its keys have none.
 
     References:
         He et al., Momentum Contrast for Unsupervised Visual Representation Learning, 2020,

@@ -184,7 +184,7 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
     shape = encoder.arrays[name].shape if name in encoder.arrays else None
     if shape is None or len(shape) != 4 or shape[2] != shape[3] or shape[1] not in (1, 3):
         fault = "is missing" if shape is None else f"has shape {list(shape)}"
-        raise ValueError(f"the array {name} {fault}; expected [out, 3, side, side]")
+        raise ValueError(f"the array {name} {fault}; expected [out, 1 or 3, side, side]")
     return shape
 
 
@@ -292,14 +292,11 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferre
     net |= {"layers": layers, "frozen_patches": False}
     net["positions"], grid = _vit_positions(encoder, dim, patch_size)
     # timm's names do not tell CLIP and SigLIP from other ViTs, but the parts of the network do.
-    inputs = encoder.dialect.inputs
+    inputs, net["pool"] = encoder.dialect.inputs, "token" if "cls_token" in arrays else "mean"
     if "norm_pre.weight" in arrays:
         inputs = CLIP
-    elif "attn_pool.latent" in arrays:
-        inputs = SIGLIP
-    net["pool"] = "token" if "cls_token" in arrays else "mean"
     if "attn_pool.latent" in arrays:
-        net["pool"] = "attention"
+        inputs, net["pool"] = SIGLIP, "attention"
     net |= _without_defaults("vit", _vit_extras(encoder, dim, net["positions"]))
     if options.get("num_heads") is None:
         net["num_heads"] = _vit_heads(encoder, dim, net["positions"])

@@ -91,7 +91,7 @@ def read_settings(folder: Path) -> EncoderSettings:
         _open_clip_inputs(open_clip),
         _processor_inputs(processor),
     )
-    return EncoderSettings(_merge(_net_settings(config, vision, open_clip)), inputs)
+    return EncoderSettings(_net_settings(config, vision, open_clip), inputs)
 
 
 def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Settings:

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,8 @@ def is_hub(path: str | PathLike[str]) -> bool:
 def local(path: str | PathLike[str]) -> Path:
     """Return the path of a run, or the path on this machine of a weights file or folder.
 
-    A repository ``hf://owner/name[@revision]`` is downloaded. Weights in a bucket are copied.
+    A repository ``hf://owner/name[@revision]`` is downloaded, or taken from the cache if there is
+    no network. Weights in a bucket are copied.
 
     Raises:
         UserError: if the name of a repository is not valid, the repository has no weights, the
@@ -47,19 +49,18 @@ def _download(path: str | PathLike[str]) -> Path:
         files = client.list_repo_files(name, revision=revision)
         weights = next((file for file in WEIGHTS_FILES if file in files), None)
         if weights:
-            patterns = _needed_files(weights)
+            base = weights.removesuffix(".index.json")  # of shards base-00001-of-00002.suffix
+            shards = [] if base == weights else [base.replace(".", "-*-of-*.")]
+            patterns = [weights, *CONFIG_FILES, *shards]
             return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # The client raises errors of several HTTP libraries.
+        with suppress(Exception):  # The cache may have the weights if there is no network.
+            cached = client.snapshot_download(name, revision=revision, local_files_only=True)
+            if is_weights_folder(Path(cached)):
+                return Path(cached)
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
     raise UserError(f"hf://{name} has none of the files {', '.join(WEIGHTS_FILES)}")
-
-
-def _needed_files(weights: str) -> list[str]:
-    """Return names, or patterns of names, of the files that belong to one of `WEIGHTS_FILES`."""
-    base = weights.removesuffix(".index.json")
-    shards = [] if base == weights else [f"*-of-*.{base.partition('.')[2]}"]
-    return [weights, *CONFIG_FILES, *shards]
 
 
 def push(folder: Path, names: Sequence[str], target: str) -> None:

@@ -14,7 +14,7 @@ from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import LOWER_IS_BETTER, Row, format_value, metric_name
 from jaxssl.report.run_report import write_report
-from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
+from jaxssl.report.runs import FILE_SETTINGS, Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, length, speed
 from jaxssl.training.output import file_io
 
@@ -28,8 +28,6 @@ DATA_FIELDS = (
     ("tested on", "split"),
     ("features", "layer"),
 )
-# These settings of config.data decide which examples of files and of Python data are tested.
-FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
 Cells = dict[int, list[Row]]  # result rows of the runs of a group, by the index of the group
 Source = tuple[tuple[str, str], ...]  # names and values of the settings of the evaluated data

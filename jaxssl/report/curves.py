@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png, legend_label
-from jaxssl.report.runs import Group
+from jaxssl.report.runs import FILE_SETTINGS, Group
 from jaxssl.report.workdir import flatten, is_finite, metric_series
 from jaxssl.training.output.metrics_writer import Row
 
@@ -43,9 +43,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#5
 MAX_MARKERS = 10  # maximum number of markers on a curve
 NARROW = 16  # legend names up to this many characters fit side by side
 # Settings that the online k-NN accuracy depends on.
-DATA_KEYS = ("name", "path", "classes", "train_split", "bank_split", "test_split")
-DATA_KEYS += ("labels", "test_fraction", "split_seed")
-KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in DATA_KEYS)]
+SPLITS = ("train_split", "bank_split", "test_split")
+KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in ("name", *SPLITS, *FILE_SETTINGS))]
 
 
 def run_curves(metrics: Sequence[Row]) -> list[Image]:
@@ -109,7 +108,10 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     caption = curve.caption
     if curve.key == "knn_top1":
         configs = [dict(flatten(group.runs[0].config)) for group in groups]
-        different = [k for k in KNN_SETTINGS if len({str(config.get(k)) for config in configs}) > 1]
+        for config in configs:
+            if config.get("data.bank_split"):  # k-NN does not read the training split then.
+                config["data.train_split"] = ""
+        different = [k for k in KNN_SETTINGS if len({str(c.get(k, "")) for c in configs}) > 1]
         if different:
             names = ", ".join(different)
             caption += f" Runs cannot be compared where these settings differ: {names}."

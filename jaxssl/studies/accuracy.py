@@ -1,14 +1,14 @@
-"""Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
+"""Accuracy of nine methods at one batch size, and of SimCLR and AUC-CL at several."""
 
 from collections.abc import Sequence
 from functools import partial
 
-from jaxssl.studies import grid
+from jaxssl.errors import UserError
+from jaxssl.studies import grid, run_results
 from jaxssl.studies.batch_size import MethodPair, judge_changes
 from jaxssl.studies.cells import Cell, batch_size_cells, batch_size_values, cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, METRIC_NAMES, Results
-from jaxssl.studies.run_results import first_run
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import spread
 
@@ -26,28 +26,30 @@ CHANGES = {"printed_stable": MethodPair("auc_cl_sum", "simclr", KNN)}
 
 
 def run(setting: Setting) -> Findings:
-    """Train all methods at the scale's batch size, and those of `SWEEP` at all batch sizes."""
+    """Train the methods at the scale's batch size, and those of `SWEEP` at all batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
     sizes = {**batch_size_cells(setting, BATCHES), default: batch_size_values(setting, default)}
     sizes = dict(sorted(sizes.items()))
     sweep = {arm: ARMS[arm] for arm in arms if arm in SWEEP}
+    if setting.batch_sizes and not sweep:
+        raise UserError(f"--batch_sizes is for {', '.join(SWEEP)}; add one of them to --methods")
     cells = grid.cross({arm: ARMS[arm] for arm in arms}, {default: sizes[default]})
-    for size, cell in sizes.items():
-        cells |= grid.cross(sweep, {size: cell})
+    cells |= grid.cross(sweep, sizes)
     results = grid.run_grid(setting, cells)
     at_default = {(arm, default): results[arm, default] for arm in arms}
     of_sweep = {(arm, size): results[arm, size] for arm in sweep for size in sizes}
-    base = grid.baselines(first_run(at_default))
+    base = grid.baselines(run_results.first_run(at_default))
     tables = [grid.accuracy_table(at_default, "batch size", m, base) for m in (KNN, LINEAR)]
     pictures = []
     if sweep and len(sizes) > 1:
         for metric in (KNN, LINEAR):
             table = grid.accuracy_table(of_sweep, "batch size", metric, base)
-            title = f"{table.title}, {' and '.join(sweep)} by batch size"
+            title = f"{table.title}, {', '.join(sweep)} by batch size"
             tables.append(table._replace(title=title))
             pictures.append(grid.accuracy_picture(of_sweep, "batch size", metric, base, log="x"))
-    data = {"results": grid.metrics_by_cell(results), "baselines": base, "logs": _logs(results)}
+    data: dict[str, object] = {"results": grid.metrics_by_cell(results), "baselines": base}
+    data |= run_results.describe_each_run(results)
     verdicts = _verdicts(results, tuple(sizes), default)
     tables.append(_run_table(results))
     return Findings(tables, pictures, verdicts, data, grid.describe_runs(results))
@@ -68,17 +70,6 @@ def _run_table(results: Results) -> Table:
     ]
     heading = ("run", METRIC_NAMES[KNN], METRIC_NAMES[LINEAR], "minutes", "commit", "folder")
     return Table("Runs", heading, rows, "Minutes of training and evaluation together.")
-
-
-def _logs(results: Results) -> dict[str, list[list[object]]]:
-    """Return epoch, loss and online k-NN accuracy at each evaluation of each run."""
-    return {
-        f"{arm}, batch {size}, seed {run.seed}": [
-            [line.get(key) for key in ("epoch", "loss", KNN)] for line in run.history if KNN in line
-        ]
-        for (arm, size), runs in results.items()
-        for run in runs
-    }
 
 
 def _verdicts(results: Results, sizes: Sequence[int], default: int) -> dict[str, Verdict]:

@@ -147,8 +147,8 @@ def shardings(method: Method, state: TrainState, mesh: Mesh, sharding: str) -> T
     replicated = distributed.replicated_sharding(mesh)
 
     def branch(per_example: bool, tree: object) -> object:
-        sharding = distributed.data_sharding(mesh) if per_example else replicated
-        return jax.tree.map(lambda _: sharding, tree)
+        placement = distributed.data_sharding(mesh) if per_example else replicated
+        return jax.tree.map(lambda _: placement, tree)
 
     carried = jax.tree.map(branch, method.per_example, state.carried)
     layout = jax.tree.map(lambda _: replicated, state).replace(carried=carried)

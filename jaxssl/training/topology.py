@@ -31,7 +31,7 @@ DESCRIBED |= {"TPU_ACCELERATOR_TYPE": "v5p-8", "TPU_WORKER_HOSTNAMES": "localhos
 
 
 def describe(name: str) -> Mesh:
-    """Return the devices of a pod, for which programs can be compiled and not run.
+    """Return a mesh of the devices of a pod, for which programs can be compiled and not run.
 
     JAX then uses only the CPU in this process.
 
@@ -98,7 +98,7 @@ def _sides(name: str) -> list[int]:
             "cpu:8"
         )
     if joint == "-" and kind in TPUS:
-        sides = torus(sides[0] // cores, TPUS[kind])
+        sides = _torus(sides[0] // cores, TPUS[kind])
     if joint == "-" and kind in GPUS:  # The name gives only the number of GPUs.
         per_host = math.gcd(8, sides[0])  # at most eight
         sides = [sides[0] // per_host, per_host]
@@ -114,7 +114,7 @@ def memory(name: str) -> int:
     return 75 * 10**7 * size
 
 
-def torus(chips: int, dimensions: int) -> list[int]:
+def _torus(chips: int, dimensions: int) -> list[int]:
     """Return the sides of a pod of 2^k chips, which are as equal as possible.
 
     Raises:
@@ -125,5 +125,5 @@ def torus(chips: int, dimensions: int) -> list[int]:
         raise ValueError(
             "there is no pod of this size; give the sides of its torus, as in v5p:4x4x12"
         )
-    sides = sorted(2 ** ((power + i) // dimensions) for i in range(dimensions))
+    sides = [2 ** ((power + i) // dimensions) for i in range(dimensions)]
     return sides if sides[0] > 1 else sides[::-1]  # "2x2x1", as the cloud writes it

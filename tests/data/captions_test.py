@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
+from tensorflow_datasets.core import shuffle
 
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
@@ -163,6 +164,20 @@ def test_archive_of_captioned_images_equals_its_folder(opened_as, tmp_path, suff
     assert_is_small(opened_as(pack(tmp_path / f"pack{suffix}", content)))
 
 
+def test_set_larger_than_memory_is_sorted_in_several_buckets(opened_as, tmp_path, monkeypatch):
+    monkeypatch.setattr(shuffle, "MAX_MEM_BUFFER_SIZE", 0)
+    read, numbers = shuffle._Bucket.read_values, []
+
+    def counted(bucket):
+        examples = list(read(bucket))
+        numbers.append(len(examples))
+        return examples
+
+    monkeypatch.setattr(shuffle._Bucket, "read_values", counted)
+    assert_is_small(opened_as(unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})))
+    assert max(numbers) == 1
+
+
 def test_slice_of_a_split_has_matching_captions(opened_as, small):
     ((part, _),) = small.parts
     other = replace(small, parts=((part, np.array([2, 1])),))
@@ -216,10 +231,10 @@ def test_missing_caption_table_or_column_is_reported(opened_as, tmp_path):
     unpack(tmp_path, CONTENT)
     with refused("has no table of captions (captions.csv, captions.txt", "with data.labels"):
         opened_as(tmp_path)
-    with refused("none.csv cannot be read: ", "No such file"):
+    with refused("none.csv cannot be read as a UTF-8 file: ", "No such file"):
         opened_as(tmp_path, labels=str(tmp_path / "none.csv"))
     (tmp_path / "latin.csv").write_bytes("image,caption\n1.png,été\n".encode("latin-1"))
-    with refused("latin.csv cannot be read: ", "utf-8", "; save the table as UTF-8"):
+    with refused("latin.csv cannot be read as a UTF-8 file: ", "can't decode"):
         opened_as(tmp_path, labels=str(tmp_path / "latin.csv"))
     (tmp_path / "captions.csv").write_bytes(b"")
     with refused("header names the columns 'image' and 'caption'"):

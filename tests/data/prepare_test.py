@@ -1,5 +1,6 @@
 """Unreadable files, what is refused, what an accident leaves, and public data."""
 
+import errno
 import logging
 import os
 import socket
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from data_cases import data_config
+from etils.epath.gpath import PosixGPath
 from file_cases import (
     LABELLED,
     files_of,
@@ -22,6 +24,7 @@ from file_cases import (
     unpack,
 )
 from ml_collections import ConfigDict
+from tensorflow_datasets.core import shuffle
 
 from jaxssl.data import source
 from jaxssl.data.formats import user_files
@@ -36,6 +39,32 @@ BROKEN = {
     "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
     "bee/text.jpg": (b"a text", "is not an image"),
 }
+
+
+# Sets that do not fit in memory.
+
+
+def test_split_sorted_on_disk_has_the_order_of_one_sorted_in_memory(load, tmp_path, monkeypatch):
+    root = unpack(tmp_path / "pictures", LABELLED)
+    expected = files_of(load(root, dir=str(tmp_path / "one")))
+    monkeypatch.setattr(shuffle, "MAX_MEM_BUFFER_SIZE", 0)
+    assert files_of(load(root, dir=str(tmp_path / "other"))) == expected
+
+
+def test_limit_of_open_files_is_raised_while_a_split_is_sorted(load, tmp_path, monkeypatch):
+    limits = []
+    monkeypatch.setattr(shuffle, "MAX_MEM_BUFFER_SIZE", 0)
+    monkeypatch.setattr(shuffle, "_increase_open_files_limit", lambda: limits.append(1))
+    open_file = PosixGPath.open
+
+    def limited(path, mode="r", **options):
+        if path.name.startswith("bucket_") and mode == "wb" and not limits:
+            raise OSError(errno.EMFILE, "too many open files")
+        return open_file(path, mode, **options)
+
+    monkeypatch.setattr(PosixGPath, "open", limited)
+    opened = load(unpack(tmp_path / "pictures", LABELLED), dir=str(tmp_path / "sets"))
+    assert limits == [1] and files_of(opened)
 
 
 # Unreadable files in a folder that is prepared.

@@ -52,6 +52,13 @@ def test_centring_removes_an_offset_of_features_between_splits():
     assert retrieval.recall(moved, k=(1, 5)) != pytest.approx(plain)
 
 
+def test_centring_does_not_hide_which_features_are_not_finite():
+    features = labelled(**SIZES)
+    features.test[7, 0] = np.nan
+    with pytest.raises(ValueError, match="features of test images have NaN"):
+        retrieval.recall(features, k=(1,), centred=True)
+
+
 def test_retrieval_within_a_split_never_returns_the_query():
     """Each label occurs once, so nothing can be found but the query."""
     rows = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)

@@ -96,7 +96,9 @@ def hub(tmp_path, monkeypatch):
         check(name, revision)
         return [path.name for path in folder.iterdir()]
 
-    def snapshot_download(name, revision, allow_patterns):
+    def snapshot_download(name, revision, allow_patterns=(), local_files_only=False):
+        if local_files_only and (name, revision) == ("owner/vit", "cached"):
+            return str(folder)
         check(name, revision)
         for path in folder.iterdir():
             if not any(path.match(pattern) for pattern in allow_patterns):
@@ -112,6 +114,10 @@ def hub(tmp_path, monkeypatch):
 def test_hub_download_leaves_out_files_that_are_not_needed(hub, revision):
     assert_features_equal(f"hf://owner/vit{revision}", VIT)
     assert not (hub / "pytorch_model.bin").exists()
+
+
+def test_repository_in_the_cache_is_used_without_a_network(hub):
+    assert_features_equal("hf://owner/vit@cached", VIT)
 
 
 def test_export_of_a_hub_repository_is_written_to_the_current_folder(hub, tmp_path, monkeypatch):

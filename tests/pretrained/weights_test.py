@@ -303,7 +303,7 @@ REFUSED = {
     ),
     "transposed convolutions": (
         lambda: {k: v.T if v.ndim == 4 else v for k, v in resnet_with().items()},
-        r"conv1.weight has shape \[3, 3, 3, 4\]; expected \[out, 3, side, side\]",
+        r"conv1.weight has shape \[3, 3, 3, 4\]; expected \[out, 1 or 3, side, side\]",
     ),
     "5 x 5 kernels": (
         lambda: resnet_with(**{"conv1.weight": filled(0, 4, 3, 5, 5)}),

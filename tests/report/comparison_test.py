@@ -234,6 +234,13 @@ def test_comparison_caption_names_runs_without_a_curve_and_different_settings(tw
     assert words in visible_text(write_comparison([a, b], out))
 
 
+def test_runs_with_one_bank_are_compared_although_they_trained_on_different_splits(two):
+    a, b, out = two
+    write(a, changed(CONFIG, data__bank_split="train[:9]"))
+    write(b, changed(OTHER, data__bank_split="train[:9]", data__train_split="train[:50%]"))
+    assert "Runs cannot be compared" not in visible_text(write_comparison([a, b], out))
+
+
 def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(two):
     a, b, out = two
     old = {key: value for key, value in CONFIG["data"].items() if key != "classes"}
@@ -241,6 +248,7 @@ def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(
     text = visible_text(write_comparison([a, b], out))
     _, figures = tables(out, "results")
     assert figures[0] == ["metric", "a", "b"] and "data.classes None" not in text
+    assert "Runs cannot be compared" not in text
 
 
 def test_run_transferred_to_the_data_of_another_shares_its_table(two):

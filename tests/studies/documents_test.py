@@ -144,8 +144,9 @@ def test_markdown_page_is_written_beside_its_document(trained_cells, tmp_path):
     [row] = [line for line in text.splitlines() if line.startswith("| tcl, batch 64, seed 2 |")]
     [tcl] = [run for run in result.tables[-1].rows if run[0] == "tcl, batch 64, seed 2"]
     assert row == f"| {' | '.join(tcl)} |" and tcl[-2:] == ("abc", "nowhere")
-    logs = json.loads(page.with_suffix(".json").read_text())["data"]["logs"]
-    assert [line[0] for line in logs["tcl, batch 64, seed 2"]] == list(EPOCHS)
+    runs = json.loads(page.with_suffix(".json").read_text())["data"]["runs"]
+    [log] = [run for run in runs if run["cell"] == ["tcl", 64] and run["seed"] == 2]
+    assert [line["epoch"] for line in log["history"]] == list(EPOCHS)
 
 
 def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):

@@ -156,6 +156,11 @@ def test_equal_steps_option_gives_all_batch_sizes_equally_many_steps(name, train
     assert batch_size_values(fixed, 16) == {"batch_size": 16}
 
 
+def test_accuracy_study_refuses_batch_sizes_for_methods_with_one(trained_cells, tmp_path):
+    with pytest.raises(UserError, match="--batch_sizes is for simclr, .*; add one of them"):
+        study("accuracy").run(setting(tmp_path, methods=("decl",), batch_sizes=(16, 32)))
+
+
 def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tmp_path):
     def config(name, **cell):
         return cell_config(setting(tmp_path, "paper", name), cell)

@@ -44,19 +44,20 @@ class Builder(user_files.Builder, skip_registration=True):
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
+        # TFDS sorts by key in buckets, each of which must fit in memory. Together they have all
+        # keys of 128 bits in equal parts, so the keys spread over that range.
+        keys = {name: i * 2**128 // len(captions) for i, name in enumerate(sorted(captions))}
         wanted = (file for file in config.source.read() if file[0] in captions)
-        pictures, sizes = {}, set()
+        sizes = set()
         for name, data, size in user_files.read_checked(wanted):
             if isinstance(size, str):
                 metadata["skipped"].append(f"{name}: {size}")
                 continue
             sizes.add(size)
-            pictures[name] = data
-        if config.source.on_error == "stop" or not pictures:
+            yield keys[name], {"image": data, "captions": captions[name], "file": name}
+        if config.source.on_error == "stop" or not sizes:
             user_files.report_unreadable("pictures", config.source.root, metadata["skipped"])
         metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
-        for key, name in enumerate(sorted(pictures)):
-            yield key, {"image": pictures[name], "captions": captions[name], "file": name}
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -205,9 +206,5 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
 def _read_text(read: files.ReadBytes, name: str) -> str:
     try:
         return read().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"the captions {name} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the captions {name} cannot be read: {error}; save the table as UTF-8"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the captions {name} cannot be read as a UTF-8 file: {error}") from error

@@ -200,9 +200,9 @@ def read_clips(
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
                 unfinished[clip] = partial = _PartialClip(problem=file + one_line(error))
         if sum(x.num_bytes for x in unfinished.values()) > MAX_INCOMPLETE:
-            mixed = [x for x in unfinished.values() if x.frames]
+            mixed = sum(bool(x.frames) for x in unfinished.values())
             raise UserError(
-                f"the frames of {len(mixed)} clips, such as {clip}, are mixed in the archive; "
+                f"the frames of {mixed} clips, such as {clip}, are mixed in the archive; "
                 "unpack it, or pack it again with the frames of each clip together"
             )
         if not missing[clip]:

@@ -79,6 +79,7 @@ def recall(
     if not k or not all(isinstance(n, int | np.integer) and 1 <= n <= size for n in k):
         raise ValueError(f"each k must be in [1, {size}] (the bank has {size} images), got {k}")
     if centred:
+        features.require_finite()  # The mean would spread a NaN over all rows.
         bank, queries = _centred(bank), _centred(queries)
     scores = {f"retrieval_r{n}": np.zeros(len(queries)) for n in k}
     most, relevant = max(k), None
@@ -115,8 +116,7 @@ def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
 
 def _centred(features: np.ndarray) -> np.ndarray:
     """Subtract the mean of features [n, f], as float32."""
-    mean = np.mean(features, axis=0, dtype=np.float64)
-    return features - mean.astype(np.float32)
+    return features - np.mean(features, axis=0, dtype=np.float64).astype(np.float32)
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
