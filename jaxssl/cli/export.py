@@ -2,8 +2,9 @@
 
 usage: jaxssl export DIR --to safetensors|torch|stablehlo|timm [--out FOLDER] [--push hf://OWNER/NAME]
 
-DIR is the folder of a run, or a weights file. The file and a model card, README.md, are written to
-DIR/export or to --out. Parameters have the names of torchvision for ResNets and of timm for ViTs.
+DIR is the folder of a run, a weights file, or hf://OWNER/NAME. The file and a model card,
+README.md, are written to --out, by default the folder `export` in the run's folder or beside the
+file. Parameters have the names of torchvision for ResNets and of timm for ViTs.
 """
 
 from absl import flags
@@ -22,7 +23,9 @@ TO = flags.DEFINE_list(
     FLAGS,
 )
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
-OUT = flags.DEFINE_string("out", None, "Folder to write to; default: DIR/export.", FLAGS)
+OUT = flags.DEFINE_string(
+    "out", None, "Folder to write to; default: `export` in DIR or beside the file.", FLAGS
+)
 PUSH = flags.DEFINE_string(
     "push", None, "Upload the files to a model repository too: hf://OWNER/NAME.", FLAGS
 )
@@ -42,10 +45,9 @@ def main() -> None:
     if WORKDIR.value is None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
     processes.check_platform()
-    step = cli.parse_step(STEP.value)
     out = as_path(OUT.value) if OUT.value else None
-    options = {"step": step, "out": out, "trust": TRUST.value, "push": PUSH.value}
-    for path in export(as_path(WORKDIR.value), TO.value, **options):
+    options = {"step": cli.parse_step(STEP.value), "trust": TRUST.value, "push": PUSH.value}
+    for path in export(as_path(WORKDIR.value), TO.value, out=out, **options):
         show(str(path))
     if PUSH.value:
         show(f"uploaded to {PUSH.value}")

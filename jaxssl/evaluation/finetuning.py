@@ -31,7 +31,6 @@ from jaxssl.training import optim
 from jaxssl.training.config import schedules
 
 RATIO = (3 / 4, 4 / 3)  # range of a random resized crop's aspect ratio
-AUGMENTS = ("resized", "pad", "simclr")
 
 
 class Training(NamedTuple):
@@ -101,7 +100,7 @@ class Classifier(NamedTuple):
     Attributes:
         variables: {"params", "batch_stats"} of the backbone.
         head: {"kernel" [f, c], "bias" [c]}.
-        loss: mean over the last epoch of training, None before it ends, or if it was not finite.
+        loss: mean over the epoch that has just ended, None if it was not finite.
     """
 
     variables: VariableDict
@@ -158,16 +157,7 @@ def make_tuner(
         mesh: the devices.
         data: the group `config.data`, whose "cache" and "workers" say how images are read, see
             `jaxssl.data.batches.make_plan`.
-
-    Raises:
-        ValueError: on an unknown augmentation, or fewer than two classes.
     """
-    if training.augment not in AUGMENTS:
-        raise ValueError(
-            f"fine-tuning's augment must be one of {', '.join(AUGMENTS)}, got {training.augment!r}"
-        )
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
     reading = {key: data[key] for key in ("cache", "workers") if data and key in data}
     step = _make_step(pretrained, training, num_classes, mesh)
     whole = distributed.replicated_sharding(mesh)

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from jaxssl.models._layers import layer_norm, require_min
 from jaxssl.models._transformer import mlp
 
-INIT = nn.initializers.truncated_normal(0.02)
+INIT = nn.initializers.normal(0.02)
 _conv = partial(nn.Conv, kernel_init=INIT, padding="VALID")
 
 
@@ -52,10 +52,8 @@ class ResponseNorm(nn.Module):
 
         |x_c| is the L2 norm of channel c over the rows and columns of an image.
         """
-        scale, bias = (
-            self.param(name, nn.initializers.zeros, x.shape[-1:])[None, None, None]
-            for name in ("scale", "bias")
-        )
+        scale = self.param("scale", nn.initializers.zeros, x.shape[-1:])[None, None, None]
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])[None, None, None]
         # The added 1e-12 keeps the gradient finite where a channel is zero.
         squares = jnp.sum(x.astype(jnp.float32) ** 2, axis=(1, 2), keepdims=True)
         norms = jnp.sqrt(squares + 1e-12)
@@ -79,7 +77,17 @@ class ConvNeXt(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, f]. The other arguments have no effect."""
+        """Map images [n, h, w, c] to features [n, f]. The other arguments have no effect.
+
+        Raises:
+            ValueError: if the images are too small.
+        """
+        smallest = 2 ** (len(self.depths) + 1)
+        if min(x.shape[1:3]) < smallest:
+            raise ValueError(
+                f"net.name='convnext' needs images of >= {smallest} pixels a side, got "
+                f"{x.shape[1]} x {x.shape[2]}"
+            )
         # To rematerialise the class would rename the parameters, so the call is rematerialised.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
@@ -100,7 +108,7 @@ def net(
     response_norm: bool = False,
     epsilon: float = 1e-6,
 ) -> nn.Module:
-    """Build a ConvNeXt for images of at least 32 pixels a side, by default ConvNeXt-T.
+    """Build a ConvNeXt, by default ConvNeXt-T, whose images have at least 32 pixels a side.
 
     Args:
         depths: number of blocks of each stage, >= 1. There is at least one stage.

@@ -1,6 +1,6 @@
 """MMCL's support vectors, and how many have the class of the query.
 
-The study solves the SVMs of a finished MMCL run for two views of its first training images, with
+The study solves the SVMs of a finished MMCL run for two views of random training images, with
 the run's kernel. The negatives of a query are the first views of all other images. C is the run's,
 then 1, which lets some negatives reach the bound: suspected false negatives.
 """
@@ -18,6 +18,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import encode_images
 from jaxssl.evaluation.loss_inspection import SupportVectors, same_class_share, support_vectors
+from jaxssl.evaluation.protocol import subset
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.studies import grid
 from jaxssl.studies.kernels import mmcl
@@ -48,7 +49,7 @@ class Analysis(NamedTuple):
         at_run_C: support vectors with the run's C.
         binding: support vectors with `BINDING_C`.
         images: [n, h, w, 1 or 3] uint8, the analysed images as they are drawn.
-        labels: [n], or None for an unlabelled data set.
+        labels: [n] int, -1 for an unlabelled image.
         class_names: of the data set.
     """
 
@@ -56,7 +57,7 @@ class Analysis(NamedTuple):
     at_run_C: SupportVectors
     binding: SupportVectors
     images: np.ndarray
-    labels: np.ndarray | None
+    labels: np.ndarray
     class_names: Sequence[str]
 
 
@@ -66,7 +67,9 @@ def run(setting: Setting) -> Findings:
         workdirs, where = [setting.workdir], str(setting.workdir)
     else:
         results = grid.run_grid(setting, {"mmcl": mmcl(setting)})
-        workdirs = [result.workdir for result in results["mmcl"]]
+        workdirs = [result.workdir for result in results["mmcl"] if result.is_finite]
+        if not workdirs:
+            raise UserError("every run with mmcl has diverged, so there is nothing to analyse")
         where = grid.describe_runs(results)
     runs = [_analyse(workdir) for workdir in workdirs]
     at_run_C = _shares([run.at_run_C for run in runs])
@@ -107,13 +110,14 @@ def _analyse(workdir: Path) -> Analysis:
     if not kind.get(encoder.inputs.kind).pictures or config.views < 2:
         raise UserError(f"--workdir must be a run with two views of images, got {workdir}")
     train = source.load(config.data, config.data.train_split)
-    images, pairs = gallery.example_views(config, train, IMAGES)
+    drawn = train.take(subset(len(train), IMAGES, seed=config.seed))
+    images, pairs = gallery.example_views(config, drawn, IMAGES)
     views = pairs["views"][:, :2]  # [n, 2, s, s, c], already of the network's size
     inputs = encoder.inputs._replace(crop=0.0)
     z = encode_images(encoder, views.reshape(-1, *views.shape[2:]), inputs)
     z1, z2 = z[::2], z[1::2]
     settings = loss_inspection.mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
-    labels = train.labels[: len(images)] if train.labelled else None
+    labels = np.array([example.label for example in drawn.read(np.arange(len(images)))])
     return Analysis(
         C=settings["C"],
         at_run_C=support_vectors(z1, z2, labels, **settings),
@@ -138,8 +142,7 @@ def _points(shares: Sequence[float | None]) -> list[float]:
 
 def _picture(run: Analysis) -> Picture:
     """Draw query images, each beside support vectors with the largest alpha and other images."""
-    labels = np.zeros(len(run.images)) if run.labels is None else run.labels
-    queries = loss_inspection.one_of_each(labels, NUM_QUERIES)
+    queries = loss_inspection.one_of_each(run.labels, NUM_QUERIES)
     columns = 2 * NUM_NEGATIVES + 1
     figure = Figure(figsize=(1.15 * columns, 1.5 * len(queries)), layout="constrained")
     rows = figure.subplots(len(queries), columns, squeeze=False)
@@ -147,7 +150,7 @@ def _picture(run: Analysis) -> Picture:
         axes.axis("off")
     for row, query in zip(rows, queries, strict=True):
         alpha = run.binding.alpha[query]
-        largest = np.argsort(-alpha, kind="stable")[:NUM_NEGATIVES]
+        largest = np.argsort(-alpha, kind="stable")[: min(NUM_NEGATIVES, np.count_nonzero(alpha))]
         zero = np.setdiff1d(np.flatnonzero(alpha == 0), [query])[:NUM_NEGATIVES]
         _show(row[0], run, query, query, "query")
         for axes, index in zip(row[1:], largest, strict=False):
@@ -156,9 +159,9 @@ def _picture(run: Analysis) -> Picture:
         for axes, index in zip(row[NUM_NEGATIVES + 1 :], zero, strict=False):
             _show(axes, run, query, index, "α 0")
     caption = (
-        f"On the left a query, then the {NUM_NEGATIVES} negatives with the largest α (C = "
-        f"{BINDING_C:g}), then up to {NUM_NEGATIVES} that are no support vectors. A solid frame "
-        "marks images of the query's class, a dashed frame all others."
+        f"On the left a query, then up to {NUM_NEGATIVES} support vectors with the largest α (C = "
+        f"{BINDING_C:g}), then up to {NUM_NEGATIVES} that are no support vectors. A dashed frame "
+        "marks images of another class than the query's."
     )
     alt = f"{len(queries)} query images with support vectors and others; α stands above each"
     return Picture("gallery", figure, alt, caption)
@@ -170,11 +173,11 @@ def _show(axes: Axes, run: Analysis, query: int, index: int, title: str) -> None
     image = image[:, :, 0] if image.shape[2] == 1 else image
     axes.axis("on")
     axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    labels = np.full(len(run.images), -1) if run.labels is None else run.labels
-    name = run.class_names[labels[index]] if labels[index] >= 0 else ""
+    label = run.labels[index]
+    name = run.class_names[label] if label >= 0 else ""
     axes.set_title(f"{title}\n{name}", fontsize=8, parse_math=False)
     axes.set(xticks=[], yticks=[])
-    other = labels[index] != labels[query]
+    other = label != run.labels[query]
     for spine in axes.spines.values():
         spine.set(visible=True, linewidth=3)
         spine.set(color="#b00020" if other else "#1a73c7", linestyle="--" if other else "-")

@@ -177,6 +177,8 @@ def train(
         for line in summary.lines(config, setup, state, batches.shapes, mesh):
             log.info(line)
         times = Goodput(workdir, began, resumes=step > 0)
+        if step:
+            times.write()  # The run counts as interrupted if it dies before the next checkpoint.
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
         stop_if_not_finite = partial(_stop_if_not_finite, setup, batches, mesh, workdir)

@@ -68,9 +68,15 @@ PAIRS = list(zip(PIXELS, LABELS, strict=True))
         (PIXELS / np.float32(255), LABELS),
         {"image": PIXELS, "label": LABELS},
         Items(PAIRS),
+        ({"image": PIXELS}, LABELS),
+        ({"image": PIXELS, "label": LABELS[::-1]}, tuple(LABELS.tolist())),
+        (PIXELS, [*map(np.asarray, LABELS)]),
         [{"img": Image.fromarray(x[..., 0]), "label": int(y)} for x, y in PAIRS],
     ],
-    ids=["grey and a list", "floats", "a dict", "items", "dicts of Pillow images"],
+    ids=[
+        *("grey and a list", "floats", "a dict", "items", "a dict and labels"),
+        *("a dict and other labels", "labels of another library", "dicts of Pillow images"),
+    ],
 )
 def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data):
     splits, digest = load_splits((data, data))
@@ -115,7 +121,7 @@ def test_data_without_any_label_is_used_whole_as_train_and_test_split():
             assert split.class_names == () and split.labels.tolist() == [-1] * 5
 
 
-@pytest.mark.parametrize("name", ["test", "validation"])
+@pytest.mark.parametrize("name", ["test", "validation", "val"])
 def test_split_called_test_or_validation_is_used_as_test_split(name):
     train, test = examples([0, 1, 1]), examples([1, 0])
     splits, _ = load_splits({"train": train, name: test})
@@ -286,6 +292,8 @@ FORMS = {
     "paths and labels": lambda _, paths, labels: (paths, labels),
     "bytes": lambda _, paths, labels: [*zip(map(Path.read_bytes, paths), labels, strict=True)],
     "a data frame": lambda _, paths, labels: Frame(image_path=paths, y=np.array(labels)),
+    "a file and labels": lambda folder, _, labels: (f"{folder}/all.npy", labels),
+    "a data frame and labels": lambda _, paths, labels: (Frame(path=paths), np.array(labels)),
     "arrays": lambda _, paths, labels: (np.array([*map(str, paths)]), np.array(labels)),
     "named arrays": lambda _, paths, labels: {"image": np.array(paths), "label": np.array(labels)},
 }
@@ -403,7 +411,7 @@ def test_pillow_images_with_an_unknown_value_range_are_refused():
 
 def test_load_images_ignores_labels_and_refuses_an_empty_list():
     images, labels = examples([0, 1, 1])
-    for data in (images, (images, labels), [*images], {"image": images}):
+    for data in (images, (images, labels), (images, labels + 0.5), [*images], {"image": images}):
         source, names = load_images(data)
         assert names is None
         np.testing.assert_array_equal(source.images(0), images)

@@ -31,14 +31,44 @@ def rewrite(path, change):
     path.write_text(json.dumps(tree))
 
 
+def tamper_with_class(tree):
+    tree["featuresDict"]["features"]["file"].update(pythonClassName="hostile.Text")
+
+
+def tamper_with_other_spelling(tree):
+    feature = tree["featuresDict"]["features"]["file"]
+    del feature["pythonClassName"]
+    feature["python_class_name"] = "hostile.Text"
+
+
+def tamper_with_old_layout(tree):
+    tree.clear()
+    tree.update(type="hostile.Text", content={})
+
+
+def tamper_with_nested_json(tree):
+    name = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    inner = json.dumps({"x": {"type": "hostile.Text", "content": {}}})
+    tree.clear()
+    tree.update(pythonClassName=name, jsonFeature={"json": inner})
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        tamper_with_class,
+        tamper_with_other_spelling,
+        tamper_with_old_layout,
+        tamper_with_nested_json,
+    ],
+)
 def test_tampered_metadata_cannot_import_classes_outside_of_tfds(
-    labelled_set, tmp_path, monkeypatch
+    labelled_set, tmp_path, monkeypatch, tamper
 ):
     load, root = labelled_set
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
-    hostile = {"pythonClassName": "hostile.Text"}
-    rewrite(root / "features.json", lambda x: x["featuresDict"]["features"]["file"].update(hostile))
+    rewrite(root / "features.json", tamper)
     with refused(str(root), "'hostile.Text' is not a feature of TFDS"):
         load()
     assert "hostile" not in sys.modules and not (tmp_path / "mark").exists()

@@ -81,6 +81,8 @@ LEARNED = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned
     [
         (LEARNED, (2, 8, 3), "expected 2 x 2 patches, got 1 x 4"),
         (clip_resnet.net(), (31, 64, 3), ">= 32 pixels a side, got 31 x 64"),
+        (convnext.net(), (31, 64, 3), ">= 32 pixels a side, got 31 x 64"),
+        (convnext.net(depths=(1, 1), widths=(4, 4)), (8, 7, 3), ">= 8 pixels a side, got 8 x 7"),
         (POOLED, (8, 16, 3), "expected 11 x 11 patches, got 8 x 16"),
         (POOLED, (8, 4, 3), "pixels a side, got 8 x 4"),
         (vit.net(patch_size=2, dim=12), (4, 5, 3), "multiples of net.patch_size=2, got 4 x 5"),

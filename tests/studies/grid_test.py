@@ -188,6 +188,14 @@ def test_grid_reports_support_vectors_of_an_mmcl_run(setting, results):
         module.run(other)
 
 
+def test_support_vectors_of_diverged_runs_are_refused(setting, monkeypatch):
+    module = importlib.import_module("jaxssl.studies.support_vectors")
+    diverged = Mock(is_finite=False)
+    monkeypatch.setattr(grid, "run_grid", lambda *_: {"mmcl": [diverged]})
+    with refused("every run with mmcl has diverged"):
+        module.run(setting)
+
+
 @pytest.mark.parametrize(("examples", "views"), [("image", 1), ("image_text", 1), ("video", 2)])
 def test_support_vectors_of_a_run_without_two_views_of_images_are_refused(
     examples, views, setting, monkeypatch

@@ -24,6 +24,7 @@ from workdir_cases import (
     assert_resumes,
     assert_same_arrays,
     assert_same_run,
+    at_batch,
     initial_state,
     metric_lines,
     stop,
@@ -41,7 +42,7 @@ from jaxssl.training.build import build
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.output import logs, metrics_writer
 from jaxssl.training.programs import make_encoder
-from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir import checkpoint, goodput, run_record
 from jaxssl.training.workdir.run_lock import lock
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -95,11 +96,16 @@ def set_back(monkeypatch) -> None:
 def test_stopped_run_resumes_bit_for_bit_with_a_clock_set_back(tiny, whole, tmp_path, monkeypatch):
     set_back(monkeypatch)
     handler = signal.getsignal(signal.SIGINT)
+    ended = []
     stop(tiny(), tmp_path, 5)
+    assert goodput.read(tmp_path)["ended"]
     assert signal.getsignal(signal.SIGINT) is handler
     assert checkpoint.steps(tmp_path) == [5]
     assert "the same command resumes there" in (tmp_path / "train.log").read_text()
-    pretrain.train(tiny(), tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        at_batch(patch, 6, lambda: ended.append(goodput.read(tmp_path)["ended"]))
+        pretrain.train(tiny(), tmp_path)
+    assert ended == [False]  # A crash before the next checkpoint would count as an interruption.
     assert_same_arrays(tmp_path, whole)
     rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
     assert min(row["images_per_second"] for row in rows) > 0

@@ -41,10 +41,9 @@ def recipe(
     Raises:
         ValueError: if a setting is out of range.
     """
-    if crop not in CROPS:
-        raise ValueError(f"augmentation setting crop must be one of {CROPS}, got {crop!r}")
-    if policy not in POLICIES:
-        raise ValueError(f"augmentation policy must be one of {POLICIES}, got {policy!r}")
+    for name, value, choices in (("crop", crop, CROPS), ("policy", policy, POLICIES)):
+        if value not in choices:
+            raise ValueError(f"augmentation setting {name} must be one of {choices}, got {value!r}")
     if num_ops < 0:
         raise ValueError(f"augmentation setting num_ops must be >= 0, got {num_ops}")
     require_fractions(flip=flip, erasing=erasing)

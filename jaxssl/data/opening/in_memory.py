@@ -26,7 +26,7 @@ from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
-LABEL_TYPES = (int, float, str, np.generic)
+TEST_SPLITS = ("test", "validation", "val")  # keys of a test split, the preferred one first
 
 
 class Examples(NamedTuple):
@@ -68,8 +68,8 @@ def load_splits(
 ) -> tuple[Splits, str]:
     """Return splits and fingerprint of a data set that is given as Python objects.
 
-    Every example is read once, to find its size and label. Of an `items.Stream`, only the images
-    that `items.Stream.probe` chooses are read.
+    Every example is read once, to find its size and label, and files of pictures once more, for the
+    fingerprint. Of an `items.Stream`, only the images that `items.Stream.probe` chooses are read.
 
     Args:
         data: one of
@@ -194,7 +194,7 @@ def load_images(
     """Return images as one split without labels, and their names if all of them are files.
 
     Args:
-        images: in any of the forms of `load_splits`, or one image.
+        images: in a form that `load_splits` takes for one split, or one image. Labels are ignored.
         channels: of picture files.
         on_error: "skip" leaves out picture files that cannot be read.
 
@@ -207,26 +207,26 @@ def load_images(
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
     if isinstance(images, Image.Image | bytes) or is_one:
         images = [images]
-    examples = _read(images, "images", on_error=on_error, channels=channels, cache="auto")
+    options: Any = {"on_error": on_error, "channels": channels, "cache": "auto"}
+    examples = _read(images, "images", labelled=False, **options)
     if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
-    unlabelled, names = _source(examples._replace(class_names=())), []
-    if not isinstance(examples.images, items.Stream):
-        names = [x.name for x in examples.images if isinstance(x, items.PictureFile)]
+    unlabelled = _source(examples._replace(class_names=()))
+    names = [x.name for x in examples.samples if isinstance(x, items.PictureFile)]
     return unlabelled, names if len(names) == len(unlabelled) else None
 
 
 def _split(data: object) -> tuple[object, object]:
     """Return the training data and the test data (or None) that a user has passed as one object."""
     if isinstance(data, Mapping) and "train" in data:
-        return data["train"], data.get("test", data.get("validation"))
+        return data["train"], next((data[x] for x in TEST_SPLITS if x in data), None)
     if isinstance(data, tuple) and len(data) == 2 and not _is_labelled(data):
         return data
     return data, None
 
 
 def _is_labelled(data: object) -> bool:
-    """Return True for (images, labels), where labels are an array, a series or a list."""
+    """Return True for (images, labels), where labels are an array, a series, a list or a tuple."""
     if not isinstance(data, tuple) or len(data) != 2:
         return False
     labels = data[1]
@@ -237,20 +237,24 @@ def _is_labelled(data: object) -> bool:
     # Texts may be class names or paths, so that their values decide below.
     if ndim == 1 and type_code not in "OSTU":
         return True
-    if ndim != 1 and not isinstance(labels, list):
+    if ndim != 1 and not isinstance(labels, list | tuple):
         return False
     values = list(labels)
     suffixes = (*decoding.SUFFIXES, ".npy")
     if all(isinstance(x, str) and x.lower().endswith(suffixes) for x in values):
         return False  # The values are the paths of pictures.
     return all(
-        isinstance(x, LABEL_TYPES) or (not hasattr(x, "shape") and items.is_missing(x))
+        isinstance(x, int | float | str)
+        or getattr(x, "ndim", None) == 0
+        or (not hasattr(x, "shape") and items.is_missing(x))
         for x in values
     )
 
 
-def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> Examples:
-    """Read a split in any of the forms of `load_splits`."""
+def _read(
+    data: Any, name: str, *, on_error: str, channels: int, cache: str, labelled: bool = True
+) -> Examples:
+    """Read a split in any of the forms of `load_splits`, without its labels if not ``labelled``."""
     data, labels = _images_and_labels(data, name)
     column, class_names = None, ()
     if labels is None and (column := items.label_column(data)):
@@ -283,7 +287,7 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
             "whose items are images, (image, label) or dicts"
         )
 
-    labels = [None] * len(images) if labels is None else labels
+    labels = [None] * len(images) if labels is None or not labelled else labels
     labels, texts = items.convert_labels(labels, len(images), name)
     largest = labels.max(initial=UNLABELLED)
     class_names = class_names or texts or tuple(str(label) for label in range(largest + 1))
@@ -301,14 +305,14 @@ def _read(data: Any, name: str, *, on_error: str, channels: int, cache: str) -> 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     """Open a file or a table, and separate the images from the labels (or None) beside them."""
-    if isinstance(data, str | Path):
-        data = items.open_path(Path(os.path.expanduser(data)))
-    elif hasattr(data, "columns"):
-        data = items.from_columns({key: data[key] for key in data.columns}, name, Path())
-    pair: Any = data if _is_labelled(data) else (data, None)
-    if isinstance(data, Mapping):
-        pair = items.image_and_label(data, name)
-    images, labels = pair
+    images, labels = data if _is_labelled(data) else (data, None)
+    if isinstance(images, str | Path):
+        images = items.open_path(Path(os.path.expanduser(images)))
+    elif hasattr(images, "columns"):
+        images = items.from_columns({key: images[key] for key in images.columns}, name, Path())
+    if isinstance(images, Mapping):
+        images, beside = items.image_and_label(images, name, warn=labels is None)
+        labels = beside if labels is None else labels
     if getattr(images, "ndim", 0) == 1:  # paths
         images = list(images)
     return images, labels

@@ -13,10 +13,10 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.distributed import pad_rows
-from jaxssl.evaluation import nearest_neighbours
+from jaxssl.evaluation.nearest_neighbours import merge_nearest, unit_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols import knn
-from jaxssl.losses.pairs import unit
+from jaxssl.losses.pairs import dot
 
 # "stddevs" and "draws" belong to the noise. "limit" is the largest number of queries, drawn at
 # random.
@@ -96,13 +96,14 @@ def neighbours(
     """
     n, m, k = len(bank), len(queries), min(k, len(bank))
     starts, shape = range(0, m, QUERY_BLOCK), (len(stddevs), QUERY_BLOCK, k)
+    queries = pad_rows(queries, len(starts) * QUERY_BLOCK)
     best = [(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)) for _ in starts]
     for first in range(0, n, BANK_BLOCK):
         # A block of the bank is copied to the device once, for all queries.
-        rows = jnp.asarray(bank[first : first + BANK_BLOCK], jnp.float32)
+        rows = unit_rows(bank, slice(first, first + BANK_BLOCK), "the bank")
         for i, start in enumerate(starts):
-            block = np.asarray(queries[start : start + QUERY_BLOCK], np.float32)
-            exact = _cosine(jnp.asarray(pad_rows(block, QUERY_BLOCK)), rows)
+            block = unit_rows(queries, slice(start, start + QUERY_BLOCK), "queries")
+            exact = _dot(block, rows)
             query_index = jnp.arange(start, start + QUERY_BLOCK, dtype=jnp.int32)
             noise = _noise(key, query_index, first, len(rows))
             best[i] = jax.block_until_ready(_update(*best[i], stddevs, exact, noise, first))
@@ -110,10 +111,8 @@ def neighbours(
     return similarity, index
 
 
-# `_cosine` is a program of its own, so that another feature width recompiles only this part.
-@jax.jit
-def _cosine(queries: Array, bank: Array) -> Array:
-    return jnp.matmul(unit(queries), unit(bank).T, precision=lax.Precision.HIGHEST)
+# A program of its own, so that another feature width recompiles only this part.
+_dot = jax.jit(dot)
 
 
 @partial(jax.jit, static_argnums=3)
@@ -131,7 +130,7 @@ def _update(
 
     def at_level(level: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         stddev, old, old_index = level
-        return nearest_neighbours.merge_nearest(old, old_index, exact + stddev * noise, first)
+        return merge_nearest(old, old_index, exact + stddev * noise, first)
 
     return lax.map(at_level, (stddevs, similarity, index))
 
