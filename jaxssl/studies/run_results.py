@@ -88,7 +88,7 @@ def metric_curve(
     return [longest[i]["epoch"] for i in steps], values
 
 
-def describe_each_run(results: Mapping[object, Sequence[RunResult]]) -> dict[str, object]:
+def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, object]:
     """Return the runs of a grid for a document: all that `read_runs` reads.
 
     "config" has the keys with the same value in all runs, and each run has the others.

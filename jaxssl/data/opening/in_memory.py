@@ -305,7 +305,8 @@ def _read(
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     """Open a file or a table, and separate the images from the labels (or None) beside them."""
-    images, labels = data if _is_labelled(data) else (data, None)
+    pair: tuple[Any, Any] = data if _is_labelled(data) else (data, None)
+    images, labels = pair
     if isinstance(images, str | Path):
         images = items.open_path(Path(os.path.expanduser(images)))
     elif hasattr(images, "columns"):
