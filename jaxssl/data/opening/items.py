@@ -45,7 +45,7 @@ class PictureFile:
         return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
-def open_path(path: Path) -> object:
+def open_path(path: Path) -> Any:
     """Return the content of a file in a form that `in_memory.load_splits` takes.
 
     Args:
@@ -108,8 +108,8 @@ def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> di
 
 
 def image_and_label(
-    item: Mapping[str, object], name: str, warn: bool = True
-) -> tuple[object, object]:
+    item: Mapping[str, Any], name: str, warn: bool = True
+) -> tuple[Any, Any]:
     """Return the image and the label (or None) of a mapping."""
     image = next((key for key in IMAGE_KEYS if key in item), None)
     label = next((key for key in LABEL_KEYS if key in item), None)
