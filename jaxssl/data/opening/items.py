@@ -107,9 +107,7 @@ def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> di
     return {**rest, "image": files, **labels}
 
 
-def image_and_label(
-    item: Mapping[str, Any], name: str, warn: bool = True
-) -> tuple[Any, Any]:
+def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tuple[Any, Any]:
     """Return the image and the label (or None) of a mapping."""
     image = next((key for key in IMAGE_KEYS if key in item), None)
     label = next((key for key in LABEL_KEYS if key in item), None)
