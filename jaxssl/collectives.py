@@ -1,8 +1,7 @@
 """Collective operations between devices (gather, mean, ring shift), which no other file calls.
 
-Every function takes ``axis_name``, the mapped axis of the surrounding `jaxssl.distributed.spmd`,
-`jax.shard_map`, `jax.pmap` or `jax.vmap`. With ``axis_name=None`` arrays are global, and a
-collective returns its argument.
+``axis_name`` is the mapped axis of the surrounding `jaxssl.distributed.spmd`, `jax.shard_map`,
+`jax.pmap` or `jax.vmap`. With ``axis_name=None`` arrays are global, and nothing is sent.
 
 The gradient of a global loss is ``mean(grad(local loss))``. This holds under `jax.pmap` and under
 `jaxssl.distributed.spmd`, which sets ``check_vma=False``. With JAX's default, `check_vma=True`,

@@ -116,9 +116,10 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()
-    with explain_write_errors(setting.out):
-        # An unwritable folder must fail before the work, not after it.
-        setting.out.mkdir(parents=True, exist_ok=True)
+    # A folder that cannot be made must fail before the work, not after it.
+    for folder in (setting.out, *([page.parent] if page else [])):
+        with explain_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     findings = study.run(setting)
     if len(setting.batch_sizes) == 1:
         findings = at_one_size(findings, study.CLAIMS)

@@ -55,7 +55,7 @@ def lejepa_loss(
     Checked against: rbalestr-lab/lejepa.
     """
     z = promote(stack_views(pairs, "lejepa"))
-    num_views, b, d = z.shape
+    _, b, d = z.shape
     if directions is None:
         directions = draw_directions(jax.random.key(0), d, num_slices)
     if directions.ndim != 2 or directions.shape[0] != d:
@@ -64,18 +64,14 @@ def lejepa_loss(
         )
     centred = z - jnp.mean(z, axis=0, keepdims=True)
     invariance = collectives.mean(jnp.mean(centred**2), pairs.axis_name)
-    projected = dot(z.reshape(-1, d), directions.astype(z.dtype).T)
-    projected = projected.reshape(num_views, b, directions.shape[1])
+    projected = dot(z, directions.astype(z.dtype).T)  # [V, b, K]
     knots = jnp.linspace(0, t_max, num_knots, dtype=z.dtype)
     normal = jnp.exp(-(knots**2) / 2)
-
-    def squared_distance(t: Array, expected: Array) -> Array:
-        """Return the squared distance [V, K] at ``t`` from the normal characteristic function."""
-        cosine = collectives.mean(jnp.mean(jnp.cos(t * projected), axis=1), pairs.axis_name)
-        sine = collectives.mean(jnp.mean(jnp.sin(t * projected), axis=1), pairs.axis_name)
-        return (cosine - expected) ** 2 + sine**2
-
-    squares = jax.vmap(squared_distance)(knots, normal)
+    # The characteristic function of each view along each direction at each knot, [T, V, K].
+    angles = knots[:, None, None, None] * projected[None]
+    cosine = collectives.mean(jnp.mean(jnp.cos(angles), axis=2), pairs.axis_name)
+    sine = collectives.mean(jnp.mean(jnp.sin(angles), axis=2), pairs.axis_name)
+    squares = (cosine - normal[:, None, None]) ** 2 + sine**2
     batch = b * collectives.device_count(pairs.axis_name)
     integral = 2 * jnp.trapezoid(jnp.mean(squares, axis=(1, 2)) * normal, knots)
     value = (1 - weight) * invariance + weight * batch * integral

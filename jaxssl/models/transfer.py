@@ -20,6 +20,7 @@ T = TypeVar("T")
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 # Modules that follow the blocks of a backbone, without the numbers at the end of their names.
 LAST = ("LayerNorm", "AttentionPool", "norm", "pool", "projection")
+BLOCKS = ("Block", "Inception")  # modules that are the blocks of a backbone, without numbers
 ADAPTER = "lora_"  # Names of adapters are this and the name of the layer that they belong to.
 ADAPTED = ("qkv", "attention_out")  # linear layers of attention
 
@@ -28,9 +29,10 @@ class Transfer(NamedTuple):
     """Which modules of the networks are trained, and at which learning rates.
 
     The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
-    and what follows the blocks. A downsampling between two blocks belongs to the layer of the
-    second one. Without blocks, the number at the end of a module's name counts, so that "Conv_1"
-    and "BatchNorm_1" are layer 1.
+    which are "Inception_0", ... in S3D, and what follows the blocks. A downsampling between two
+    blocks belongs to the layer of the second one. Without blocks, the number at the end of a
+    module's name counts, so that "Conv_1" and "BatchNorm_1" are layer 1, and a module without a
+    number is layer 0. A layer of a GIN has two "Dense" modules.
 
     Attributes:
         freeze: names of networks or modules that are not trained, such as "net", "net/Conv_0".
@@ -56,7 +58,8 @@ class Transfer(NamedTuple):
         """Mark the parameters that are not trained, in a tree of bools by network.
 
         Raises:
-            ValueError: if a name of ``freeze`` is not among the parameters.
+            ValueError: if a name of ``freeze`` is not among the parameters, or the backbone has no
+                layer of the number ``freeze_blocks``.
         """
         paths = [_keys(path) for path, _ in jax.tree.leaves_with_path(params)]
         for name in sorted(self.freeze):
@@ -67,6 +70,11 @@ class Transfer(NamedTuple):
                     f"{', '.join(valid)}"
                 )
         layers = _layers(params.get("net", {}))
+        if self.freeze_blocks > (last := max(layers.values(), default=0)):
+            raise ValueError(
+                f"optim.freeze_blocks must be <= {last}, the number of the backbone's last layer, "
+                f"got {self.freeze_blocks}; name the modules in optim.freeze instead"
+            )
 
         def is_frozen(path: KeyPath, _: object) -> bool:
             keys = _keys(path)
@@ -250,16 +258,17 @@ def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollectio
 
 def _layers(net: Mapping[str, Any]) -> dict[str, int]:
     """Map each module of a backbone to the number of its layer, as defined in `Transfer`."""
-    num_blocks = sum(name.startswith("Block_") for name in net)
+    num_blocks = sum(name.rpartition("_")[0] in BLOCKS for name in net)
     layers = {}
     for name in net:
         kind, _, number = name.rpartition("_")
         if not number.isdecimal():
             kind, number = name, 0
-        if kind == "Block":
+        if kind in BLOCKS:
             layers[name] = int(number) + 1
         elif num_blocks == 0:
-            layers[name] = int(number)
+            per_layer = 2 if kind == "Dense" and "MaskedBatchNorm_0" in net else 1  # of a GIN
+            layers[name] = int(number) // per_layer
         else:
             layers[name] = num_blocks + 1 if kind in LAST else 0
     if {"Conv_0", "mlp_in"} <= net.get("Block_0", {}).keys():  # a ConvNeXt

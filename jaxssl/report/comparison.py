@@ -9,12 +9,12 @@ from typing import NamedTuple
 from jaxssl import components
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
-from jaxssl.report.curves import comparison_curves
+from jaxssl.report.curves import FILE_SETTINGS, comparison_curves
 from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import LOWER_IS_BETTER, Row, format_value, metric_name
 from jaxssl.report.run_report import write_report
-from jaxssl.report.runs import FILE_SETTINGS, Group, Run, check_workdirs, group_by_seed, read_runs
+from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, length, speed
 from jaxssl.training.output import file_io
 

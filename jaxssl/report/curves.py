@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png, legend_label
-from jaxssl.report.runs import FILE_SETTINGS, Group
+from jaxssl.report.runs import Group
 from jaxssl.report.workdir import flatten, is_finite, metric_series
 from jaxssl.training.output.metrics_writer import Row
 
@@ -42,6 +42,8 @@ RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
 MAX_MARKERS = 10  # maximum number of markers on a curve
 NARROW = 16  # legend names up to this many characters fit side by side
+# These settings of config.data decide which examples of files and of Python data are tested.
+FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 # Settings that the online k-NN accuracy depends on.
 SPLITS = ("train_split", "bank_split", "test_split")
 KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in ("name", *SPLITS, *FILE_SETTINGS))]

@@ -14,8 +14,6 @@ from jaxssl.report.workdir import flatten, is_finite, read_config, read_metrics
 from jaxssl.training.output.metrics_writer import Row as Metrics
 from jaxssl.training.workdir import goodput
 
-# These settings of config.data decide which examples of files and of Python data are tested.
-FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 # Parts of goodput.json that count as training: not the set-up, restarts and evaluation.
 TRAINING = ("steps", "input wait", "compilation", "checkpoints")
 # The results of one metric have these keys in common; they may differ in data, seed and step.

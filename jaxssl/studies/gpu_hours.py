@@ -1,24 +1,24 @@
 """Hours that training with a config takes on a GPU, from XLA's count of a step's operations."""
 
 import functools
-import json
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl.training.config import arguments, factory
 from jaxssl.training.dry_run import COMMON, open_training_split
 
-# Operations a second of an H200 in bf16 matrix products (docs/performance.md), and the share of
-# them that training reaches, which docs/scaling.md assumes for a ResNet-50 and nobody has measured.
-PEAK, SHARE = 790e12, 0.2
+# Operations a second of an H200 in bf16 matrix products (docs/performance.md).
+PEAK = 790e12
+# Share of them that training reaches, as docs/scaling.md assumes.
+SHARE, VIT_SHARE = 0.2, 0.4
 # Numbers of training examples of data sets that `COMMON` lacks: CC3M, and split 1 of UCF-101.
-EXAMPLES = {"captions": 2_890_000, "video": 9_537}
+SIZES = {"captions": 2_890_000, "video": 9_537}
 
 
 def estimate_hours(config: ConfigDict) -> float:
-    """Estimate the hours of training on a data set of `COMMON` or `EXAMPLES`.
+    """Estimate the hours of training on a data set of `COMMON` or `SIZES`.
 
     A view costs three times the operations of its forward pass, or four times if a momentum network
     encodes it too. Heads, text networks and evaluation are not counted.
@@ -31,23 +31,23 @@ def estimate_hours(config: ConfigDict) -> float:
         train = open_training_split(config)
         number, channels = len(train), train.shape[-1]
     else:
-        number, channels = EXAMPLES[name], 3
+        number, channels = SIZES[name], 3
     views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
     frames = (config.augment.frames,) if "frames" in config.augment else ()
-    forward = _count(config.net.to_json(), (1, *frames, size, size, channels))
+    forward = _count(FrozenConfigDict(config.net), (1, *frames, size, size, channels))
     passes = 4 if config.method.name == "momentum" else 3
-    return number * config.epochs * views * passes * forward / (PEAK * SHARE) / 3600
+    rate = PEAK * (VIT_SHARE if config.net.name == "vit" else SHARE)
+    return number * config.epochs * views * passes * forward / rate / 3600
 
 
 @functools.cache
-def _count(settings: str, shape: tuple[int, ...]) -> float:
+def _count(net: FrozenConfigDict, shape: tuple[int, ...]) -> float:
     """Return the operations of a network's forward pass.
 
     Args:
-        settings: the group `net` of a config as JSON, which can be a key of the cache.
+        net: the group `net` of a config, frozen so that it can be a key of the cache.
         shape: of the input, [1, ..., h, w, c].
     """
-    net = ConfigDict(json.loads(settings))
     network = factory("net", net.name)(**arguments(net))
     x = jax.ShapeDtypeStruct(shape, "float32")
     variables = jax.eval_shape(lambda x: network.init(jax.random.key(0), x, train=False), x)

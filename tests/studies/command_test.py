@@ -9,7 +9,7 @@ from study_cases import NAMES, setting
 
 from jaxssl.cli import study
 from jaxssl.errors import UserError
-from jaxssl.studies import batch_size
+from jaxssl.studies import alpha, batch_size
 
 
 def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_paths(
@@ -35,6 +35,20 @@ def test_studies_of_a_part_of_the_grid_write_files_of_distinct_names(tmp_path):
     partial = [{}, *({key: value} for key, values in parts.items() for value in values)]
     stems = [study._stem("fig3", setting(tmp_path, **changes)) for changes in partial]
     assert stems[0] == "fig3" and len(set(stems)) == len(stems)
+
+
+def test_folder_of_the_page_is_made_before_the_study_runs(run_command, tmp_path, monkeypatch):
+    page = tmp_path / "new" / "page.md"
+    runs = []
+
+    def run(setting):
+        runs.append(page.parent.is_dir())
+        raise UserError("measured nothing")
+
+    monkeypatch.setattr(alpha, "run", run)
+    arguments = ["alpha", "--out", tmp_path / "out", "--page", page]
+    assert run_command("study", *arguments)[::2] == (2, "error: measured nothing\n")
+    assert runs == [True]
 
 
 def test_study_command_without_a_name_lists_the_studies():

@@ -6,8 +6,10 @@ import os
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from jax import numpy as jnp
+from jax.errors import JaxRuntimeError
 
 from jaxssl import distributed
 from jaxssl.errors import UserError
@@ -80,6 +82,16 @@ def test_checksums_that_do_not_match_the_checkpoint_arrays_are_detected(tmp_path
     sums = json.loads(json.loads(metadata(tmp_path, 3).read_text())["facts"])["checksums"]
     edit(tmp_path, 3, sign=True, checksums=change(sums))
     with pytest.raises(UserError, match=f"3 is damaged or incomplete: .*{message}"):
+        checkpoint.restore_arrays(tmp_path)
+
+
+def test_exhausted_memory_of_a_device_is_not_called_a_damaged_checkpoint(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    save(tmp_path, {3: 40.0})
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "restore", fail)
+    with pytest.raises(JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         checkpoint.restore_arrays(tmp_path)
 
 

@@ -6,11 +6,12 @@ import pytest
 from file_cases import refused
 from flax import linen as nn
 from flax import nnx
+from graph_cases import packed, random_graphs
 from jax import numpy as jnp
 from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
-from jaxssl.models import convnet, convnext, heads, resnet, vit
+from jaxssl.models import convnet, convnext, gin, heads, resnet, s3d, vit
 from jaxssl.models.adapters import FunctionNetwork, NnxNetwork
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.transfer import FixedNorms, Transfer
@@ -29,12 +30,16 @@ NETS = {
     "resnet": resnet.net(width=2),
     "convnet": convnet.net(widths=(2, 2, 2)),
     "convnext": convnext.net(depths=(1, 2), widths=(2, 4)),
+    "s3d": s3d.net(blocks="first"),
+    "gin": gin.net(width=2),
 }
+IMAGE = jnp.zeros((1, 8, 8, 1))
+INPUTS = {"s3d": jnp.zeros((1, 8, 32, 32, 1)), "gin": packed(random_graphs(2))}
 
 
 def params_of(name):
-    key, image = jax.random.key(0), jnp.zeros((1, 8, 8, 1))
-    shapes = jax.eval_shape(lambda: NETS[name].init(key, image, train=False)["params"])
+    key, x = jax.random.key(0), INPUTS.get(name, IMAGE)
+    shapes = jax.eval_shape(lambda: NETS[name].init(key, x, train=False)["params"])
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
     return {"net": params, "projector": {"Dense_0": {"kernel": np.ones((2, 2), np.float32)}}}
 
@@ -57,6 +62,9 @@ def top_level(tree):
                       "Block_1": 2, "Block_2": 3, "norm": 4}),
         ("resnet", {"Conv_0": 0, "BatchNorm_0": 0, **{f"Block_{i}": i + 1 for i in range(8)}}),
         ("convnet", {f"{kind}_{i}": i for kind in ("Conv", "BatchNorm") for i in range(3)}),
+        ("s3d", {"Stem_0": 0, **{f"Inception_{i}": i + 1 for i in range(3)}}),
+        ("gin", {**{f"Dense_{i}": i // 2 for i in range(6)},
+                 **{f"MaskedBatchNorm_{i}": i for i in range(3)}}),
     ],
 )  # fmt: skip
 def test_layer_decay_and_freeze_blocks_follow_the_order_of_the_blocks(name, layers):
@@ -67,6 +75,14 @@ def test_layer_decay_and_freeze_blocks_follow_the_order_of_the_blocks(name, laye
     frozen = top_level(Transfer(freeze_blocks=1).frozen(params))
     first = {f"net/{module}" for module, i in layers.items() if i <= 1}
     assert {one for one, value in frozen.items() if value} == first
+
+
+def test_number_of_frozen_blocks_above_that_of_the_last_layer_is_refused():
+    with pytest.raises(ValueError, match="must be <= 8, the number of .*, got 9; name the modules"):
+        Transfer(freeze_blocks=9).frozen(params_of("resnet"))
+    unnumbered = {"net": {"conv1": np.ones(2), "conv2": np.ones(2)}}
+    with pytest.raises(ValueError, match="must be <= 0"):
+        Transfer(freeze_blocks=1).frozen(unnumbered)
 
 
 def test_freeze_accepts_names_of_modules_and_parameters_but_no_prefixes():

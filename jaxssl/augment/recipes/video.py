@@ -35,7 +35,7 @@ def recipe(
     """Build CoCLR's augmentation: a window of frames, then SimCLR's operations on all frames.
 
     The recipe maps (key, video [t, h, w, c]) to a view [frames, size, size, c]. Flow gets no colour
-    jitter, grayscale and blur. Grey videos only change in brightness and contrast.
+    jitter, grayscale and blur. The jitter of grey videos only changes brightness and contrast.
 
     Args:
         size: side of a view in pixels.

@@ -31,10 +31,9 @@ def evaluate(
     References:
         Karpathy and Fei-Fei, Deep Visual-Semantic Alignments, 2015, 4.2.
     """
-    if not k or min(k) < 1 or max(k) > min(len(images), len(captions)):
-        raise ValueError(
-            f"each k of recall at k must be in [1, {min(len(images), len(captions))}], got {k}"
-        )
+    most = min(len(images), len(captions))
+    if not k or min(k) < 1 or max(k) > most:
+        raise ValueError(f"each k of recall at k must be in [1, {most}], got {k}")
     _, nearest = neighbours(captions, images, max(k))
     hits = {"image_to_text": image_of[nearest] == np.arange(len(images))[:, None]}
     _, nearest = neighbours(images, captions, max(k))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.errors import JaxRuntimeError
 
 from jaxssl import buckets, distributed
 from jaxssl.errors import UserError, explain_write_errors, one_line
@@ -294,7 +295,7 @@ def _read(
     if error is None or (step is not None and not _folder(workdir, step).exists()):
         error = f"checkpoint {newest} of {workdir} was removed meanwhile"
     others = [other for other in steps(workdir) if other not in errors]
-    advice = f"there are also {others}" if others else "no other is left: take another --workdir"
+    advice = f"there are also {others}" if others else "no other is left: take another workdir"
     raise UserError(f"{error}; {advice}")
 
 
@@ -338,10 +339,10 @@ def _stragglers_ignored() -> Iterator[None]:
 
 @contextmanager
 def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
-    """Raise UserError for any exception while a checkpoint is read. A BucketError stays."""
+    """Raise UserError for an exception while a checkpoint is read, not for a bucket or a device."""
     try:
         yield
-    except buckets.BucketError:
+    except (buckets.BucketError, JaxRuntimeError):
         raise
     # Orbax and TensorStore raise many exception types for a damaged file.
     except Exception as error:

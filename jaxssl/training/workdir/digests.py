@@ -23,8 +23,7 @@ def _sha256(x: np.ndarray) -> str:
     while end and not data[max(0, end - BLOCK) : end].any():
         end = max(0, end - BLOCK)
     start = max(0, end - BLOCK)
-    last = np.flatnonzero(data[start:end])
-    end = start + int(last[-1]) + 1 if end else 0
+    end = start + len(data[start:end].tobytes().rstrip(b"\0"))
     return hashlib.sha256(data[:end].data).hexdigest()
 
 
