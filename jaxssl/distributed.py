@@ -211,5 +211,7 @@ def round_up(n: int, multiple: int) -> int:
 
 
 def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
-    """Append rows of zeros to x [n, ...] up to ``num_rows`` rows."""
+    """Append rows of zeros to x [n, ...] up to ``num_rows`` rows. x is returned if it has them."""
+    if len(x) == num_rows:
+        return x
     return np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))

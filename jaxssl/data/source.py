@@ -1,7 +1,6 @@
 """Find data sets by name, prepare them as ArrayRecord files if necessary, and open their splits."""
 
 import contextlib
-import errno
 import importlib.util
 import io
 import logging
@@ -9,16 +8,16 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Literal
+from typing import Any
 
 import requests
 import tensorflow_datasets as tfds
-from etils import epath
+from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 from tensorflow_datasets.core import constants, read_only_builder, shuffle
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
@@ -35,6 +34,7 @@ from jaxssl.errors import UserError, one_line, suggest
 
 log = logging.getLogger("jaxssl")
 FORMAT = "array_record"
+MAX_OPEN = 10_240  # files that may be open at once, if the system allows it; macOS allows no more
 
 
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
@@ -76,6 +76,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
             "the data of this run were given as Python objects, which are not stored; pass "
             "data=... in Python, or name another set to evaluate on with --dataset"
         )
+    _allow_open_files()
     name: str = data["name"]
     name = SUBSETS.get(name, name)
     data = _fetch_files(data)
@@ -83,7 +84,9 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     try:
         builder = _find_builder(name, data, data_dir)
         if not Path(builder.data_dir).exists():
-            _download_and_prepare(name, builder)
+            with _lock(Path(builder.data_dir)):
+                if not Path(builder.data_dir).exists():
+                    _download_and_prepare(name, builder)
             builder = _find_builder(name, data, data_dir)
     except (requests.RequestException, DownloadError, NonMatchingChecksumError) as error:
         reason = str(error).partition("\n")[0].rstrip(".:")
@@ -147,6 +150,7 @@ def _make_opener(data: ConfigDict, examples: str) -> Callable[[str], Source]:
 
     Files in a bucket are copied to the disk. `prepare` does that with "dir".
     """
+    _allow_open_files()
     data = _fetch_files(data)
     if components.is_custom(data["name"]) or data["name"] == tar_shards.NAME:
         return in_memory.make_opener(data, examples)
@@ -265,14 +269,36 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
             config: Any = builder.builder_config
             size = builder.info.dataset_size
             log.info("data       copied %s to %s (%s)", config.source.root, builder.data_dir, size)
-    except OSError:
-        if not Path(builder.data_dir).exists():
-            raise
-        log.info("data       another process has prepared it meanwhile")
     except RuntimeError as error:
         if "write() failed" not in str(error):
             raise
         raise OSError(str(error)) from error  # ArrayRecord raises RuntimeError on a full disk.
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Let one process at a time prepare a set, whose other processes wait for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{path}.lock")
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        log.info("data       waiting for another process that prepares %s", path)
+        lock.acquire()
+    with lock:
+        lock.release()  # the outer of two
+        yield
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files, because the shards of a large set all stay open."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit.
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MAX_OPEN if hard == resource.RLIM_INFINITY else min(MAX_OPEN, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _sort_on_disk_without_tensorflow() -> None:
@@ -283,18 +309,11 @@ def _sort_on_disk_without_tensorflow() -> None:
     """
     if importlib.util.find_spec("tensorflow") is not None:
         return
-
-    def open_file(path: epath.Path, mode: Literal["rb", "wb"]) -> IO[bytes]:
-        try:
-            return path.open(mode)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            shuffle._increase_open_files_limit()
-            return path.open(mode)
-
-    exists, remove = methodcaller("exists"), methodcaller("unlink")
-    gfile = SimpleNamespace(GFile=open_file, exists=exists, remove=remove)
+    gfile = SimpleNamespace(
+        GFile=lambda path, mode: path.open(mode),
+        exists=methodcaller("exists"),
+        remove=methodcaller("unlink"),
+    )
     errors = SimpleNamespace(ResourceExhaustedError=())  # Python's files raise OSError instead.
     tensorflow: Any = SimpleNamespace(io=SimpleNamespace(gfile=gfile), errors=errors)
     shuffle.tf = tensorflow

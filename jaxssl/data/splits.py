@@ -120,17 +120,20 @@ class Source:
         return replace(self, parts=tuple((part, members[mask]) for (part, members), mask in masks))
 
     def read(self, indices: np.ndarray, text: bool = False) -> list[Example]:
-        """Read and decode the examples at ``indices`` [k], with their captions if ``text``.
+        """Return the examples that `decode` yields."""
+        return list(self.decode(indices, text))
+
+    def decode(self, indices: np.ndarray, text: bool = False) -> Iterator[Example]:
+        """Read the examples at ``indices`` [k], with their captions if ``text``; decode one by one.
 
         Raises:
             UserError: if a record cannot be read or decoded.
         """
-        examples = []
         for index, (part, record) in zip(indices, self.read_records(indices), strict=True):
             label = int(self._map_labels(np.array(part.label_of(record))))
             try:
                 tokens = part.captions(record) if text and part.captions else None
-                examples.append(Example(part.decode(record), label, tokens))
+                example = Example(part.decode(record), label, tokens)
             except UserError:
                 raise
             # Pillow's decoders raise many exception types for damaged data.
@@ -139,7 +142,7 @@ class Source:
                 raise UserError(
                     f"{self.kind} {index} of {self.name!r} cannot be decoded ({error}); {hint}"
                 ) from error
-        return examples
+            yield example
 
     def read_records(self, indices: np.ndarray) -> list[tuple[PreparedSplit, Record]]:
         """Read the records at ``indices`` [k], each with the prepared split that holds it."""
@@ -166,7 +169,7 @@ class Source:
         threads = 1 if shape[0] <= SMALL else files.cpu_count()
 
         def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
-            for example in self.read(indices):
+            for example in self.decode(indices):
                 if self.one_size:
                     yield decoding.pixels(example.input)
                 else:

@@ -4,9 +4,10 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
 
 SUFFIXES = (".npy", ".parquet")
+GROUP = 2**26  # number of values of the embeddings in a row group of a .parquet file
+MAX_HELD = 2**33  # largest size in bytes of the pictures of an archive, which memory holds
 NAMES = ".files.csv"  # ends the name of the file with the names of the pictures
 
 
@@ -142,15 +145,19 @@ def _refuse_new_picture(encoder: PretrainedEncoder, images: object, out: Path) -
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file. Quotes keep a name with a line break in one row."""
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    file_io.write_text(path, text.getvalue())
+
+    def write(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        text.detach()  # leaves the file open
+
+    file_io.write_with(path, write)
 
 
 def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list[items.PictureFile]:
     """List the pictures of a folder or an archive. Those of an archive are kept in memory."""
     root, inside = files.locate(str(path), "images")
-    pictures = []
+    pictures, held = [], 0
     for name, read in files.read_files(root, inside):
         if not name.lower().endswith(suffixes):
             continue
@@ -161,6 +168,12 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
                 raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
             content = b""  # is no picture, and is skipped as such
         pictures.append(items.PictureFile(name, content))
+        held += len(content) if isinstance(content, bytes) else 0
+        if held > MAX_HELD:
+            raise UserError(
+                f"{path} has more than {MAX_HELD >> 30} GiB of pictures; unpack it and name the "
+                "folder"
+            )
     if not pictures:
         raise UserError(f"{path} holds no pictures, files ending in {', '.join(suffixes)}")
     return pictures
@@ -168,9 +181,8 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
 
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
     """Write embeddings and names in the format of the suffix, as `embed` describes."""
-    content = io.BytesIO()
     if out.suffix == ".npy":
-        np.save(content, features)
+        file_io.write_with(out, lambda file: np.save(file, features))
         if names is not None:
             write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
         else:  # Names of an earlier command would be those of other pictures.
@@ -185,5 +197,8 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
             "file": list(names) if names is not None else np.arange(len(features)),
             "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1]),
         }
-        parquet.write_table(pyarrow.table(columns), content)
-    file_io.write_bytes(out, content.getvalue())
+        table = pyarrow.table(columns)
+        # pyarrow counts the numbers of a row group in int32 when it reads them.
+        rows = max(1, GROUP // features.shape[1])
+        write = partial(parquet.write_table, table, row_group_size=rows)
+        file_io.write_with(out, write)

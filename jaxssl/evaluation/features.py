@@ -17,6 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 
 BLOCK = 256  # maximum number of images per device in a block
+BLOCK_BYTES = 2**26  # maximum size of these images; larger images have fewer in a block
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 
@@ -48,7 +49,9 @@ def extract(
     variables, mesh = distributed.local_view(variables, mesh)
     # Rows per device depend on n only, because rounding may depend on them. They are powers of two,
     # so that data sets of different sizes share compiled programs.
-    block = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8)) * mesh.size
+    rows = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8))
+    most = BLOCK_BYTES // math.prod(getattr(images, "shape", (n,))[1:])  # Graphs have no shape.
+    block = min(rows, 1 << max(0, most.bit_length() - 1)) * mesh.size
     stride = block * distributed.process_count()
 
     def compute(start: int) -> Array:

@@ -23,7 +23,7 @@ from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocol import check_labels, top1_top5
+from jaxssl.evaluation.protocol import check_labels, rank, top1_top5
 from jaxssl.methods.base import Batch
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -221,7 +221,7 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "top1", "top5" (100 if there are five classes or fewer), and "mean_per_class", the mean over
         the classes of ``labels`` of the top-1 accuracy on each.
     """
-    ranked = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    ranked = rank(logits)
     ranked[~np.isfinite(logits).all(axis=1)] = -1  # no class
     per_class = [np.mean(ranked[labels == c, 0] == c) for c in np.unique(labels)]
     return top1_top5(ranked, labels) | {"mean_per_class": 100 * float(np.mean(per_class))}

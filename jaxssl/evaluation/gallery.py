@@ -25,6 +25,7 @@ from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features, subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.report.images import shrink
 from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.output import compile_cache, file_io, logs
 
@@ -62,7 +63,8 @@ def write(
     }
     if is_drawn:
         originals, views = example_views(config, splits.train, PAIRS)
-        arrays |= {"pairs": ours.draw(views["views"]), "pairs_original": originals}
+        pairs = shrink(ours.draw(views["views"]))
+        arrays |= {"pairs": pairs, "pairs_original": shrink(originals)}
     if features.is_finite:
         shown = subset(len(features.test), MAP_POINTS, seed=config.seed)
         arrays["map"] = _map(features.test[shown], config.seed)
@@ -71,8 +73,9 @@ def write(
         if is_drawn:
             query = loss_inspection.one_of_each(data.test_labels, QUERIES)
             neighbour = neighbours(features.train, features.test[query], NEIGHBOURS).indices
-            arrays |= {"query": ours.draw(data.test[query]), "query_label": data.test_labels[query]}
-            arrays["neighbour"] = ours.draw(data.train[neighbour])
+            arrays["query"] = shrink(ours.draw(data.test[query]))
+            arrays["query_label"] = data.test_labels[query]
+            arrays["neighbour"] = shrink(ours.draw(data.train[neighbour]))
             arrays["neighbour_label"] = data.train_labels[neighbour]
     else:
         logs.log.warning("the report has no neighbours and no map: the features are not finite")

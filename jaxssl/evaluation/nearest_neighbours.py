@@ -10,7 +10,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
-BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
+BANK_BLOCK = 2**26  # bytes of the bank on the device at once
+QUERY_BYTES = 2**30  # bytes of queries on the device at once; the bank is read once for each
 THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
 Rows = Array | np.ndarray
 Merged = tuple[Array, Array]  # the arrays of `Nearest` on a device
@@ -32,7 +33,8 @@ def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
     """Find the k nearest rows of a bank for each query, by cosine similarity.
 
     Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
-    four times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per thread.
+    `QUERY_BYTES` and three times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per
+    thread.
 
     Args:
         bank: [n, f], any numeric type; rows need not be normalised.
@@ -57,7 +59,7 @@ def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
         )
     results = [
         _search(bank, unit_rows(queries, part, "queries"), min(k, len(bank)))
-        for part in slices(len(queries), BANK_BLOCK // (4 * queries.shape[1]))
+        for part in slices(len(queries), QUERY_BYTES // (4 * queries.shape[1]))
     ]
     return Nearest(*(np.concatenate(x) for x in zip(*results, strict=True)))
 

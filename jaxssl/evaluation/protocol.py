@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
 
 
 Presets = Mapping[str, Settings]  # settings of a protocol by the name of a preset
+RANKED = 2**26  # number of logits that are sorted at once
 NETWORKS = ("untrained", "pretrained")  # kinds of features that a network computes
 
 
@@ -158,8 +159,9 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
     """
     rng = np.random.default_rng(seed)
     drawn = []
-    for c in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == c))
+    _, counts = np.unique(labels, return_counts=True)
+    for members in np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1]):
+        members = rng.permutation(members)
         number = max(least, min(round(share * len(members)), len(members) - 1))
         drawn.append(members[:number])
     return np.sort(np.concatenate(drawn))
@@ -180,6 +182,13 @@ def validation_part(labels: np.ndarray, share: float, *, seed: int) -> np.ndarra
             f"{max(2, int(0.5 / share) + 1)} training images or more"
         )
     return drawn
+
+
+def rank(logits: np.ndarray) -> np.ndarray:
+    """Return the columns of the five largest logits [n, c] of each row, the largest first."""
+    # The order of all columns of all rows could take many gigabytes.
+    parts = np.array_split(logits, -(-logits.size // RANKED))
+    return np.concatenate([np.argsort(-x, axis=1, kind="stable")[:, :5] for x in parts])
 
 
 def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[str, float]:

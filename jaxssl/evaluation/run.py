@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
@@ -199,7 +200,10 @@ def _run_protocol(
     preset = {"preset": one.preset} if one.preset else {}
     try:
         new = one.protocol.run(context, seed=seed, **preset)
-    except ValueError as error:
+    except (ValueError, MemoryError, JaxRuntimeError) as error:
+        # Raw pixels of a large set may not fit where the features of the network do.
+        if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
         if strict:
             raise UserError(f"protocol {one.text!r}: {one_line(error, LONGEST)}") from error
         logs.log.warning("protocol %r is left out: %s", one.text, one_line(error, LONGEST))

@@ -32,6 +32,7 @@ from jaxssl.errors import UserError
 from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
+MAX_RAW = 2**30  # largest number of pixels whose features, 4 GiB, are computed in memory
 MEASURED = 1024  # images, evenly spaced in the split, whose channel means and stds are measured
 MEASURED_AT_ONCE = 64  # of these images are in memory at the same time
 SMALLEST_STD = 1 / 255  # lower limit of a channel's standard deviation
@@ -54,8 +55,12 @@ class ReadImages(NamedTuple):
 
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
         """Read the examples at ``indices`` int32 [b] for batch number ``step``."""
-        examples = self.source.read(indices, self.captions)
-        inputs = self._cut(step, indices, [example.input for example in examples])
+        examples, cuts = [], []
+        # One picture is decoded at a time, because those of a batch could take many gigabytes.
+        for index, example in zip(indices, self.source.decode(indices, self.captions), strict=True):
+            cuts.append(self._cut(step, int(index), example.input))
+            examples.append(example._replace(input=None))
+        inputs = jax.tree.map(lambda *arrays: np.stack(arrays), *cuts)
         if self.captions:
             texts = [example.text for example in examples if example.text is not None]
             inputs = {"image": inputs, "text": np.stack(texts)}
@@ -68,19 +73,17 @@ class ReadImages(NamedTuple):
         index = np.arange(len(labels), dtype=np.int32)
         return {"input": inputs, "label": labels, "index": index}
 
-    def _cut(self, step: int, indices: np.ndarray, pictures: list[Picture]) -> object:
-        """Return whole images or centres uint8 [b, h, w, c], or a dict of views and small crops."""
+    def _cut(self, step: int, index: int, picture: Picture) -> np.ndarray | dict[str, np.ndarray]:
+        """Return the whole image or its centre, uint8 [h, w, c], or its views and small crops."""
         if self.crops is None:
-            return np.stack([decoding.pixels(picture) for picture in pictures])
+            return decoding.pixels(picture)
         if not self.crops.views:
-            return np.stack([decoding.centre(picture, self.crops.size) for picture in pictures])
-        views, small_crops = [], []
-        for index, picture in zip(indices, pictures, strict=True):
-            rng = np.random.default_rng((self.seed, step, int(index)))
-            views.append(decoding.random_crops(picture, self.crops.views, rng))
-            small_crops.append(decoding.random_crops(picture, self.crops.crops, rng))
-        small = {"crops": np.array(small_crops)} if self.crops.crops else {}
-        return {"views": np.array(views), **small}
+            return decoding.centre(picture, self.crops.size)
+        rng = np.random.default_rng((self.seed, step, index))
+        cut = {"views": np.stack(decoding.random_crops(picture, self.crops.views, rng))}
+        if self.crops.crops:
+            cut["crops"] = np.stack(decoding.random_crops(picture, self.crops.crops, rng))
+        return cut
 
 
 def open_images(
@@ -258,7 +261,7 @@ def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
 
 def pixels(images: np.ndarray | LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
-    if max(images.shape[1:3]) <= RAW_SIZE:
+    if max(images.shape[1:3]) <= RAW_SIZE and math.prod(images.shape) <= MAX_RAW:
         return np.reshape(images[:], (len(images), -1)) / np.float32(255)
     return extract(images, partial(shrink, Inputs(RAW_SIZE, images.shape[3])))
 

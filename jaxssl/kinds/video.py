@@ -19,7 +19,7 @@ from jaxssl.augment.video import FLOW, centre_window, per_frame, span, ten_crops
 from jaxssl.augment.views import HALF, Inputs, make_views, standardise, to_float
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble
-from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.kind import Kind, Opened, Settings, Shape
@@ -88,14 +88,17 @@ class ReadClips(NamedTuple):
 
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
         """Read the clips at ``indices`` int32 [b] for batch number ``step``."""
-        examples = self.source.read(indices)
         if self.crops is None:
+            examples = self.source.read(indices)
             return assemble(np.stack([example.input for example in examples]), examples, indices)
-        views = []
-        for index, example in zip(indices, examples, strict=True):
+        examples, views = [], []
+        # One clip is read at a time, because those of a batch could take many gigabytes.
+        for i, index in enumerate(indices):
+            [example] = self.source.read(indices[i : i + 1])
             rng = np.random.default_rng((self.seed, step, int(index)))
             windows = [read_window(example.input, n, 1, rng) for n in self.crops.frames]
             views.append(np.stack(windows))
+            examples.append(example._replace(input=None))
         return assemble({"views": np.stack(views)}, examples, indices)
 
 
@@ -138,9 +141,12 @@ def array(source: Source, inputs: VideoInputs) -> LazyArray:
     """Return the middle frames of all clips of a split, [n, frames, h, w, c]."""
 
     def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
-        return (read_window(example.input, inputs.span, 1) for example in source.read(indices))
+        for i in range(len(indices)):
+            [example] = source.read(indices[i : i + 1])
+            yield read_window(example.input, inputs.span, 1)
 
-    return LazyArray(decode, (len(source), inputs.span, *source.shape[1:]))
+    shape = (len(source), inputs.span, *source.shape[1:])
+    return LazyArray(decode, shape, files.cpu_count())
 
 
 def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) -> Crops:

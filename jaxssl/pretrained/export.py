@@ -150,10 +150,15 @@ def _torch(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, b
     return {f"{stem}.pth": file.getvalue()}
 
 
+MAX_PROGRAM = 2**31  # limit of the format in bytes
+
+
 def _stablehlo(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     inputs = pretrained.inputs
     encode = make_encode(pretrained, inputs)
     variables = {"net": pretrained.variables["net"]}
+    if sum(x.nbytes for x in jax.tree.leaves(variables)) >= MAX_PROGRAM:
+        raise ValueError("stablehlo holds at most 2 GiB of weights; choose --to safetensors")
     (batch,) = jax_export.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((batch, inputs.size, inputs.size, inputs.channels), jnp.uint8)
     program = jax.jit(lambda images: encode(variables, images))

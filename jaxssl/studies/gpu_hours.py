@@ -34,7 +34,8 @@ def estimate_hours(config: ConfigDict) -> float:
         number, channels = SIZES[name], 3
     views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
     frames = (config.augment.frames,) if "frames" in config.augment else ()
-    forward = _count(FrozenConfigDict(config.net), (1, *frames, size, size, channels))
+    net: Any = FrozenConfigDict(config.net)  # It has a hash, which its annotations do not tell.
+    forward = _count(net, (1, *frames, size, size, channels))
     passes = 4 if config.method.name == "momentum" else 3
     rate = PEAK * (VIT_SHARE if config.net.name == "vit" else SHARE)
     return number * config.epochs * views * passes * forward / rate / 3600

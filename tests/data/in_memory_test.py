@@ -12,6 +12,7 @@ from PIL import ExifTags, Image
 from pyarrow import parquet
 
 from jaxssl.data.decoders import decoding
+from jaxssl.data.opening import items
 from jaxssl.data.opening.in_memory import load_images, load_splits
 
 pytestmark = pytest.mark.fast
@@ -78,7 +79,8 @@ PAIRS = list(zip(PIXELS, LABELS, strict=True))
         *("a dict and other labels", "labels of another library", "dicts of Pillow images"),
     ],
 )
-def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data):
+def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data, monkeypatch):
+    monkeypatch.setattr(items, "CONVERTED", 4)
     splits, digest = load_splits((data, data))
     expected, expected_digest = load_splits(((PIXELS, LABELS), (PIXELS, LABELS)))
     assert digest == expected_digest and expected.train.labelled and splits.labelled

@@ -1,16 +1,16 @@
 """Unreadable files, what is refused, what an accident leaves, and public data."""
 
-import errno
 import logging
 import os
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from data_cases import data_config
-from etils.epath.gpath import PosixGPath
 from file_cases import (
     LABELLED,
     files_of,
@@ -23,6 +23,7 @@ from file_cases import (
     refused,
     unpack,
 )
+from filelock import FileLock
 from ml_collections import ConfigDict
 from tensorflow_datasets.core import shuffle
 
@@ -51,20 +52,38 @@ def test_split_sorted_on_disk_has_the_order_of_one_sorted_in_memory(load, tmp_pa
     assert files_of(load(root, dir=str(tmp_path / "other"))) == expected
 
 
-def test_limit_of_open_files_is_raised_while_a_split_is_sorted(load, tmp_path, monkeypatch):
-    limits = []
-    monkeypatch.setattr(shuffle, "MAX_MEM_BUFFER_SIZE", 0)
-    monkeypatch.setattr(shuffle, "_increase_open_files_limit", lambda: limits.append(1))
-    open_file = PosixGPath.open
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [(1024, 524_288, 10_240), (1024, 4096, 4096), (256, -1, 10_240), (20_000, 20_000, 20_000)],
+)
+def test_limit_of_open_files_is_raised_before_a_set_is_opened(
+    load, labelled, monkeypatch, soft, hard, expected
+):
+    """TFDS keeps every shard open, and the files by which it sorts."""
+    resource = pytest.importorskip("resource")
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    load(labelled)
+    assert limits[-1] == (expected, hard)
 
-    def limited(path, mode="r", **options):
-        if path.name.startswith("bucket_") and mode == "wb" and not limits:
-            raise OSError(errno.EMFILE, "too many open files")
-        return open_file(path, mode, **options)
 
-    monkeypatch.setattr(PosixGPath, "open", limited)
-    opened = load(unpack(tmp_path / "pictures", LABELLED), dir=str(tmp_path / "sets"))
-    assert limits == [1] and files_of(opened)
+def test_processes_wait_for_the_one_that_prepares_a_set(load, labelled, tmp_path, monkeypatch):
+    expected = files_of(load(labelled, dir=str(tmp_path / "first")))
+    [path] = tmp_path.glob("first/folder/*/1.0.0")
+    lock = tmp_path / "sets" / path.relative_to(tmp_path / "first")
+    lock.parent.mkdir(parents=True)
+    said = []
+    monkeypatch.setattr(source.log, "info", lambda text, *_: said.append(text))
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(f"{lock}.lock"):
+            other = pool.submit(load, labelled, dir=str(tmp_path / "sets"))
+            end = time.monotonic() + 60
+            while not said and time.monotonic() < end:
+                time.sleep(0.01)
+            assert "waiting for another process that prepares" in said[0] and not lock.exists()
+            path.rename(lock)  # as the other process does
+        assert files_of(other.result()) == expected
 
 
 # Unreadable files in a folder that is prepared.

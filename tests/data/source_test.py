@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -411,3 +412,18 @@ def test_combined_split_is_labelled_and_captioned_only_if_all_parts_are(first):
     assert not both.labelled and not both.captioned
     whole = splits_lib.replace(both, parts=(parts[0],) * 2)
     assert whole.labelled and whole.captioned
+
+
+def test_slice_of_a_lazy_array_does_not_list_all_indices():
+    array = LazyArray(lambda indices: (np.array([i % 256], np.uint8) for i in indices), (2**40, 1))
+    np.testing.assert_array_equal(array[2**39 + 5 : 2**39 + 8], [[5], [6], [7]])
+
+
+def test_examples_are_decoded_one_by_one(directory):
+    split = load(group(directory), "train[:4]")
+    ((part, members),) = split.parts
+    decoded = []
+    counted = replace(part, decode=lambda record: decoded.append(record) or part.decode(record))
+    examples = replace(split, parts=((counted, members),)).decode(np.arange(4))
+    next(examples)
+    assert len(decoded) == 1

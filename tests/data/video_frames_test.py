@@ -12,6 +12,7 @@ from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, seve
 
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.formats import video
+from jaxssl.data.records import Example
 from jaxssl.kinds import video as clips
 from jaxssl.kinds.video import ReadClips
 
@@ -281,9 +282,12 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
 
 def reader_of(crops):
     """A reader of clips of ten frames."""
-    clip = SimpleNamespace(input=numbered(10), label=0)
-    source = SimpleNamespace(read=lambda indices: [clip] * len(indices))
-    return ReadClips(source, crops, seed=0)
+
+    def read(indices):
+        assert len(indices) == 1  # All clips of a batch would need too much memory.
+        return [Example(numbered(10), 0)]
+
+    return ReadClips(SimpleNamespace(read=read), crops, seed=0)
 
 
 def test_training_views_of_a_clip_are_random_windows_of_frames():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
+from pyarrow import parquet
 from tune_cases import SIZE, Flat, flat_encoder
 
 import jaxssl
@@ -99,3 +100,20 @@ def test_output_that_cannot_be_written_is_reported_before_images_are_read(tmp_pa
     ):
         with refused(message):
             jaxssl.embed(flat_encoder(), np.zeros((1, SIZE, SIZE, 1), np.uint8), tmp_path / name)
+
+
+def test_row_groups_of_a_parquet_file_are_small_enough_to_be_read(tmp_path, monkeypatch):
+    pixels = pixels_of("many", (10, SIZE, SIZE, 1))
+    monkeypatch.setattr(embedding, "GROUP", 4 * SIZE**2)
+    expected = jaxssl.embed(flat_encoder(), pixels, tmp_path / "x.parquet")
+    file = parquet.ParquetFile(tmp_path / "x.parquet")
+    assert file.num_row_groups == 3
+    np.testing.assert_array_equal(np.stack(file.read()["embedding"].to_numpy()), expected)
+
+
+def test_archive_of_pictures_that_memory_may_not_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "MAX_HELD", 10)
+    files, _ = pictures(SHAPES)
+    with refused("files.zip has more than", "of pictures; unpack it and name the folder"):
+        jaxssl.embed(flat_encoder(), pack(tmp_path / "files.zip", files))
+    assert jaxssl.embed(flat_encoder(), unpack(tmp_path / "files", files)).shape == (3, SIZE**2)

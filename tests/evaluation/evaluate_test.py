@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import refused
+from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 from tune_cases import digits
@@ -185,6 +186,19 @@ def test_error_of_a_protocol_with_several_lines_is_shown_in_one(run, out, monkey
     refuse = Mock(side_effect=ValueError("Input X\nis too small"))
     monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=refuse))
     with refused("protocol 'linear': Input X is too small"):
+        evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
+
+
+@pytest.mark.parametrize("error", [MemoryError("32 GiB"), JaxRuntimeError("RESOURCE_EXHAUSTED:")])
+def test_protocol_that_does_not_fit_in_memory_leaves_the_results_of_others(
+    run, out, monkeypatch, error
+):
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=Mock(side_effect=error)))
+    rows = evaluate.evaluate(run, ["all"], out=out, kinds=["raw"])
+    assert "knn" in {row["protocol"] for row in rows}
+    lost = Mock(side_effect=JaxRuntimeError("UNAVAILABLE: another process has ended"))
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=lost))
+    with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
         evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
 
 

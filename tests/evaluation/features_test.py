@@ -53,3 +53,27 @@ def test_raw_pixels_of_images_with_a_long_side_are_shrunk(shape):
     pixels = image.pixels(images, extract)
     expected = np.repeat(levels[:, None] / 255, image.RAW_SIZE**2, axis=1)
     np.testing.assert_allclose(pixels, expected, atol=1e-6)
+
+
+def test_large_inputs_have_fewer_rows_in_a_block(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (100, 4, 4, 1), np.uint8)
+    mesh, rows = distributed.make_mesh(jax.devices()[:1]), []
+
+    def extract():
+        def apply(_, block):
+            rows.append(len(block))
+            return block.reshape(len(block), -1)
+
+        return features.extract(images, apply, (), mesh)
+
+    expected = extract()
+    monkeypatch.setattr(features, "BLOCK_BYTES", 10 * 16)
+    np.testing.assert_array_equal(extract(), expected)
+    assert rows == [16] * 7 + [8] * 13
+
+
+def test_raw_pixels_that_need_much_memory_are_extracted_in_blocks(monkeypatch):
+    images = np.zeros((3, 8, 8, 1), np.uint8)
+    assert image.pixels(images, lambda *_: pytest.fail("in blocks")).shape == (3, 64)
+    monkeypatch.setattr(image, "MAX_RAW", 3 * 64 - 1)
+    assert image.pixels(images, lambda *_: "in blocks") == "in blocks"

@@ -16,6 +16,7 @@ from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.protocol import Features, subset
 from jaxssl.kinds.video import frame_grid
+from jaxssl.report.images import shrink
 from jaxssl.report.workdir import read_gallery
 from jaxssl.training import config as config_lib
 from jaxssl.training.config.method import make_crops
@@ -126,15 +127,16 @@ def test_sheet_shows_each_view_and_small_crop_below_its_title(photographs, tmp_p
         assert row[0].get_ylabel() == "unlabelled"
 
 
-def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, monkeypatch):
+@pytest.mark.parametrize("side", [2, 200])
+def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, monkeypatch, side):
     rng = np.random.default_rng(0)
-    images = [rng.integers(0, 256, (n, 2, 2, 1), np.uint8) for n in (12, 7)]
+    images = [rng.integers(0, 256, (n, side, side, 1), np.uint8) for n in (12, 7)]
     labels = [rng.permutation(n) % k for n, k in ((12, 5), (7, 3))]
     data = Arrays(images[0], labels[0], images[1], labels[1])
     nearest = np.array([8, 3, 5, 1, 0, 11, 2])  # index of each test image's neighbour
     features = Features(np.eye(12), data.train_labels, np.eye(12)[nearest], data.test_labels)
     monkeypatch.setattr(gallery, "_map", lambda features, seed: features[:, :2] + seed)
-    views = {"views": rng.integers(0, 256, (2, 2, 2, 2, 1), np.uint8)}
+    views = {"views": rng.integers(0, 256, (2, 2, side, side, 1), np.uint8)}
     originals = views["views"][:, 0]
     monkeypatch.setattr(gallery, "example_views", lambda *_: (originals, views))
     monkeypatch.setattr(loss_inspection, "arrays", lambda *_: {"block_size": np.array(3)})
@@ -147,16 +149,16 @@ def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, m
         arrays = dict(file)
     query = loss_inspection.one_of_each(data.test_labels, gallery.QUERIES)
     assert data.test_labels[query[:3]].tolist() == [0, 1, 2]
-    np.testing.assert_array_equal(arrays["query"], data.test[query])
+    np.testing.assert_array_equal(arrays["query"], shrink(data.test[query]))
     np.testing.assert_array_equal(arrays["query_label"], data.test_labels[query])
     first = arrays["neighbour"][:, 0], arrays["neighbour_label"][:, 0]
-    np.testing.assert_array_equal(first[0], data.train[nearest[query]])
+    np.testing.assert_array_equal(first[0], shrink(data.train[nearest[query]]))
     np.testing.assert_array_equal(first[1], data.train_labels[nearest[query]])
     shown = subset(len(features.test), 6, seed=4)
     np.testing.assert_array_equal(arrays["map"], features.test[shown, :2] + 4)
     np.testing.assert_array_equal(arrays["map_label"], data.test_labels[shown])
-    np.testing.assert_array_equal(arrays["pairs"], views["views"])
-    np.testing.assert_array_equal(arrays["pairs_original"], originals)
+    np.testing.assert_array_equal(arrays["pairs"], shrink(views["views"]))
+    np.testing.assert_array_equal(arrays["pairs_original"], shrink(originals))
     assert (arrays["step"], arrays["block_size"]) == (9, 3)
     assert list(arrays["class_names"]) == list("abcde")
 

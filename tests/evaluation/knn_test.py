@@ -218,10 +218,10 @@ def last(value):
 LABELS = [
     (lambda labels: labels[:-1], "same length"),
     (last(-1), "class indices >= 0, got -1"),
-    (last(10**9), "between 1 and 100000, got 1000000001"),
+    (last(10**9), "between 1 and 1000000, got 1000000001"),
     (last(0.5), "must be integers, got float64"),
     (last(np.nan), "must be integers, got float64"),
-    (last(2**32), "between 1 and 100000, got 4294967297"),
+    (last(2**32), "between 1 and 1000000, got 4294967297"),
 ]
 
 

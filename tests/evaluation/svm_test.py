@@ -118,6 +118,14 @@ def test_svm_rejects_invalid_features_and_labels(labels, value, message):
         evaluate(x, np.array(labels))
 
 
+def test_svm_refuses_a_kernel_matrix_that_memory_may_not_hold(monkeypatch):
+    monkeypatch.setattr(svm, "MAX_KERNEL", 8 * 20**2 - 1)
+    x, labels = np.ones((20, 2), np.float32), np.array([0] * 10 + [1] * 10)
+    with pytest.raises(ValueError, match="the kernel matrix of 20 examples takes"):
+        evaluate(x, labels, machines=("kernel",))
+    assert evaluate(x, labels, machines=("linear",)).shape == (10,)
+
+
 def test_all_examples_of_both_splits_of_data_in_memory_are_cross_validated(monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (30, 4, 4, 1), np.uint8)
     splits, _ = load_splits(((images[:20], np.arange(20) % 2), (images[20:], np.arange(10) % 2)))

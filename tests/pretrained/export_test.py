@@ -364,6 +364,12 @@ def test_export_to_torch_without_pytorch_explains_how_to_install_it(runs, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_above_the_limit_of_stablehlo_are_refused(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxssl.pretrained.export.MAX_PROGRAM", 100)
+    with refused("stablehlo holds at most 2 GiB of weights; choose --to safetensors"):
+        export(runs("convnet"), ["stablehlo"], out=tmp_path)
+
+
 def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
     run = runs("convnet")
     (tmp_path / "file").touch()

@@ -45,7 +45,9 @@ class LazyArray:
 
     def __getitem__(self, key: int | slice | np.ndarray) -> np.ndarray:
         """Decode the rows that a slice, an index, a mask or an array of indices selects."""
-        indices = np.asarray(np.arange(len(self))[key])
+        # A slice must not cost an array of all indices.
+        every = range(len(self)) if isinstance(key, slice) else np.arange(len(self))
+        indices = np.asarray(every[key])
         flat = indices.ravel()
         out = np.empty((len(flat), *self.shape[1:]), np.uint8)
         block = max(1, min(BLOCK, -(-len(flat) // self.threads)))

@@ -21,6 +21,7 @@ from jaxssl.errors import UserError, one_line
 log = logging.getLogger("jaxssl")
 IN_ADVANCE = 2**30  # largest data set in bytes, lists aside, that is read as a whole before its use
 PROBED = 64  # number of images of a streamed data set that are read first, to learn their shape
+CONVERTED = 1024  # number of images that are rounded to 8 bits at once
 MAX_ITEMS = 2**31 - 1
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
@@ -240,7 +241,14 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
             f"{decoding.MAX_CHANNELS} channels last; transpose [n, c, h, w] by (0, 2, 3, 1)"
         )
     try:
-        return decoding.to_8_bits(images)
+        if images.dtype == np.uint8:
+            return images
+        pixels = np.empty(shape, np.uint8)
+        # All at once would take twice the memory of the images.
+        for start in range(0, len(images), CONVERTED):
+            part = slice(start, start + CONVERTED)
+            pixels[part] = decoding.to_8_bits(images[part])
+        return pixels
     except ValueError as error:
         raise UserError(f"{name} {error}") from error
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxssl.evaluation import feature_rank
 from jaxssl.evaluation.features import l2_normalise
+from jaxssl.evaluation.nearest_neighbours import slices
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, subset
 from jaxssl.training import collapse
 
@@ -67,7 +68,8 @@ def confusion(features: Features, num_classes: int) -> np.ndarray:
     """
     train, train_labels, test, test_labels = features
     sums = np.zeros((num_classes, train.shape[1]))
-    np.add.at(sums, train_labels, l2_normalise(train))
+    for part in slices(len(train), 2**16):
+        np.add.at(sums, train_labels[part], l2_normalise(train[part]))
     similarity = l2_normalise(test) @ l2_normalise(sums).T
     similarity[:, np.bincount(train_labels, minlength=num_classes) == 0] = -np.inf
     cells = test_labels * num_classes + similarity.argmax(axis=1)

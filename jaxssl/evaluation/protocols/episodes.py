@@ -98,7 +98,8 @@ def draw(labels: np.ndarray, ways: int, per_class: int, episodes: int, seed: int
         ValueError: if fewer than ``ways`` classes have ``per_class`` examples.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    members = [np.flatnonzero(labels == c) for c in classes[counts >= per_class]]
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    members = [indices for indices in members if len(indices) >= per_class]
     if len(members) < ways:
         raise ValueError(
             f"episodes need {ways} classes with {per_class} examples or more; only {len(members)} "

@@ -40,6 +40,7 @@ PRESETS: base.Presets = {
 DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER searches
 COARSE, SPANS = 16, (8, 4, 2, 1)  # tries every 16th decay, then neighbours of the best
 EPSILON = 1e-5  # epsilon of BatchNorm
+LARGE = 2**18  # number of weights from which several BLAS threads are faster than one
 Labelled = tuple[Array, Array]  # features [n, f] float32 and labels [n] int32 in [0, c)
 
 
@@ -71,13 +72,12 @@ def evaluate(
         ValueError: if a class has fewer training examples than shots, or an argument is invalid.
     """
     features = base.check_features(train_features, train_labels, test_features, test_labels)
-    # The two probes take different settings, and each preset lists all those of its probe.
+    # The probes take different settings, and each preset lists all those of its probe.
     presets = {preset: PRESETS[preset]} if preset in PRESETS else PRESETS
     chosen = base.choose_settings(presets, preset, "default", settings)
-    scores = {}
-    for result in _by_shots(features, chosen, seed):
-        scores |= {result.metric: result.value, f"{result.metric}_std": result.std or 0.0}
-    return scores
+    results = list(_by_shots(features, chosen, seed))
+    stddevs = {f"{result.metric}_std": result.std or 0.0 for result in results}
+    return {result.metric: result.value for result in results} | stddevs
 
 
 def accuracy(
@@ -106,17 +106,17 @@ def accuracy(
     if min(shots, draws) < 1:
         raise ValueError(f"shots and draws must be >= 1, got shots={shots} and draws={draws}")
     features.require_finite()
-    train, test = l2_normalise(features.train), l2_normalise(features.test)
+    train, labels, test = features.train, features.train_labels, l2_normalise(features.test)
     # scikit-learn's solver suits few examples.
     model, accuracies = LogisticRegression(C=C, max_iter=max_iter), []
-    # The matrix products are too small to gain from several BLAS threads.
-    with threadpool_limits(1), warnings.catch_warnings():
+    # Small matrix products do not gain from several BLAS threads.
+    threads = 1 if train.shape[1] * len(np.unique(labels)) < LARGE else None
+    with threadpool_limits(threads), warnings.catch_warnings():
         # With weak regularisation on separable features, max_iter stops the fit on purpose.
         warnings.simplefilter("ignore", ConvergenceWarning)
         for draw in range(draws):
-            rng = np.random.default_rng((seed, shots, draw))
-            drawn = draw_shots(features.train_labels, shots, rng).ravel()
-            model.fit(train[drawn], features.train_labels[drawn])
+            drawn = draw_shots(labels, shots, np.random.default_rng((seed, shots, draw))).ravel()
+            model.fit(l2_normalise(train[drawn]), labels[drawn])
             accuracies.append(100 * model.score(test, features.test_labels))
     return np.array(accuracies)
 
@@ -356,7 +356,7 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
             f"class {classes[counts.argmin()]} has {counts.min()} training examples, but {shots} "
             "shots are needed"
         )
-    members = (np.flatnonzero(labels == c) for c in classes)
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     return np.stack([rng.choice(indices, shots, replace=False) for indices in members])
 
 

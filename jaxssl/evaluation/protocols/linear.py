@@ -125,8 +125,7 @@ def accuracy(
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter, "seed": seed}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options)
     logits = logistic_regression.scores(probe, features.test)
-    ranked = classes[np.argsort(-logits, axis=1, kind="stable")]
-    scores = base.top1_top5(ranked, features.test_labels, "linear_")
+    scores = base.top1_top5(classes[base.rank(logits)], features.test_labels, "linear_")
     return scores | {"C": probe.C, "gradient_norm": probe.fit.gradient_norm}
 
 

@@ -22,6 +22,7 @@ PRESETS: Presets = {
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
+MAX_KERNEL = 2**35  # largest size in bytes of a kernel matrix, that of 65 536 examples
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
@@ -81,6 +82,12 @@ def evaluate(
         )
     if not np.isfinite(features).all():
         raise ValueError("features must be finite, got NaN or infinity; check the encoder")
+    kernel_bytes = 8 * len(labels) ** 2
+    if "kernel" in machines and kernel_bytes > MAX_KERNEL:
+        raise ValueError(
+            f"the kernel matrix of {len(labels)} examples takes {kernel_bytes >> 30} GiB, above "
+            f"the limit of {MAX_KERNEL >> 30} GiB"
+        )
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     wide = features.astype(np.float64)
 
@@ -94,7 +101,7 @@ def evaluate(
         return max(scores, key=lambda score: score.validation).test
 
     # Threads suffice because the solvers release the GIL. Memory limits their number.
-    threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * 8 * len(labels) ** 2)))
+    threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * kernel_bytes)))
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))

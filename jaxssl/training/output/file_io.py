@@ -4,11 +4,12 @@ A reader of a file that is written here sees the old content or the new one, nev
 """
 
 import errno
+import io
 import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -143,15 +144,26 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
     Raises:
         WriteError: if the file cannot be written. It is unchanged then.
     """
+    write_with(path, lambda file: file.writelines(chunks))
+
+
+def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace the content of a file atomically by what a function writes to the file it is given.
+
+    Raises:
+        WriteError: if the file cannot be written. It is unchanged then.
+    """
     # The name is unique because several processes may write the same file at once.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     with explain_write_errors(path):
         if buckets.is_bucket(path):
-            path.write_bytes(b"".join(chunks))
+            content = io.BytesIO()
+            write(content)
+            path.write_bytes(content.getvalue())
             return
         try:
             with partial.open("xb") as file:
-                file.writelines(chunks)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())  # Otherwise a machine crash could leave an empty file.
             os.replace(partial, path)

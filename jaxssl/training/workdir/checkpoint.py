@@ -344,8 +344,7 @@ def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
         yield
     except (buckets.BucketError, JaxRuntimeError):
         raise
-    # Orbax and TensorStore raise many exception types for a damaged file.
-    except Exception as error:
+    except Exception as error:  # Orbax and TensorStore raise many types for a damaged file.
         buckets.check(workdir)
         raise UserError(
             f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {one_line(error, 200)}"
