@@ -106,7 +106,9 @@ class Order(NamedTuple):
         """Return the indices [B] of batch number ``step``, counted from 0 over all epochs."""
         epoch, batch = divmod(step, self.num_examples // self.batch_size)
         start = batch * self.batch_size
-        return _permutation(self.num_examples, self.seed, epoch)[start : start + self.batch_size]
+        with _DRAWING:  # Otherwise all reading threads would draw it at once.
+            indices = _permutation(self.num_examples, self.seed, epoch)
+        return indices[start : start + self.batch_size]
 
 
 class Batches:
@@ -338,6 +340,9 @@ def _read_rows(
 ) -> Batch:
     """Read the rows of batch number ``step`` that belong to this process."""
     return read(step, order(step)[rows])
+
+
+_DRAWING = threading.Lock()
 
 
 @functools.lru_cache(maxsize=2)

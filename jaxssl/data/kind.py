@@ -29,12 +29,14 @@ class Opened(NamedTuple):
         decode: see `jaxssl.data.records.PreparedSplit`.
         captions: see `jaxssl.data.records.PreparedSplit`.
         decoders: for TFDS, the features that it must not decode.
+        for_labels: the same if only labels are read.
     """
 
     shape: Shape
     decode: Callable[[Record], Any]
     captions: CaptionReader | None = None
     decoders: dict[str, object] = {}
+    for_labels: dict[str, object] = {}
 
 
 class Kind(NamedTuple):

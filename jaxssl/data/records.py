@@ -1,7 +1,7 @@
 """Records of a prepared split, and their conversion to examples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -102,6 +102,7 @@ class PreparedSplit:
         captions: returns the tokens of a record's captions. None if the set has no captions.
         labels: the label of every record, if they are known without reading the records.
         streamed: whether records are only read when they are needed, and never all in advance.
+        light: the records without what labels do not need, if that is faster to read.
     """
 
     records: Sequence[Record]
@@ -112,6 +113,7 @@ class PreparedSplit:
     captions: CaptionReader | None = None
     labels: np.ndarray | None = None
     streamed: bool = False
+    light: Sequence[Record] | None = None
 
     def read_records(self, indices: Iterable[int] | np.ndarray) -> list[Record]:
         """Read records of a prepared split by index, one file after the other."""
@@ -147,7 +149,8 @@ class PreparedSplit:
             return self.labels
 
         def read() -> np.ndarray:
-            records = self.iter_records(np.arange(len(self.records)))
+            part = self if self.light is None else replace(self, records=self.light)
+            records = part.iter_records(np.arange(len(self.records)))
             return np.array([self.label_of(record) for record in records], np.int32)
 
         return self.cache("labels", (), np.int32, read)

@@ -167,10 +167,18 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
         class_names = tuple(info.features[label].names) if label else ()
         opened, parts = kind.get(examples).open(root, info.features, metadata, data), []
         for part, indices in find_records(data["name"], split, info.splits):
-            records = builder.as_data_source(part, decoders=opened.decoders, file_format=FORMAT)
+            open_with = partial(builder.as_data_source, part, file_format=FORMAT)
+            records = open_with(decoders=opened.decoders)
+            light = open_with(decoders=opened.for_labels) if opened.for_labels else None
             integrity.check_num_records(root, part, info.splits[part].num_examples)
             prepared = PreparedSplit(
-                records, opened.decode, label, len(class_names), root / part, opened.captions
+                records,
+                opened.decode,
+                label,
+                len(class_names),
+                root / part,
+                opened.captions,
+                light=light,
             )
             parts.append((prepared, indices))
     name = data["name"]

@@ -89,6 +89,7 @@ def make_contexts(
                 fields["resizing"] = pretrained.inputs.resizing[1:]
             columns = extract_features(encode if features else None, data)
             yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
+            del columns  # The next features may need the memory.
 
     return contexts()
 

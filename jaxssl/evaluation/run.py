@@ -160,6 +160,7 @@ def evaluate(
             rows += new
             if new:
                 with_results.add(one.text)
+        del context  # The features of the next kind may need the memory.
 
     # ---- The results table, the gallery and the report. Only the first process prints and writes.
     if rows:

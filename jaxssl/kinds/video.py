@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+import tensorflow_datasets as tfds
 from flax.typing import VariableDict
 from jax import Array
 from jax import numpy as jnp
@@ -113,7 +114,9 @@ def open_clips(folder: Path, features: object, metadata: Settings, data: object)
     valid = valid and (shape[0] is None or integrity.is_side(shape[0]))
     if not valid or shape[1] != shape[2] or not integrity.is_side(shape[1]):
         raise integrity.damaged(folder, f"the clips have shape {shape!r:.80}")
-    return Opened(tuple(shape), partial(_decode, side=shape[1]))
+    # Otherwise all clips would be decompressed to find their labels.
+    for_labels: dict[str, object] = {"clip": tfds.decode.SkipDecoding()}
+    return Opened(tuple(shape), partial(_decode, side=shape[1]), for_labels=for_labels)
 
 
 def _decode(record: Record, side: int) -> np.ndarray:

@@ -1,15 +1,18 @@
 """Folders of frames as data sets: layouts, pixels, what is refused, windows."""
 
 import sys
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import video_cases
+from data_cases import data_config
 from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
+from jaxssl.data import source
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.formats import video
 from jaxssl.data.records import Example
@@ -153,6 +156,17 @@ def test_flow_frames_become_two_channels(load, tmp_path):
     ]
     np.testing.assert_array_equal(clip, np.moveaxis(np.array(planes), 1, 3))
     assert c == "a"
+
+
+def test_labels_of_clips_are_found_without_decompressing_them(tmp_path, monkeypatch):
+    path = unpack(tmp_path / "clips", FOUR)
+    settings = data_config(name="video", path=str(path), dir=str(tmp_path), frame_size=SIZE)
+    opened = source.load(settings, "train+test", "video")
+    with monkeypatch.context() as patch:
+        patch.setattr(zlib, "decompress", lambda _: pytest.fail("a clip is decompressed"))
+        labels = opened.labels
+    assert labels.tolist() == [example.label for example in opened.read(np.arange(4))]
+    assert sorted(labels) == [0, 0, 1, 1]
 
 
 # Clips that cannot be read.
