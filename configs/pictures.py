@@ -3,7 +3,8 @@
 Paper: Sharma et al., AUC-CL, ICLR 2024. The settings are ours.
 Command: jaxssl train --config pictures --config.data.path=FOLDER
 Notes: views of 64 x 64 pixels and a small network. A fifth of the pictures is set aside as the
-split "test" if folders name their classes. With a GPU, take a ResNet: --config.net.name=resnet.
+split "test". --config.data.test_fraction=0 --config.data.test_split=train trains on all of them.
+With a GPU, take a ResNet: --config.net.name=resnet.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,7 @@
 """Prepare a data set, so that runs start at once and need no network.
 
 usage: jaxssl data prepare NAME [--config.data.KEY=VALUE ...]
+       jaxssl data prepare folder --config.data.path=PATH
 """
 
 from absl import flags

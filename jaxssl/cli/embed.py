@@ -2,9 +2,9 @@
 
 usage: jaxssl embed ENCODER IMAGES [--out FILE]
 
-ENCODER is the folder of a run, or a weights file. IMAGES is a picture, or a folder or an archive of
-pictures. The file is a .npy array with the names of the pictures in a CSV file beside it, or a
-.parquet table.
+ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a picture, a folder or
+an archive of pictures, or a .npy, .npz, .csv or .parquet file. The output is a .npy array, with the
+names of the pictures in NAME.files.csv beside it, or a .parquet table.
 """
 
 from absl import flags

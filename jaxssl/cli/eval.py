@@ -17,7 +17,7 @@ from jaxssl import cli
 POSITIONAL = "workdir"
 FLAGS = flags.FlagValues()
 WORKDIR = flags.DEFINE_list("workdir", [], "Folders of runs.", FLAGS)
-WEIGHTS = flags.DEFINE_list("weights", [], "Weights files (.safetensors, .pth).", FLAGS)
+WEIGHTS = flags.DEFINE_list("weights", [], "Weights: files, folders or hf://OWNER/NAME.", FLAGS)
 PROTOCOLS = flags.DEFINE_list(
     "protocols", None, "NAME, NAME:PRESET or all; default: the run's eval.protocols.", FLAGS
 )
@@ -40,7 +40,9 @@ SEED = flags.DEFINE_integer(
     lower_bound=0,
     flag_values=FLAGS,
 )
-OUT = flags.DEFINE_string("out", None, "Folder of results.json; default: the workdir.", FLAGS)
+OUT = flags.DEFINE_string(
+    "out", None, "Folder of results.json; default: the workdir, or NAME.eval for weights.", FLAGS
+)
 cli.define_encoder(FLAGS)
 # Only these config keys may be set beside --suite, because a suite names its data sets.
 SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}

@@ -2,9 +2,10 @@
 
 usage: jaxssl neighbours ENCODER IMAGES [--threshold 0.995] [--out FILE.html]
 
-ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a picture, or a folder
-or an archive of pictures. The page shows pictures beside their neighbours by cosine similarity, and
-pairs of likely duplicates. A CSV file beside the page lists the neighbours of all pictures.
+ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a picture, a folder or
+an archive of pictures, or a .npy, .npz, .csv or .parquet file. The page shows pictures beside their
+neighbours by cosine similarity, and pairs of likely duplicates. A CSV file beside the page lists
+the neighbours of all pictures.
 """
 
 from absl import flags
@@ -26,7 +27,11 @@ THRESHOLD = flags.DEFINE_float(
     flag_values=FLAGS,
 )
 ROWS = flags.DEFINE_integer(
-    "rows", 100, "Most pictures in a table of the page.", lower_bound=1, flag_values=FLAGS
+    "rows",
+    100,
+    "Largest number of pictures in each table of the page.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 cli.define_pictures(FLAGS)
 

@@ -46,8 +46,8 @@ DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
     "Print shapes, parameters, settings and memory, and take one step on two examples a device, "
-    "unless its program is large. Opens the weights of config.init. Needs no data for common sets "
-    "of images, and writes no workdir.",
+    "unless its program is large. Opens the weights of config.init. Prepares data sets, "
+    "other than common sets of images, and writes no workdir.",
     FLAGS,
 )
 TOPOLOGY = flags.DEFINE_string(
@@ -76,7 +76,8 @@ MAX_RUNS = flags.DEFINE_integer(
 RETRY = flags.DEFINE_integer(
     "retry",
     0,
-    "Start a run that was killed, or has lost another process, again, at most so many times.",
+    "Start the command again if it was killed or failed, at most so many times. Wrong settings, "
+    "SIGTERM and SIGINT end it.",
     lower_bound=0,
     flag_values=FLAGS,
 )

@@ -13,7 +13,7 @@ from jaxssl.errors import JSON_ERRORS, UserError, one_line
 INFO, FEATURES = "dataset_info.json", "features.json"  # metadata files of a prepared data set
 # TFDS imports any module that the metadata name for a feature, so only modules of TFDS are allowed.
 TFDS_FEATURES = "tensorflow_datasets.core.features."
-CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # TFDS reads all; "type" is old
+CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # of a feature; "type" in old files
 MAX_CLASSES = 10**6  # limit on classes, because TFDS generates a name for each
 MAX_RECORDS = 2**40  # limit on the records of a shard
 MAX_SHARDS = 10**6  # limit on the shards of a split
@@ -81,7 +81,8 @@ def _check_features(folder: Path, tree: Settings) -> None:
             for name in map(node.get, CLASS_KEYS):
                 if isinstance(name, str) and not name.startswith(TFDS_FEATURES):
                     raise ValueError(f"the class {name!r:.80} is not a feature of TFDS")
-            if any(int(node.get(key) or 0) > MAX_CLASSES for key in ("numClasses", "num_classes")):
+            numbers = [node.get(key) for key in ("numClasses", "num_classes")]
+            if any(int(x) > MAX_CLASSES for x in numbers if isinstance(x, int | float | str)):
                 raise ValueError(f"the data set has more than {MAX_CLASSES} classes")
             if isinstance(node.get("json"), str):  # JSON inside of JSON, for features of users
                 stack.append(json.loads(node["json"]))

@@ -29,7 +29,7 @@ class Opened(NamedTuple):
         decode: see `jaxssl.data.records.PreparedSplit`.
         captions: see `jaxssl.data.records.PreparedSplit`.
         decoders: for TFDS, the features that it must not decode.
-        for_labels: the same if only labels are read.
+        for_labels: the features that it must not decode if only labels are read.
     """
 
     shape: Shape

@@ -1,6 +1,7 @@
 """Find data sets by name, prepare them as ArrayRecord files if necessary, and open their splits."""
 
 import contextlib
+import errno
 import importlib.util
 import io
 import logging
@@ -34,6 +35,7 @@ from jaxssl.errors import UserError, one_line, suggest
 
 log = logging.getLogger("jaxssl")
 FORMAT = "array_record"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 MAX_OPEN = 10_240  # files that may be open at once, if the system allows it; macOS allows no more
 
 
@@ -84,6 +86,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     try:
         builder = _find_builder(name, data, data_dir)
         if not Path(builder.data_dir).exists():
+            if not (_is_local(name) or name in PUBLISHED or importlib.util.find_spec("tensorflow")):
+                raise UserError(_needs_tensorflow(name))
             with _lock(Path(builder.data_dir)):
                 if not Path(builder.data_dir).exists():
                     _download_and_prepare(name, builder)
@@ -262,9 +266,7 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
 
 def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     """Let TFDS write a data set, to a temporary folder that TFDS renames at the end."""
-    is_local = name in (*components.names("data"), *components.names("toy"))
-    if not (is_local or name in PUBLISHED) and importlib.util.find_spec("tensorflow") is None:
-        raise UserError(_needs_tensorflow(name))
+    is_local = _is_local(name)
     _sort_on_disk_without_tensorflow()
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
@@ -277,6 +279,11 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
             config: Any = builder.builder_config
             size = builder.info.dataset_size
             log.info("data       copied %s to %s (%s)", config.source.root, builder.data_dir, size)
+    except OSError:
+        # Locks do not reach all hosts on some file systems.
+        if not Path(builder.data_dir).exists():
+            raise
+        log.info("data       another process has prepared it meanwhile")
     except RuntimeError as error:
         if "write() failed" not in str(error):
             raise
@@ -287,15 +294,20 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
 def _lock(path: Path) -> Iterator[None]:
     """Let one process at a time prepare a set, whose other processes wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{path}.lock")
+    # Other users of the folder may take a lock that is left.
+    lock = FileLock(f"{path}.lock", mode=0o666, fallback_to_soft=False)
     try:
         lock.acquire(timeout=1)
     except Timeout:
         log.info("data       waiting for another process that prepares %s", path)
         lock.acquire()
-    with lock:
-        lock.release()  # the outer of two
+    except OSError as error:
+        if error.errno not in NO_LOCKS:  # Without locks, each process prepares the set.
+            raise
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _allow_open_files() -> None:
@@ -325,6 +337,11 @@ def _sort_on_disk_without_tensorflow() -> None:
     errors = SimpleNamespace(ResourceExhaustedError=())  # Python's files raise OSError instead.
     tensorflow: Any = SimpleNamespace(io=SimpleNamespace(gfile=gfile), errors=errors)
     shuffle.tf = tensorflow
+
+
+def _is_local(name: str) -> bool:
+    """Return whether a set is made from files of the user, or generated."""
+    return name in (*components.names("data"), *components.names("toy"))
 
 
 def _needs_tensorflow(name: str) -> str:

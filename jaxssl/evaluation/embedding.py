@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from types import SimpleNamespace
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -182,7 +183,8 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
     """Write embeddings and names in the format of the suffix, as `embed` describes."""
     if out.suffix == ".npy":
-        file_io.write_with(out, lambda file: np.save(file, features))
+        # NumPy would write to the file by itself, and not notice that the disk is full.
+        file_io.write_with(out, lambda file: np.save(_only_write(file), features))
         if names is not None:
             write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
         else:  # Names of an earlier command would be those of other pictures.
@@ -198,7 +200,11 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
             "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1]),
         }
         table = pyarrow.table(columns)
-        # pyarrow counts the numbers of a row group in int32 when it reads them.
+        # pyarrow counts the values of a row group in int32 when it reads them.
         rows = max(1, GROUP // features.shape[1])
         write = partial(parquet.write_table, table, row_group_size=rows)
         file_io.write_with(out, write)
+
+
+def _only_write(file: BinaryIO) -> Any:
+    return SimpleNamespace(write=file.write)

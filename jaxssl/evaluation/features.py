@@ -17,7 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 
 BLOCK = 256  # maximum number of images per device in a block
-BLOCK_BYTES = 2**26  # maximum size of these images; larger images have fewer in a block
+BLOCK_BYTES = 2**26  # maximum size of these images in bytes; of larger ones there are fewer
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 
@@ -47,8 +47,8 @@ def extract(
     if not n:
         raise ValueError("the data set must have images to extract features from, got none")
     variables, mesh = distributed.local_view(variables, mesh)
-    # Rows per device depend on n only, because rounding may depend on them. They are powers of two,
-    # so that data sets of different sizes share compiled programs.
+    # Rows per device depend on n and the size of an image, not on the devices, because rounding may
+    # depend on them. They are powers of two, so that data sets of different sizes share programs.
     rows = min(BLOCK, max(16, (1 << (n - 1).bit_length()) // 8))
     most = BLOCK_BYTES // math.prod(getattr(images, "shape", (n,))[1:])  # Graphs have no shape.
     block = min(rows, 1 << max(0, most.bit_length() - 1)) * mesh.size

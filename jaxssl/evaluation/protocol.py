@@ -187,7 +187,7 @@ def validation_part(labels: np.ndarray, share: float, *, seed: int) -> np.ndarra
 def rank(logits: np.ndarray) -> np.ndarray:
     """Return the columns of the five largest logits [n, c] of each row, the largest first."""
     # The order of all columns of all rows could take many gigabytes.
-    parts = np.array_split(logits, -(-logits.size // RANKED))
+    parts = np.array_split(logits, max(1, -(-logits.size // RANKED)))
     return np.concatenate([np.argsort(-x, axis=1, kind="stable")[:, :5] for x in parts])
 
 
@@ -311,7 +311,7 @@ class Protocol(NamedTuple):
     Attributes:
         run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It
             raises ValueError if the data set does not fit.
-        presets: settings by name. The first preset is the default.
+        presets: settings by name.
         examples: the kinds of examples (names of `jaxssl.data.kind`) for which
             "all" includes the protocol. None for every kind, () if it is only run by name.
         kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;

@@ -205,6 +205,9 @@ def _run_protocol(
         # Raw pixels of a large set may not fit where the features of the network do.
         if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
+        # Memory may be used up in one process only, and the others would wait for it.
+        if not isinstance(error, ValueError) and distributed.process_count() > 1:
+            raise
         if strict:
             raise UserError(f"protocol {one.text!r}: {one_line(error, LONGEST)}") from error
         logs.log.warning("protocol %r is left out: %s", one.text, one_line(error, LONGEST))

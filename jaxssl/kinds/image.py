@@ -145,8 +145,9 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
         return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
     host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
     cores = files.cpu_count()
-    if workers == -1:
-        workers = cores // 2 if cores > 4 else 0
+    if workers == -1:  # Processes would copy examples that are in memory.
+        in_memory = any(part.path is None and not part.streamed for part, _ in source.parts)
+        workers = cores // 2 if cores > 4 and not in_memory else 0
     readers = {0: "threads", 1: "1 process"}.get(workers, f"{workers} processes")
     where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
     return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
@@ -261,9 +262,16 @@ def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
 
 def pixels(images: np.ndarray | LazyArray, extract: Callable[..., np.ndarray]) -> np.ndarray:
     """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
-    if max(images.shape[1:3]) <= RAW_SIZE and math.prod(images.shape) <= MAX_RAW:
-        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
-    return extract(images, partial(shrink, Inputs(RAW_SIZE, images.shape[3])))
+    if max(images.shape[1:3]) > RAW_SIZE:
+        return extract(images, partial(shrink, Inputs(RAW_SIZE, images.shape[3])))
+    if math.prod(images.shape) > MAX_RAW:
+        return extract(images, _flatten)
+    return np.reshape(images[:], (len(images), -1)) / np.float32(255)
+
+
+@jax.jit
+def _flatten(block: Array) -> Array:
+    return block.reshape(len(block), -1).astype(jnp.float32) / 255
 
 
 @partial(jax.jit, static_argnums=0)

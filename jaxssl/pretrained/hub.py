@@ -12,6 +12,7 @@ from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.errors import UserError, one_line
 from jaxssl.pretrained.folders import CONFIG_FILES, WEIGHTS_FILES, is_weights_folder
 
+log = logging.getLogger("jaxssl")
 REPOSITORY = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
@@ -23,8 +24,8 @@ def is_hub(path: str | PathLike[str]) -> bool:
 def local(path: str | PathLike[str]) -> Path:
     """Return the path of a run, or the path on this machine of a weights file or folder.
 
-    A repository ``hf://owner/name[@revision]`` is downloaded, or taken from the cache if there is
-    no network. Weights in a bucket are copied.
+    A repository ``hf://owner/name[@revision]`` is downloaded, or taken from the cache if the Hub
+    cannot be reached. Weights in a bucket are copied.
 
     Raises:
         UserError: if the name of a repository is not valid, the repository has no weights, the
@@ -44,7 +45,7 @@ def _download(path: str | PathLike[str]) -> Path:
     if match is None:
         raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = match.groups()
-    client = _client(path)
+    client, files = _client(path), None
     try:
         files = client.list_repo_files(name, revision=revision)
         weights = next((file for file in WEIGHTS_FILES if file in files), None)
@@ -54,11 +55,13 @@ def _download(path: str | PathLike[str]) -> Path:
             patterns = [weights, *CONFIG_FILES, *shards]
             return Path(client.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # The client raises errors of several HTTP libraries.
-        with suppress(Exception):  # The cache may have the weights if there is no network.
-            cached = client.snapshot_download(name, revision=revision, local_files_only=True)
-            if is_weights_folder(Path(cached)):
-                return Path(cached)
         reason = f"{type(error).__name__}: {one_line(error)}"
+        # If the Hub cannot be reached, the cache may do. After a failed download it may lack files.
+        with suppress(Exception):
+            cached = client.snapshot_download(name, revision=revision, local_files_only=True)
+            if files is None and is_weights_folder(Path(cached)):
+                log.warning("hf://%s is taken from the cache (%s)", name, reason)
+                return Path(cached)
         raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
     raise UserError(f"hf://{name} has none of the files {', '.join(WEIGHTS_FILES)}")
 

@@ -17,6 +17,7 @@ from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
 NOT_RUN = "not yet run"
+MOST_BYTES = 2**30  # size limit of the document of a study
 CLAIM_HEADING = ("claim", "the paper", "source", "measured", "verdict")
 
 
@@ -158,7 +159,7 @@ def read_document(path: Path) -> Settings:
     if not path.is_file():
         raise UserError(f"{path} does not exist; name the JSON document of a study")
     try:
-        document = file_io.read_json(path)
+        document = file_io.read_json(path, MOST_BYTES)
         if {"study", "scale", "where", "command"} - set(document):
             raise ValueError("the file is not the document of a study")
         for claim in document["claims"].values():

@@ -34,7 +34,7 @@ def estimate_hours(config: ConfigDict) -> float:
         number, channels = SIZES[name], 3
     views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
     frames = (config.augment.frames,) if "frames" in config.augment else ()
-    net: Any = FrozenConfigDict(config.net)  # It has a hash, which its annotations do not tell.
+    net: Any = FrozenConfigDict(config.net)  # hashable, although its annotations do not say so
     forward = _count(net, (1, *frames, size, size, channels))
     passes = 4 if config.method.name == "momentum" else 3
     rate = PEAK * (VIT_SHARE if config.net.name == "vit" else SHARE)

@@ -98,7 +98,7 @@ def _sides(name: str) -> list[int]:
             "cpu:8"
         )
     if joint == "-" and kind in TPUS:
-        sides = _torus(sides[0] // cores, TPUS[kind])
+        sides = torus(sides[0] // cores, TPUS[kind])
     if joint == "-" and kind in GPUS:  # The name gives only the number of GPUs.
         per_host = math.gcd(8, sides[0])  # at most eight
         sides = [sides[0] // per_host, per_host]
@@ -114,7 +114,7 @@ def memory(name: str) -> int:
     return 75 * 10**7 * size
 
 
-def _torus(chips: int, dimensions: int) -> list[int]:
+def torus(chips: int, dimensions: int) -> list[int]:
     """Return the sides of a pod of 2^k chips, which are as equal as possible.
 
     Raises:

@@ -22,9 +22,10 @@ from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.batches import make_batches, make_plan
-from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.opening.in_memory import load_splits
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.source import load
 from jaxssl.data.splits import Source
@@ -214,6 +215,13 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
     monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
     why = f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
     assert make_plan(some, NO_CROPS).why.startswith(why)
+
+
+def test_worker_processes_read_prepared_sets_and_not_copies_of_arrays(train, monkeypatch):
+    monkeypatch.setattr(files, "cpu_count", lambda: 16)
+    arrays = load_splits((np.zeros((4, 8, 8, 1), np.uint8), [0, 1, 0, 1]))[0].train
+    plans = [make_plan(one, NO_CROPS, cache="none") for one in (train, arrays)]
+    assert [plan.workers for plan in plans] == [8, 0]
 
 
 def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):

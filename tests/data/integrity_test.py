@@ -146,3 +146,11 @@ def test_label_that_is_missing_or_out_of_range_is_rejected(record):
     part = source.PreparedSplit([record], num_classes=3)
     with refused(f"has the label {record.get('label')}, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
+
+
+def test_set_with_a_feature_called_like_a_number_of_classes_is_opened(tmp_path):
+    name = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    features = {"num_classes": {"pythonClassName": name}, "numClasses": {"pythonClassName": name}}
+    tree = {"pythonClassName": name, "featuresDict": {"features": features}}
+    (tmp_path / FEATURES).write_text(json.dumps(tree))
+    integrity.check_files(tmp_path)

@@ -72,8 +72,13 @@ def test_large_inputs_have_fewer_rows_in_a_block(monkeypatch):
     assert rows == [16] * 7 + [8] * 13
 
 
-def test_raw_pixels_that_need_much_memory_are_extracted_in_blocks(monkeypatch):
-    images = np.zeros((3, 8, 8, 1), np.uint8)
-    assert image.pixels(images, lambda *_: pytest.fail("in blocks")).shape == (3, 64)
-    monkeypatch.setattr(image, "MAX_RAW", 3 * 64 - 1)
-    assert image.pixels(images, lambda *_: "in blocks") == "in blocks"
+def test_raw_pixels_that_need_much_memory_are_the_same_in_blocks(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (9, 28, 28, 1), np.uint8)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+
+    def extract(images, apply):
+        return features.extract(images, lambda _, block: apply(block), (), mesh)
+
+    expected = image.pixels(images, lambda *_: pytest.fail("in blocks"))
+    monkeypatch.setattr(image, "MAX_RAW", images.size - 1)
+    np.testing.assert_array_equal(image.pixels(images, extract), expected)

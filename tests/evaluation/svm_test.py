@@ -121,7 +121,7 @@ def test_svm_rejects_invalid_features_and_labels(labels, value, message):
 def test_svm_refuses_a_kernel_matrix_that_memory_may_not_hold(monkeypatch):
     monkeypatch.setattr(svm, "MAX_KERNEL", 8 * 20**2 - 1)
     x, labels = np.ones((20, 2), np.float32), np.array([0] * 10 + [1] * 10)
-    with pytest.raises(ValueError, match="the kernel matrix of 20 examples takes"):
+    with pytest.raises(ValueError, match="the kernel matrix of 20 examples takes over"):
         evaluate(x, labels, machines=("kernel",))
     assert evaluate(x, labels, machines=("linear",)).shape == (10,)
 

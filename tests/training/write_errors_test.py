@@ -76,11 +76,11 @@ WRITERS = {
 
 
 @contextmanager
-def full(folder: Path):
-    """No file may have more than 100 bytes."""
+def full(folder: Path, size: int = 100):
+    """No file may have more than ``size`` bytes."""
     folder.mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
@@ -139,6 +139,13 @@ def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypa
     del caught
     if name in ("tensorboard", "checkpoint"):
         gc.collect()  # Close files and tasks that TensorBoard and Orbax left open.
+
+
+def test_embeddings_of_which_the_last_bytes_do_not_fit_on_the_disk_are_not_written(folder):
+    rows = np.ones((10, 100), np.float32)  # 4128 bytes as an .npy file
+    with full(folder / "bad", 4096), pytest.raises(UserError, match="File too large"):
+        embedding._write(folder / "bad" / "x.npy", rows, None)
+    assert not list((folder / "bad").iterdir())
 
 
 def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(tmp_path):

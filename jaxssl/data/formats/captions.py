@@ -44,8 +44,8 @@ class Builder(user_files.Builder, skip_registration=True):
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
-        # TFDS sorts by key in buckets, each of which must fit in memory. Together they have all
-        # keys of 128 bits in equal parts, so the keys spread over that range.
+        # TFDS sorts in buckets, each of which must fit in memory. They divide the range of 128-bit
+        # keys equally, so the keys spread over it.
         keys = {name: i * 2**128 // len(captions) for i, name in enumerate(sorted(captions))}
         wanted = (file for file in config.source.read() if file[0] in captions)
         sizes = set()

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.distributed import pad_rows
-from jaxssl.evaluation.nearest_neighbours import merge_nearest, unit_rows
+from jaxssl.evaluation.nearest_neighbours import merge_nearest, slices, unit_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols import knn
 from jaxssl.losses.pairs import dot
@@ -69,13 +69,16 @@ def evaluate(
     levels = jnp.asarray(np.asarray(stddevs)[noisy], jnp.float32)
     train_labels, test_labels = features.train_labels, features.test_labels
     num_classes = int(max(train_labels.max(), test_labels.max())) + 1
+    vote = partial(knn.votes, num_classes=num_classes, temperature=temperature)
     for draw in range(draws if len(noisy) else 0):
         key = jax.random.fold_in(jax.random.key(seed), draw)
         similarity, index = neighbours(features.train, features.test, k, levels, key)
         for level, s, i in zip(noisy, similarity, index, strict=True):
-            votes = knn.votes(s, train_labels[i], num_classes=num_classes, temperature=temperature)
-            hit = np.argmax(np.asarray(votes), axis=1) == test_labels
-            accuracy[level, draw] = 100 * hit.mean()
+            hits = [
+                np.argmax(vote(s[part], train_labels[i[part]]), axis=1) == test_labels[part]
+                for part in slices(len(s), QUERY_BLOCK)
+            ]
+            accuracy[level, draw] = 100 * np.concatenate(hits).mean()
     return accuracy
 
 
