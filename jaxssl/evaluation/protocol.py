@@ -142,6 +142,12 @@ def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
 
+def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """Return the ascending indices of the examples of each class in ``labels`` [n], by class."""
+    _, counts = np.unique(labels, return_counts=True)
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts))[:-1]
+
+
 def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:
     """Draw a share of the examples of each class.
 
@@ -159,9 +165,7 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
     """
     rng = np.random.default_rng(seed)
     drawn = []
-    _, counts = np.unique(labels, return_counts=True)
-    for members in np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1]):
-        members = rng.permutation(members)
+    for members in map(rng.permutation, indices_by_class(labels)):
         number = max(least, min(round(share * len(members)), len(members) - 1))
         drawn.append(members[:number])
     return np.sort(np.concatenate(drawn))

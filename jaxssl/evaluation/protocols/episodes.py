@@ -7,7 +7,14 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Presets,
+    Protocol,
+    Result,
+    indices_by_class,
+    make_results,
+)
 from jaxssl.losses.pairs import dot, unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
@@ -97,13 +104,13 @@ def draw(labels: np.ndarray, ways: int, per_class: int, episodes: int, seed: int
     Raises:
         ValueError: if fewer than ``ways`` classes have ``per_class`` examples.
     """
-    classes, counts = np.unique(labels, return_counts=True)
-    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
-    members = [indices for indices in members if len(indices) >= per_class]
+    classes = indices_by_class(labels)
+    members = [indices for indices in classes if len(indices) >= per_class]
     if len(members) < ways:
         raise ValueError(
             f"episodes need {ways} classes with {per_class} examples or more; only {len(members)} "
-            f"of {len(classes)} classes have that many, the largest has {max(counts, default=0)}; "
+            f"of {len(classes)} classes have that many, the largest has "
+            f"{max(map(len, classes), default=0)}; "
             "choose a test split with more, or a preset with fewer shots"
         )
     rng = np.random.default_rng(seed)

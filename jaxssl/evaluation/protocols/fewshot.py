@@ -350,13 +350,13 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
     Raises:
         ValueError: if a class has too few examples.
     """
-    classes, counts = np.unique(labels, return_counts=True)
-    if counts.min() < shots:
+    members = base.indices_by_class(labels)
+    fewest = min(members, key=len)
+    if len(fewest) < shots:
         raise ValueError(
-            f"class {classes[counts.argmin()]} has {counts.min()} training examples, but {shots} "
-            "shots are needed"
+            f"class {labels[fewest[0]]} has {len(fewest)} training examples, but {shots} shots are "
+            "needed"
         )
-    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     return np.stack([rng.choice(indices, shots, replace=False) for indices in members])
 
 
