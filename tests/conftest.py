@@ -34,6 +34,10 @@ jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+from jaxssl.training.output import logs  # noqa: E402
+
+logs.log_to_screen()  # as in a run, so that `caplog` does not depend on the order of the tests
+
 
 def pytest_collection_modifyitems(items):
     """Put the largest file first, so that one worker compiles the programs that its tests share."""

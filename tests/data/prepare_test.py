@@ -112,9 +112,8 @@ def test_on_error_stop_rejects_a_folder_with_unreadable_images(load, broken, pre
 
 
 @pytest.fixture
-def said(caplog, monkeypatch):
+def said(caplog):
     """The lines of our logger."""
-    monkeypatch.setattr(logging.getLogger("jaxssl"), "propagate", True)
     caplog.set_level(logging.WARNING, "jaxssl")
 
     def lines():

@@ -137,7 +137,6 @@ def test_python_file_is_executed_if_the_run_is_trusted_or_the_user_trained_with_
 
 
 def test_warning_says_why_trust_cannot_be_recorded(plugin, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("jaxssl.training.output.logs.log.propagate", True)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     trust.remember([f"{plugin}:loss"])

@@ -205,9 +205,8 @@ def test_graph_encoder_is_evaluated_on_another_set_with_the_same_tags(tiny, sets
 
 
 def test_image_protocols_are_skipped_by_protocols_all_and_rejected_by_name_for_graphs(
-    whole, tmp_path, caplog, monkeypatch
+    whole, tmp_path, caplog
 ):
-    monkeypatch.setattr(run.logs.log, "propagate", True)
     rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
     assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
     assert "corruptions" not in caplog.text and "captions" not in caplog.text

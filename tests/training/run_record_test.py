@@ -13,7 +13,6 @@ from tiny import DIGITS, SETTINGS
 from jaxssl import distributed
 from jaxssl.errors import UserError
 from jaxssl.training import config
-from jaxssl.training.output import logs
 from jaxssl.training.workdir import checkpoint, run_record
 
 STATE = {"w": np.ones(2, np.float32)}
@@ -124,8 +123,7 @@ def test_damaged_run_record_is_reported_in_one_line(tmp_path, name, text):
         read(tmp_path)
 
 
-def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog, monkeypatch):
-    monkeypatch.setattr(logs.log, "propagate", True)
+def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog):
     before = run_record.environment()
     run_record.warn_of_changes(7, before, json.loads(json.dumps(before)))
     run_record.warn_of_changes(7, None, before)
@@ -134,7 +132,7 @@ def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         now = {**run_record.environment(), "jaxlib": "9.9"}
     run_record.warn_of_changes(7, before, now)
-    [message] = {text for text in caplog.messages if text.startswith(start)}
+    [message] = [text for text in caplog.messages if text.startswith(start)]
     assert "jax_enable_x64: False -> True" in message
     assert "jax_default_matmul_precision: None -> 'highest'" in message
     assert f"jaxlib: {before['jaxlib']!r} -> '9.9'" in message
