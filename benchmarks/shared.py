@@ -45,7 +45,7 @@ class Training:
     def __init__(self, config: ConfigDict, data: Source, mesh: Mesh) -> None:
         self.config, self.data, self.mesh = config, data, mesh
         self.batches = make_batches(config, data, mesh)
-        self.parts = build(config, len(data), mesh.size, crops=self.batches.crops)
+        self.parts = build(config, len(data), mesh.size, crops=self.batches.plan.crops)
         stages = self.parts.method, self.parts.optimiser, self.parts.augment
         self.program: Any = make_train_step(*stages, mesh)
 

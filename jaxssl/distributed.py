@@ -44,12 +44,12 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x))
 
 
-def gather_process_texts(text: bytes) -> list[bytes]:
+def gather_process_texts(text: str) -> list[str]:
     """Return the texts of all processes, which may differ in length."""
-    codes = np.frombuffer(text, np.uint8)
+    codes = np.frombuffer(text.encode(), np.uint8)
     sizes = gather_processes(np.asarray(len(codes), np.int32))
     padded = gather_processes(pad_rows(codes, sizes.max()))
-    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
+    return [row[:size].tobytes().decode() for row, size in zip(padded, sizes, strict=True)]
 
 
 def any_process(flag: bool) -> bool:
@@ -100,9 +100,9 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def data_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the leading axis over the devices."""
-    return NamedSharding(mesh, P(DATA_AXIS))
+def data_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """Return the sharding that splits an axis, by default the first, over the devices."""
+    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
@@ -113,8 +113,7 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     divisible = [axis for axis, n in enumerate(shape) if n > 0 and n % mesh.size == 0]
     if mesh.size == 1 or len(shape) < 2 or not divisible:
         return replicated_sharding(mesh)
-    axis = max(divisible, key=lambda axis: shape[axis])
-    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
+    return data_sharding(mesh, max(divisible, key=lambda axis: shape[axis]))
 
 
 def local_rows(n: int, mesh: Mesh) -> np.ndarray:
@@ -164,13 +163,13 @@ def local_view(tree: T, mesh: Mesh) -> tuple[T, Mesh]:
 
 
 def shard(tree: object, mesh: Mesh) -> Any:
-    """Split the leading axis of every array of ``tree`` over the devices."""
+    """Split the first axis of every array of ``tree``, the same in each process, over devices."""
     return jax.device_put(tree, data_sharding(mesh))
 
 
 def shard_rows(tree: object, mesh: Mesh, *, axis: int = 0) -> Any:
     """Build global arrays, split along ``axis``, from the rows that each process holds."""
-    sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
+    sharding = data_sharding(mesh, axis)
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 

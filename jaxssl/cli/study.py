@@ -13,7 +13,7 @@ import platform
 import shlex
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -21,6 +21,9 @@ import jaxssl
 from jaxssl import cli, components
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training.output.console import show
+
+if TYPE_CHECKING:  # The module imports JAX, which is slow.
+    from jaxssl.studies.study import Setting
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
@@ -91,9 +94,12 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training.config.overrides import full_key
     from jaxssl.training.output import compile_cache
 
+    study = components.module("study", name)
+    for flag in (METHODS, BATCHES, WORKDIR, EQUAL_STEPS, FINISHED, EARLIER):
+        if flag.value and flag.name not in getattr(study, "FLAGS", ()):
+            raise UserError(f"--{flag.name} is not used by the study {name!r}; leave it out")
     compile_cache.enable()
     processes.check_platform()
-    study = components.module("study", name)
     default = f"runs/studies/{'-'.join(filter(None, [SCALE.value, DATASET.value]))}"
     page = local_path("page", PAGE.value) if PAGE.value else None
     name_of_config = scale_config(SCALE.value, getattr(study, "PAPER", ""))
@@ -112,9 +118,6 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         finished=FINISHED.value,
         earlier=local_path("earlier", EARLIER.value) if EARLIER.value else None,
     )
-    for flag in ("methods", "batch_sizes", "workdir", "equal_steps", "finished", "earlier"):
-        if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
-            raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()
     # A folder that cannot be made must fail before the work, not after it.
     for folder in (setting.out, *([page.parent] if page else [])):
@@ -134,8 +137,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     show(f"page: {path}")
 
 
-def _stem(name: str, setting: Any) -> str:
-    """Return the stem of a study's file names, which differs for a study of only some methods."""
+def _stem(name: str, setting: "Setting") -> str:
+    """Return the stem of a study's file names: its name and the flags that select a part of it."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
     methods = map(components.short_name, setting.methods)

@@ -47,13 +47,13 @@ class Plan(NamedTuple):
 
     Attributes:
         cached: whether all examples are kept on the device. If not, they are streamed.
-        host: whether the host crops images before they are sent.
+        crops: crops that the host cuts before examples are sent. None if it does not cut any.
         workers: number of reading processes; 0 reads in threads of this process.
         why: explanation for the start-up summary.
     """
 
     cached: bool
-    host: bool
+    crops: Crops | None
     workers: int
     why: str
 
@@ -120,15 +120,11 @@ class Batches:
         example: a batch of two examples on the host.
         shapes: a whole batch of `jax.ShapeDtypeStruct`.
         plan: how examples are read.
-        crops: crops that the host cuts. None if it does not cut any.
     """
 
-    def __init__(
-        self, reader: Reader, order: Order, plan: Plan, crops: Crops | None, mesh: Mesh
-    ) -> None:
+    def __init__(self, reader: Reader, order: Order, plan: Plan, mesh: Mesh) -> None:
         """Start at the first batch. `make_batches` builds the arguments."""
-        self.indices, self.num_examples = order, order.num_examples
-        self.plan, self.crops = plan, crops
+        self.indices, self.num_examples, self.plan = order, order.num_examples, plan
         self.example, self.shapes = reader.example, reader.shapes
         self._reader, self._mesh = reader, mesh
         # The examples of a batch that this process reads.
@@ -142,8 +138,8 @@ class Batches:
 
         Returns:
             {"input", "label": int32 [B], "index": int32 [B]}. The input is uint8 [B, h, w, c], or
-            for images that the host crops {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
-            Graphs are packed, see `jaxssl.kinds.graph`.
+            for images that the host crops {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}. It
+            is {"image", "text"} for captioned images, and graphs are packed, see `jaxssl.kinds`.
         """
         if self._iterator is None:
             self._iterator = self._gather_batches() if self.plan.cached else self._stream_batches()
@@ -153,8 +149,9 @@ class Batches:
             if "terminated unexpectedly" not in str(error):
                 raise
             raise UserError(
-                "a process that reads images was killed, probably because memory or shared memory "
-                "(/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set it to 0"
+                "a process that reads examples was killed, probably because memory or shared "
+                "memory (/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set "
+                "it to 0"
             ) from error
         self._position += 1
         return batch
@@ -170,8 +167,9 @@ class Batches:
 
     def get_state(self) -> dict[str, int]:
         """Return the position in the stream of batches, serialisable as JSON."""
+        host_crops = self.plan.crops is not None
         position = {POSITION: self._position}
-        return {**position, "num_examples": self.num_examples, "host_crops": self.plan.host}
+        return {**position, "num_examples": self.num_examples, "host_crops": host_crops}
 
     def set_state(self, state: Mapping[str, int]) -> None:
         """Continue the stream of batches at a position that `get_state` has returned.
@@ -185,11 +183,12 @@ class Batches:
                 f"the checkpoint is of a run on {num_examples} examples, but the training split "
                 f"has {self.num_examples} now; use another --workdir, or the earlier examples"
             )
-        if state.get("host_crops", self.plan.host) != self.plan.host:
+        host_crops = self.plan.crops is not None
+        if state.get("host_crops", host_crops) != host_crops:
             log.warning(
                 "input      images were %scropped on the host before: views differ from here on; "
                 "set data.cache to continue as before",
-                "not " if self.plan.host else "",
+                "not " if host_crops else "",
             )
         self.close()
         self._position = state[POSITION]
@@ -277,12 +276,9 @@ def make_batches(
     """
     check_batch(batch_size, len(source), mesh.size)
     plan = make_plan(source, crops, cache=cache, workers=workers)
-    host_crops = crops if plan.host else None
     order = Order(len(source), batch_size, seed)
     make = kind.get(examples or source.kind).make_reader
-    return Batches(
-        make(source, order, mesh.size * parts, host_crops), order, plan, host_crops, mesh
-    )
+    return Batches(make(source, order, mesh.size * parts, plan.crops), order, plan, mesh)
 
 
 def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:

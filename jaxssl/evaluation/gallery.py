@@ -150,9 +150,7 @@ def example_views(
     Raises:
         UserError: if the augmentation rejects its settings or the images.
     """
-    crops = make_crops(config)
-    plan = make_plan(source, crops, cache=config.data.cache)
-    crops = crops if plan.host else None
+    crops = make_plan(source, make_crops(config), cache=config.data.cache).crops
     indices = np.arange(min(count, len(source)), dtype=np.int32)
     ours = kind.of(config)
     order = Order(len(source), len(indices), config.seed)

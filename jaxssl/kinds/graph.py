@@ -204,7 +204,7 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
         raise UserError(
             "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
         )
-    return Plan(False, False, 0, "kept in memory, packed on the host by threads")
+    return Plan(False, None, 0, "kept in memory, packed on the host by threads")
 
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None = None) -> Reader:

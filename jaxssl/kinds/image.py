@@ -142,7 +142,7 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
         cached = needed <= limit and not source.streamed
         why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
     if cached:
-        return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
+        return Plan(True, None, 0, f"kept on the device ({why}), cropped there")
     host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
     cores = files.cpu_count()
     if workers == -1:  # Processes would copy examples that are in memory.
@@ -150,7 +150,7 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
         workers = cores // 2 if cores > 4 and not in_memory else 0
     readers = {0: "threads", 1: "1 process"}.get(workers, f"{workers} processes")
     where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
-    return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
+    return Plan(False, crops if host else None, workers, f"streamed by {readers} ({why}), {where}")
 
 
 def make_reader(

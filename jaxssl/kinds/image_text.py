@@ -37,9 +37,7 @@ def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) ->
     return image.make_reader(source, order, rows, crops, captions=True)
 
 
-def make_image_text_views(
-    recipes: Sequence[Recipe], crops: Sequence[Recipe] = (), scale: Scale | None = None
-) -> Augment:
+def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None) -> Augment:
     """Return a function that draws one view of each image and one of its captions.
 
     The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
@@ -48,19 +46,18 @@ def make_image_text_views(
 
     Args:
         recipes: a single recipe for the images.
-        crops: none.
         scale: as in `make_views`.
     """
-    if crops or len(recipes) != 1:
-        raise ValueError("images with captions have one view; set views=1 and crops.number=0")
+    if len(recipes) != 1:
+        raise ValueError("images with captions have one view; set views=1")
     make_image_views = make_views(recipes, scale=scale)
 
     def augment(key: Array, pairs: dict[str, Array], index: Array) -> dict[str, Array]:
         image_key, text_key = jax.random.split(key)
 
         def choose_caption(texts: Array, i: Array) -> Array:
-            key = jax.random.fold_in(text_key, i)
-            return texts[jax.random.randint(key, (), 0, texts.shape[0], jnp.int32)]
+            drawn = jax.random.fold_in(text_key, i)
+            return texts[jax.random.randint(drawn, (), 0, texts.shape[0], jnp.int32)]
 
         texts = jax.vmap(choose_caption)(pairs["text"], index)[None]
         return {**make_image_views(image_key, pairs["image"], index), "texts": texts}
@@ -83,5 +80,6 @@ kind = image.kind._replace(
     # The captions are empty, because protocols do not use their view.
     batch_of=lambda images: {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)},
     check=tokens.load_tokenizer,
+    small_crops=False,
     captions=True,
 )

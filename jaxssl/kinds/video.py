@@ -131,8 +131,10 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     """
     if cache == "device":
         raise UserError("data.cache='device' cannot hold clips, which are streamed; set 'auto'")
-    lengths = "different lengths" if source.shape[0] is None else "one length"
-    return Plan(False, source.shape[0] is None, 0, f"clips of {lengths}, streamed by threads")
+    why = "clips of {}, streamed by threads"
+    if source.shape[0] is None:
+        return Plan(False, crops, 0, why.format("different lengths"))
+    return Plan(False, None, 0, why.format("one length"))
 
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) -> Reader:

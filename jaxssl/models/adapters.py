@@ -48,7 +48,7 @@ def adapt(value: object) -> Network:
     if isinstance(value, nnx.Module):
         raise ValueError(
             f"an initialised {type(value).__name__} cannot be initialised again from another seed; "
-            "pass its class, or a function with the argument rngs that returns it"
+            "pass its class, or a function that returns it, either with the argument rngs"
         )
     raise ValueError(
         "expected a Linen module, the class of an NNX module, or a pair of functions (init, "
@@ -171,6 +171,7 @@ class NnxNetwork:
         variables: VariableDict,
         x: object,
         *,
+        train: bool,
         is_fixed: Callable[[Sequence[object]], bool] = lambda path: False,
         **options: Any,
     ) -> object:
@@ -179,19 +180,23 @@ class NnxNetwork:
         Args:
             variables: of the module.
             x: inputs.
+            train: as for other networks.
             is_fixed: tells of the path of a BatchNorm whether it uses its running statistics.
             options: as for other networks.
         """
         definition, params, stats = self._structure
         params = _from_dict(params, variables["params"])
         module = nnx.merge(definition, params, _from_dict(stats, variables["batch_stats"]))
-        module.train() if options["train"] else module.eval()
-        axis_name = options.get("axis_name") if options["train"] else None
+        if train:
+            module.train()
+        else:
+            module.eval()
+        axis_name = options.get("axis_name") if train else None
         for path, node in nnx.iter_modules(module):
             if isinstance(node, nnx.BatchNorm):
                 node.axis_name = axis_name
                 node.use_running_average = node.use_running_average or is_fixed(path)
-        out = module(x, **_accepted(module.__call__, **options))
+        out = module(x, **_accepted(module.__call__, train=train, **options))
         _require_features(type(module).__name__, out, x)
         if not options.get("mutable"):
             return out
@@ -217,9 +222,9 @@ def _require_features(name: str, features: object, x: Any) -> None:
     The number of examples is not checked for packed graphs, which are dicts of arrays.
     """
     shape = getattr(features, "shape", None)
-    n = "n" if isinstance(x, Mapping) else x.shape[0]
-    if shape is None or len(shape) != 2 or n not in ("n", shape[0]):
-        got = type(features).__name__ if shape is None else list(shape)
+    n = None if isinstance(x, Mapping) else x.shape[0]
+    if shape is None or len(shape) != 2 or n not in (None, shape[0]):
+        got, n = type(features).__name__ if shape is None else list(shape), n or "n"
         raise ValueError(f"{name} must map {n} examples to features [{n}, f], got {got}")
 
 

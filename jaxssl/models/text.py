@@ -39,9 +39,9 @@ class TextTransformer(nn.Module):
         """Map texts [n, length] of token ids to features [n, dim].
 
         Args:
-            tokens: integers in [0, vocabulary), 1 <= length <= context. The end-of-text token is
-                the largest one, and tokens after its first occurrence have no effect. A token
-                outside the vocabulary makes the features of its text NaN.
+            tokens: integers >= 0, 1 <= length <= context. The end-of-text token is the largest one,
+                and tokens after its first occurrence have no effect. A token outside the
+                vocabulary makes the features of its text NaN.
             train: not used.
             axis_name: not used.
             keys: not used.

@@ -13,9 +13,8 @@ from jaxssl.components import Settings
 from jaxssl.data.decoders.decoding import MAX_CHANNELS
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, convnext, vit
+from jaxssl.training.config.values import MOST_LAYERS, MOST_PIXELS
 
-MAX_SIZE = 8192  # largest image side in pixels
-MAX_LAYERS = 1000
 MAX_POSITIONS = 1 << 24  # largest number of values in the position embeddings of one image
 
 
@@ -50,8 +49,8 @@ def validate(settings: Settings) -> Inputs:
     """
     inputs = Inputs(**settings)
     size, channels = inputs.size, inputs.channels
-    if type(size) is not int or not 0 < size <= MAX_SIZE:
-        raise ValueError(f"size must be a number of pixels from 1 to {MAX_SIZE}, got {size!r:.80}")
+    if type(size) is not int or not 0 < size <= MOST_PIXELS:
+        raise ValueError(f"size must be an int from 1 to {MOST_PIXELS}, got {size!r:.80}")
     if type(channels) is not int or not 0 < channels <= MAX_CHANNELS:
         raise ValueError(f"channels must be from 1 to {MAX_CHANNELS}, got {channels!r:.80}")
     mean = _statistics("mean", inputs.mean, channels)
@@ -67,7 +66,7 @@ def validate(settings: Settings) -> Inputs:
             f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got "
             f"{inputs.interpolation!r:.80}"
         )
-    return Inputs(size, channels, mean, std, crop[0], inputs.interpolation)
+    return inputs._replace(mean=mean, std=std, crop=crop[0])
 
 
 def check_limits(net: nn.Module, size: int) -> None:
@@ -78,7 +77,7 @@ def check_limits(net: nn.Module, size: int) -> None:
         size: side of the images in pixels.
 
     Raises:
-        ValueError: if the network has more than `MAX_LAYERS` layers, or its position embeddings
+        ValueError: if the network has more than `MOST_LAYERS` layers, or its position embeddings
             have more than `MAX_POSITIONS` values.
     """
     layers = positions = 0
@@ -88,8 +87,8 @@ def check_limits(net: nn.Module, size: int) -> None:
         layers = len(net.widths)
     elif isinstance(net, convnext.ConvNeXt):
         layers = sum(net.depths)
-    if layers > MAX_LAYERS:
-        raise ValueError(f"the network must have at most {MAX_LAYERS} layers, got {layers}")
+    if layers > MOST_LAYERS:
+        raise ValueError(f"the network must have at most {MOST_LAYERS} layers, got {layers}")
     if positions > MAX_POSITIONS:
         raise ValueError(
             f"the positions of a ViT must have at most {MAX_POSITIONS} numbers, got {positions} "

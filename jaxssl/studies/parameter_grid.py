@@ -245,7 +245,7 @@ def _plan_runs(
         if shown not in traced:
             settings = add_statistics(settings, train_set)
             with closing(make_batches(settings, train_set, mesh)) as batches:
-                setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
+                setup = build(settings, len(train_set), mesh.size, crops=batches.plan.crops)
                 make_init(setup, batches.example, len(train_set), mesh)  # raises an error
             traced.add(shown)
         selected = select_protocols(protocols, examples)

@@ -123,11 +123,10 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     check_labels(config, train.num_classes, train.labelled)
     config = add_statistics(config, train)
     check_batch(config.batch_size, len(train), mesh.size)
-    crops = make_crops(config)
-    plan = make_plan(train, crops, cache=config.data.cache, workers=config.data.workers)
-    crops = crops if plan.host else None
-    reader, _ = _make_reader(config, train, config.batch_size, crops, mesh)
-    setup = build(config, len(train), mesh.size, crops=crops)
+    cache, workers = config.data.cache, config.data.workers
+    plan = make_plan(train, make_crops(config), cache=cache, workers=workers)
+    reader, _ = _make_reader(config, train, config.batch_size, plan.crops, mesh)
+    setup = build(config, len(train), mesh.size, crops=plan.crops)
     init: Any = make_init(setup, reader.example, len(train), mesh)
     state = init.eval_shape(config.seed)
     show(f"data       {train.describe()}")
@@ -169,7 +168,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
             "too large for a dry run"
         )
     number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
-    small, order = _make_reader(config, train, number, crops, mesh)
+    small, order = _make_reader(config, train, number, plan.crops, mesh)
     few = small.read(0, order(0))
     compiled = _compile(step.lower(state, place_batch(few)), mesh)
     if not compiled.fits(available):

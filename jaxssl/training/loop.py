@@ -120,7 +120,7 @@ def train(
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     config = add_statistics(config, train_set)
     batches = make_batches(config, train_set, mesh)
-    setup = build(config, len(train_set), mesh.size, crops=batches.crops)
+    setup = build(config, len(train_set), mesh.size, crops=batches.plan.crops)
     probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
     inputs = examples.inputs(config, train_set.shape)
     programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)

@@ -69,7 +69,7 @@ def make_held_out_loss(
     if obstacle := _find_obstacle(config, method, test):
         return f"no held-out loss: {obstacle}", None
     batches = make_batches(config, test, mesh)
-    augment = make_augment(config, batches.crops)
+    augment = make_augment(config, batches.plan.crops)
     batch_loss = make_batch_loss(method, augment, mesh)
     num_batches = len(test) // config.batch_size
 

@@ -87,7 +87,7 @@ def make_programs(
     resident = batches.take is not None
     leaves, tree = jax.tree.flatten(batches.example)
     shapes = tuple((x.shape, x.dtype) for x in leaves)
-    data = batches.num_examples, tree, shapes, batches.crops, resident
+    data = batches.num_examples, tree, shapes, batches.plan.crops, resident
     named = custom.names(config.to_dict()).items()
     objects = tuple(components.number(group, name) for group, name in named)
     key = _structure(config, values), tuple(values), objects, data, inputs, mesh, probed_classes
@@ -161,7 +161,8 @@ def _make_shared(
     encoder do not depend on them.
     """
     # The programs must not keep ``batches`` alive, because that object holds the data set.
-    num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
+    num_examples, crops = batches.num_examples, batches.plan.crops
+    resident = batches.take is not None
 
     def make_step(numbers: dict[str, Array]) -> Step:
         traced = build(config, num_examples, mesh.size, crops=crops, numbers=numbers)

@@ -117,11 +117,17 @@ def test_index_of_tar_shards_is_stored_and_rebuilt_after_a_change(tmp_path, monk
         load_splits(data)
     assert len(scans) == 1
     (index,) = (tmp_path / "sets" / "tar_shards").iterdir()
-    index.write_bytes(index.read_bytes()[:-99])
-    assert len(load_splits(data).train) == len(load_splits(data).train) and len(scans) == 2
+    whole = index.read_bytes()
+    entry = whole.index(b"PK\x01\x02")  # the first entry of the zip file's directory
+    flags = whole[: entry + 8] + b"\x01" + whole[entry + 9 :]  # It counts as encrypted.
+    method = whole[: entry + 10] + b"\x63" + whole[entry + 11 :]  # of compression: unknown
+    for number, damaged in enumerate((whole[:-99], flags, method), 2):
+        index.write_bytes(damaged)
+        assert len(load_splits(data).train) == len(load_splits(data).train)
+        assert len(scans) == number
     write_shard(shard.with_name("1.tar"), PICTURES)
     splits = load_splits(data)
-    assert len(splits.train) + len(splits.test) == 2 * PICTURES and len(scans) == 4
+    assert len(splits.train) + len(splits.test) == 2 * PICTURES and len(scans) == 6
 
 
 def test_tar_shard_is_not_closed_while_a_thread_reads_it(tmp_path, monkeypatch):
@@ -168,6 +174,10 @@ BAD = [
         "names train and val; rename it",
     ),
     (lambda shard: tarfile.open(shard, "w").close(), "hold no pictures"),
+    (
+        lambda shard: write_shard(shard, 0, lambda index: index * "long" * 300),
+        "0.tar: the label ./000001.cls has 1200 bytes, and 1024 are allowed",
+    ),
 ]
 
 

@@ -384,7 +384,7 @@ def test_settings_out_of_range_or_of_another_type_are_rejected(file):
         "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
         "crop": ["must be a number in", 90, (0.9, 0.9), True],
         "interpolation": ["must be one of bilinear, bicubic", "nearest", ["bicubic"]],
-        "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
+        "size": ["must be an int from 1 to 32768", 0, 32769, 32.0, True],
         "num_heads": ["must be a whole number", 6.0, "6"],
         "layers": ["must be a whole number", 12.0, [12]],
     }

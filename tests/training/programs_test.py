@@ -57,7 +57,7 @@ def programs_of(settings, **changes):
     mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
     with closing(make_batches(settings, train_set, mesh)) as batches:
         vars(batches).update(changes)
-        setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
+        setup = build(settings, len(train_set), mesh.size, crops=batches.plan.crops)
         inputs = kind.of(settings).inputs(settings, train_set.shape)
         return programs.make_programs(settings, setup, batches, inputs, mesh)
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -32,6 +31,7 @@ log = logging.getLogger("jaxssl")
 NAME = "tar_shards"
 # A split is a word in the path of its shards, such as train/000.tar or imagenet-val-000.tar.
 SPLIT = re.compile(r"(?<![a-z])(train|test|val|validation)(?![a-z])")
+VERSION = 3  # of the format of the index
 LABEL = ".cls"
 MAX_LABEL = 2**10  # size limit of a label's text in bytes
 OPEN_FILES = 256
@@ -114,7 +114,8 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
             index.
 
     Raises:
-        UserError: if the folder has no shards, or a shard is damaged, or has no pictures.
+        UserError: if the folder has no shards, their names give no valid splits, a shard is
+            damaged, or no shard has pictures.
     """
     root = Path(os.path.expanduser(data["path"]))
     if not data["path"] or not root.is_dir():
@@ -141,14 +142,15 @@ def load(data: ConfigDict) -> dict[str, tuple[TarShards, np.ndarray]]:
 
 def _find_splits(root: Path, paths: tuple[Path, ...]) -> list[str]:
     """Return the split of each shard, "train" or "test", by the words in its path."""
-    found = [set(SPLIT.findall(path.relative_to(root).as_posix().lower())) for path in paths]
-    for path, words in zip(paths, found, strict=True):
-        if len(words) > 1:
+    words = []
+    for path in paths:
+        names = set(SPLIT.findall(path.relative_to(root).as_posix().lower()))
+        if len(names) > 1:
             raise UserError(
                 f"the path of the shard {path.relative_to(root)} in data.path={root} names "
-                f"{' and '.join(sorted(words))}; rename it so that it names one split"
+                f"{' and '.join(sorted(names))}; rename it so that it names one split"
             )
-    words = ["".join(each) for each in found]
+        words.append("".join(names))
     named = sorted(set(words) - {""})
     if not named:
         return ["train"] * len(paths)
@@ -163,13 +165,12 @@ def _find_splits(root: Path, paths: tuple[Path, ...]) -> list[str]:
 
 def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
     """Load the index of the pictures in tar shards, or build and cache it."""
-    listing = "\0".join(path.relative_to(root).as_posix() for path in paths)
-    content = f"2\0{root.resolve()}\0{listing}\0{files.fingerprint(root, ('.tar',))}"
+    content = f"{VERSION}\0{root.resolve()}\0{files.fingerprint(root, ('.tar',))}"
     path = folder / NAME / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return Index(*(stored[name] for name in Index._fields))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except (OSError, KeyError, RuntimeError, *files.ARCHIVE_ERRORS):
         pass  # The index is missing or damaged.
     log.info("data       reading the headers of %d shards once, for %s", len(paths), path)
     with ThreadPoolExecutor(SCANS) as pool:
@@ -207,7 +208,12 @@ def _scan(number: int, path: Path) -> Index:
                 key = os.path.join(folder, name.partition(".")[0])
                 if not member.isfile() or name.startswith("."):
                     continue
-                if name.endswith(LABEL) and member.size <= MAX_LABEL:
+                if name.endswith(LABEL):
+                    if member.size > MAX_LABEL:
+                        raise UserError(
+                            f"{path}: the label {member.name} has {member.size} bytes, and "
+                            f"{MAX_LABEL} are allowed; shorten it"
+                        )
                     labels[key] = _open(path).read(member.offset_data, member.size)
                 elif name.lower().endswith(decoding.SUFFIXES):
                     pictures.append((member.offset_data, member.size, key))

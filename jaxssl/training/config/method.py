@@ -17,7 +17,7 @@ from jaxssl.models.encoder import Encoder
 from jaxssl.models.transfer import Transfer
 from jaxssl.training.config.groups import arguments, factory
 from jaxssl.training.config.schedules import from_spec
-from jaxssl.training.config.values import LARGEST
+from jaxssl.training.config.values import LARGEST, schedule_numbers
 
 NEEDS_MOMENTUM = "it needs keys of another network or a predictor; set method.name=momentum"
 
@@ -75,7 +75,11 @@ def make_method(
         ValueError: on a value that a component rejects.
     """
     values = scheduled_arguments(config.loss, length) | dict(loss_numbers or {})
-    objective = factory("loss", config.loss.name)(**values)
+    make_objective = factory("loss", config.loss.name)
+    for name, spec in config.loss.items():
+        for number in schedule_numbers(spec):
+            make_objective(**{**values, name: number})  # raises an error if it is out of range
+    objective = make_objective(**values)
     check_compatibility(config, objective)
     make, transfer = factory("method", config.method.name), make_transfer(config.optim)
     encoder = transfer.wrap(make_networks(config))

@@ -8,9 +8,7 @@ weight_decay = dict(schedule="cosine", start=0.04, end=0.4)
 weight = dict(schedule="cosine", start=0.2, end=0.0, warmup=10, unit="epochs")
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import optax
@@ -18,7 +16,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxssl.training.config.values import LARGEST
+from jaxssl.training.config.values import LARGEST, fits, is_schedule
 
 Schedule = Callable[[ArrayLike], Array]
 OPTIONAL = {"until", "warmup", "warmup_from"}  # keys that a schedule may lack
@@ -27,7 +25,6 @@ KEYS = {  # of each schedule, besides "schedule" and "unit"
     "linear": {"start", "end"} | OPTIONAL,
     "cosine": {"start", "end"} | OPTIONAL,
 }
-INFINITE = 10**300  # This number and larger ones count as infinity.
 DECAYS = ("constant", "cosine", "linear", "step")
 
 
@@ -53,9 +50,9 @@ def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
 
     Raises:
         ValueError: on an unknown schedule, unit or key, a value that is not a number, times that do
-            not begin at 0, or an end that is not after the warm-up or after 2^31 steps.
+            not begin at 0, or an end within the warm-up, or at 2^31 steps or later.
     """
-    if not isinstance(spec, Mapping) or "schedule" not in spec:
+    if not is_schedule(spec):
         return spec
     name, unit = spec["schedule"], spec.get("unit", "steps")
     if not isinstance(name, str) or name not in KEYS:
@@ -152,15 +149,10 @@ def learning_rate(
 
 
 def _number(key: str, value: object) -> float:
-    """Return the value of a schedule's key as a float.
-
-    Raises:
-        ValueError: if it is not a finite number.
-    """
-    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.inf
-    if not abs(number) < INFINITE:
-        raise ValueError(f"{key!r} of a schedule must be a finite number, got {value!r}")
-    return float(number)
+    """Return the value of a schedule's key, or raise ValueError if it is not a finite number."""
+    if not fits(value, float):
+        raise ValueError(f"{key!r} of a schedule must be a finite int or float, got {value!r}")
+    return float(value)  # pyright: ignore[reportArgumentType]
 
 
 def _values(values: object, scale: int) -> dict[float, float]:

@@ -114,19 +114,22 @@ def check_ranges(values: Mapping[str, Any]) -> None:
             raise UserError(f"{key}={values[key]!r} is unknown{suggest(values[key], valid)}")
     for (relation, bound), keys in LIMITS.items():
         for key in filter(values.__contains__, keys.split()):
-            for number in _numbers(values[key]):
+            value = values[key]
+            for number in schedule_numbers(value) if is_schedule(value) else [value]:
                 if not COMPARE[relation](number, bound):
                     raise UserError(f"config key {key!r} must be {relation} {bound}, got {number}")
 
 
-def _numbers(value: Any) -> list[Any]:
-    """Return the numbers between which a schedule moves, or [value] for any other value."""
+def schedule_numbers(value: Any) -> list[float]:
+    """Return the numbers between which a schedule moves, or [] if the value is not a schedule."""
     if not is_schedule(value):
-        return [value]
-    constants = value.get("values")
+        return []
+    constants: Any = value.get("values")
     inner = constants.values() if isinstance(constants, Mapping | ConfigDict) else ()
-    ends = (value.get(key) for key in ("start", "end", "warmup_from"))
-    return [number for number in (*ends, *inner) if fits(number, float)]
+    numbers: list[Any] = [value.get("start"), value.get("end"), *inner]
+    if value.get("warmup"):
+        numbers.append(value.get("warmup_from", 0.0))
+    return [number for number in numbers if fits(number, float)]
 
 
 def add_later_keys(config: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jaxssl import distributed
 from jaxssl.buckets import is_bucket
 from jaxssl.errors import escape, explain_write_errors
 from jaxssl.training.output.bucket_files import Parts
@@ -91,7 +92,7 @@ def log_to_file(path: Path) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep log messages and other text off the screen. They still go to the log file of a run."""
-    log_to_screen()
+    log_to_screen(distributed.process_index())
     before, screen.quiet = screen.quiet, True
     try:
         yield

@@ -36,7 +36,7 @@ def check_shared(workdir: Path) -> None:
     """
     if distributed.process_count() == 1:
         return
-    name = distributed.gather_process_texts(uuid.uuid4().hex.encode())[0].decode()
+    name = distributed.gather_process_texts(uuid.uuid4().hex)[0]
     path = workdir / f"shared.{name}"
     is_new = not workdir.exists()
 

@@ -183,8 +183,7 @@ def require_equal(values: Mapping[str, object]) -> None:
     """
     if distributed.process_count() == 1:
         return
-    text = json.dumps(values, sort_keys=True).encode()
-    texts = distributed.gather_process_texts(text)
+    texts = distributed.gather_process_texts(json.dumps(values, sort_keys=True))
     first = json.loads(texts[0])
     for process, other in enumerate(texts):
         if changed := differences(json.loads(other), first):
