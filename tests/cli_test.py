@@ -275,6 +275,7 @@ def test_user_errors_print_one_line_and_exit_with_status_2(
         ([], {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "1"}, True),
         ([], {"OMPI_COMM_WORLD_RANK": "1"}, True),
         ([], {"TPU_WORKER_ID": "1"}, True),
+        ([], {"JOB_COMPLETION_INDEX": "1"}, True),
     ],
 )
 @pytest.mark.parametrize("command", ["export", "report"])

@@ -15,12 +15,13 @@ from process_cases import free_port
 from jaxssl import distributed
 from jaxssl.data import batches
 from jaxssl.data.decoders.decoding import Crop, Crops
-from jaxssl.data.splits import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source, Splits
 from jaxssl.errors import UserError
 from jaxssl.evaluation.features import extract
 from jaxssl.kinds import image
 from jaxssl.training import processes
 from jaxssl.training.workdir import opening as workdir
+from jaxssl.training.workdir import run_record
 
 pytestmark = pytest.mark.fast
 
@@ -75,6 +76,25 @@ def test_error_names_the_process_whose_workdir_is_not_the_shared_one(monkeypatch
     one.mkdir()
     assert in_processes(monkeypatch, 2, lambda i: workdir.check_shared(one)) == [None] * 2
     assert list(tmp_path.rglob("*")) == [one]
+
+
+def test_error_names_the_process_whose_examples_differ(monkeypatch):
+    images = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
+
+    def check(labels):
+        train, test = source("train", range(6)), source("test", labels)
+        run_record.require_equal_data(Splits(train, train, test))
+
+    def source(split, labels):
+        records = [{"image": x, "label": y} for x, y in zip(images, labels, strict=True)]
+        parts = ((PreparedSplit(records), np.arange(6)),)
+        return Source("made", split, parts, tuple("abcdef"), (2, 2, 1))
+
+    assert in_processes(monkeypatch, 2, lambda i: check(range(6))) == [None] * 2
+    orders = list(range(6)), [1, 0, 2, 3, 4, 5]
+    for error in in_processes(monkeypatch, 2, lambda i: check(orders[i])):
+        assert isinstance(error, UserError)
+        assert "process 1 differs from process 0 (test: " in str(error)
 
 
 def test_error_names_the_process_with_another_number_of_devices(monkeypatch):

@@ -74,6 +74,7 @@ FILES = {"list": "component_list"}  # a module `list` would hide the type in thi
 
 # Environment variables in which the launcher of a process passes the index of the process.
 INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TPU_WORKER_ID")
+INDICES += ("JOB_COMPLETION_INDEX",)
 
 _peers: "Peers | None" = None  # the other processes of the run
 
@@ -198,6 +199,9 @@ def _run(command: str, arguments: list[str]) -> int:
         return _fail(error)
     except KeyboardInterrupt:
         show_error("interrupted")
+        if _peers:  # They would wait for this process.
+            _tell_peers(UserError("interrupted"), 130)
+            _leave(130)
         return 130
     except Exception as error:
         # JAX has no exception type for a lack of memory.

@@ -23,6 +23,7 @@ from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.features import encode_images
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
+from jaxssl.training.workdir import run_record
 
 SUFFIXES = (".npy", ".parquet")
 GROUP = 2**26  # number of values of the embeddings in a row group of a .parquet file
@@ -109,6 +110,7 @@ def embed_pictures(
         images = path if is_single else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
+    run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
     inputs = ours.fit_inputs(encoder.inputs, source)
     pixels = source.lazy_images(*encoder.inputs.resizing)
     return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)

@@ -233,18 +233,21 @@ def resolve(training: Training, num_examples: int, num_devices: int) -> Training
     The batch size is at most the number of examples and a multiple of the number of devices.
 
     Raises:
-        ValueError: if there are fewer examples than devices, or not one of epochs and steps is
-            positive.
+        ValueError: if a batch has fewer examples than there are devices, or not one of epochs and
+            steps is positive.
     """
     if (training.epochs > 0) == (training.steps > 0):
         raise ValueError(
             f"either epochs or steps must be positive, got epochs={training.epochs} and "
             f"steps={training.steps}"
         )
-    if num_examples < num_devices:
-        raise ValueError(f"{num_examples} training images are too few for {num_devices} devices")
     batch = min(training.batch_size, num_examples)
-    batch = max(1, batch // num_devices) * num_devices
+    if batch < num_devices:
+        raise ValueError(
+            f"batches of {batch} training images are too small for {num_devices} devices; use "
+            "fewer devices"
+        )
+    batch -= batch % num_devices
     steps = training.steps or max(1, round(training.epochs * (num_examples // batch)))
     return training._replace(batch_size=batch, steps=steps)
 

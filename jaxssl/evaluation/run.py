@@ -28,6 +28,7 @@ from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.output import console, logs
+from jaxssl.training.workdir import digests, run_record
 
 
 def evaluate(
@@ -119,6 +120,12 @@ def evaluate(
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else operator.index(seed)
+    if distributed.process_count() > 1:
+        weights = run_record.digest(digests.compute(encoder.variables))
+        asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
+        measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
+        run_record.require_equal(asked | measured)
+        run_record.require_equal_data(splits)
     strict = protocols is not None if strict is None else strict
     selected = drop_unlabelled(selected, splits, strict=strict)
     # Features that no protocol takes are not extracted. Without protocols, the gallery needs some.

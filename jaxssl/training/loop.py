@@ -41,6 +41,9 @@ from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, opening, run_record
 from jaxssl.training.workdir.goodput import Goodput
 
+# A second signal within this number of seconds repeats the first one, which a launcher has sent to
+# this process and to the process that passes it on.
+REPEATED_SECONDS = 2.0
 # One call of the training program takes about this many seconds. A stop request waits for the end
 # of a call.
 CALL_SECONDS = 0.5
@@ -116,10 +119,12 @@ def train(
     check_labels(config, train_set.num_classes, train_set.labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
     record = run_record.RunRecord(None, data_digest, run_record.environment())
-    run_record.require_equal({"data": record.fingerprint})
+    run_record.require_equal_data(splits)
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     config = add_statistics(config, train_set)
     batches = make_batches(config, train_set, mesh)
+    # Each process has decided by the memory of its devices.
+    run_record.require_equal({"data.cache": "device" if batches.plan.cached else "none"})
     setup = build(config, len(train_set), mesh.size, crops=batches.plan.crops)
     probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
     inputs = examples.inputs(config, train_set.shape)
@@ -306,15 +311,20 @@ def _stop_if_not_finite(
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """Yield a list to which the first SIGINT or SIGTERM is added. A second one exits at once."""
+    """Yield a list to which the first SIGINT or SIGTERM is added. A later one exits at once."""
     received: list[int] = []
+    since = 0.0
     if threading.current_thread() is not threading.main_thread():
         yield received  # Only the main thread may handle signals, so none is added.
         return
 
     def note(number: int, frame: FrameType | None) -> None:
+        nonlocal since
         if received:
-            os._exit(128 + number)
+            if time.monotonic() - since > REPEATED_SECONDS:
+                os._exit(128 + number)
+            return
+        since = time.monotonic()
         received.append(number)
         log.info("%s: stopping after the current steps", signal.Signals(number).name)
 

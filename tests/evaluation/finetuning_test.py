@@ -268,7 +268,7 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
         with pytest.raises(ValueError, match=message):
             tuned = finetuning.make_tuner(encoder, training._replace(**changed), 10, mesh)
             tuned.fit(train, **HYPER)
-    with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
+    with pytest.raises(ValueError, match="of 3 training images are too small for 8 devices"):
         finetuning.resolve(training, 3, 8)
     some = train.take(np.arange(20))
     some.__dict__["labels"] = np.where(np.arange(20) < 3, -1, some.labels)

@@ -28,7 +28,7 @@ from jaxssl.evaluation.run import evaluate
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import results
 from jaxssl.training import config, loop, processes
-from jaxssl.training.workdir import checkpoint, digests
+from jaxssl.training.workdir import checkpoint, digests, run_record
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
@@ -227,7 +227,9 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
     if eyes == "data" and jax.process_index() == 1:
-        loop.fingerprint = lambda source: "other data"
+        equal = run_record.fingerprint
+        other = {"test": "other data"}
+        run_record.fingerprint = lambda source: other.get(source.split) or equal(source)
     if eyes == "version" and jax.process_index() == 1:
         jaxssl.__version__ = "9.9"
     seed = str(jax.process_index()) if eyes == "seed" else "0"

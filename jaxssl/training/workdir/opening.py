@@ -25,8 +25,8 @@ from jaxssl.training.output import file_io, logs
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training.workdir.run_lock import lock
 
-# A shared file system may take some seconds to show a new file on another host.
-PATIENCE = 10.0
+# NFS may take a minute to show a new file on a host that has looked for it before.
+PATIENCE = 75.0
 
 
 def check_shared(workdir: Path) -> None:

@@ -3,6 +3,7 @@
 A run resumes from its own checkpoints only, and all of its processes must agree.
 """
 
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import distributed
 from jaxssl.components import Settings
+from jaxssl.data.fingerprint import fingerprint
+from jaxssl.data.splits import Splits
 from jaxssl.errors import JSON_ERRORS, UserError, one_line
 from jaxssl.training.config import conflicts, differences, join_differences
 from jaxssl.training.output import file_io
@@ -191,6 +194,24 @@ def require_equal(values: Mapping[str, object]) -> None:
                 f"process {process} differs from process 0 ({join_differences(changed)}); start "
                 "all processes with the same command, data and packages"
             )
+
+
+def digest(value: object) -> str:
+    """Return a short digest of a long value that is serialisable as JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+
+
+def require_equal_data(splits: Splits) -> None:
+    """Check that all processes of a run have the same examples. All processes must call this.
+
+    Raises:
+        UserError: in all processes, if one differs from the first, or cannot read an example.
+    """
+    if distributed.process_count() > 1:
+        named = splits._asdict().items()
+        require_equal(
+            distributed.raise_together(lambda: {name: fingerprint(part) for name, part in named})
+        )
 
 
 def process_values(config: ConfigDict, workdir: Path) -> dict[str, object]:
