@@ -218,8 +218,7 @@ def register(group: str, value: Any) -> str:
         value: a factory of the group, or a component.
     """
     name = f"{FROM_PYTHON}{getattr(value, '__name__', type(value).__name__)}"
-    # repr(value) has the object's settings, and may have memory addresses, which differ by process.
-    text = _source(value) + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    text = _source(value) + _settings(value)
     before = _REGISTERED.get((group, name))
     index = before.number if before is not None and before.value is value else next(_NUMBERS)
     _REGISTERED[group, name] = _Registered(
@@ -228,17 +227,37 @@ def register(group: str, value: Any) -> str:
     return name
 
 
-def _source(value: Any) -> str:
-    """Return the source code of a function, of a class or its object, or of a tuple's elements."""
+def _source(value: Any, outer: tuple[int, ...] = ()) -> str:
+    """Return the source code of a function, of a class or its object, or of a tuple's elements.
+
+    A function is followed by the values that it has captured, and by their source code.
+    """
     value = value.func if isinstance(value, functools.partial) else value
-    if isinstance(value, tuple):  # (init, apply), or an `Objective`
-        return "".join(map(_source, value))
+    if id(value) in outer:  # A function may have captured itself.
+        return ""
+    outer = (*outer, id(value))
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):  # such as (init, apply), or an `Objective`
+        return "".join(_source(element, outer) for element in value)
+    captured = inspect.getclosurevars(value).nonlocals if inspect.isfunction(value) else {}
+    inside = [_settings(each) + _source(each, outer) for each in captured.values()]
+    return "".join([_definition(value), *inside])
+
+
+def _settings(value: object) -> str:
+    """Return an object's settings: its repr, without addresses, which differ by process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _definition(value: Any) -> str:
+    """Return the source code of a function or class, or of an object's class."""
     definition = value if hasattr(value, "__name__") else type(value)
     try:
         return inspect.getsource(definition)
     except (OSError, TypeError):  # Of a class of a notebook, only the functions have a source.
         members = getattr(definition, "__dict__", {}).values()
-        return "".join(map(_source, filter(inspect.isfunction, members)))
+        return "".join(map(_definition, filter(inspect.isfunction, members)))
 
 
 def number(group: str, name: str) -> int | None:

@@ -712,6 +712,19 @@ def test_missing_or_broken_component_files_and_paths_without_a_name_are_refused(
 
 
 @pytest.mark.fast
+def test_digest_of_a_function_depends_on_what_it_has_captured():
+    def make(temperature):
+        def loss(pairs):
+            return losses.nt_xent_loss(pairs, temperature=temperature)
+
+        return loss
+
+    values = [make(0.1), make(0.5), (make(0.1), make(0.5)), jaxssl.losses.objective("nt_xent")]
+    values += [jaxssl.losses.objective("nt_xent", temperature=0.1), make(0.1)]
+    digests = [components.digest("loss", components.register("loss", x)) for x in values]
+    assert len(set(digests)) == 5 and digests[0] == digests[-1]
+
+
 def test_python_objects_as_components_have_digests_that_depend_on_their_settings():
     name = components.register("net", Alone())
     assert name == "python:Alone" and components.is_custom(name)

@@ -241,7 +241,7 @@ def _backward(
 
         def add(carry: tuple[Array, Array], block: AnchorSums) -> tuple[tuple[Array, Array], Array]:
             dv, dinverse = carry
-            surrogate = partial(_surrogate, config, block, all_anchors, candidates)
+            surrogate = partial(_surrogate, config, block, all_anchors, candidates, inverse)
             inputs = block.anchors.z, candidates.z, inverse
             if config.symmetric:
                 # u stands for the candidates too, so the gradient of u is the whole gradient, and
@@ -297,6 +297,7 @@ def _surrogate(
     block: AnchorSums,
     all_anchors: AnchorSums,
     candidates: Points,
+    scale: Array,
     u: Array,
     v: Array,
     inverse: Array,
@@ -304,25 +305,28 @@ def _surrogate(
     """Return a scalar whose gradient is the gradient of the row sums, weighted by their cotangents.
 
     The gradient of a log-sum-exp is the mean of the logits' gradients, with softmax weights. The
-    weights follow from the saved sums, and are constants here.
+    weights follow from the saved sums and the first embeddings and temperature, by which this
+    gradient is not taken. A second derivative passes through both.
 
     Args:
         config: static settings.
         block: some anchors, their sums and cotangents.
         all_anchors: all anchors, which a symmetric matrix needs.
         candidates: m candidates.
+        scale: [], 1 / temperature.
         u: embeddings of the anchors, to differentiate by.
         v: embeddings of the candidates, to differentiate by.
         inverse: [], 1 / temperature, to differentiate by.
     """
     pos, neg = _masks(config, block.anchors, candidates)
     logits = dot(u * inverse, v)
+    fixed = dot(block.anchors.z * scale, candidates.z)  # XLA computes equal products once.
 
     def weigh(block: AnchorSums, candidate_axis: int) -> tuple[Array, Array]:
         """Return the weights of the logits and of the repulsion."""
         expand = partial(jnp.expand_dims, axis=candidate_axis)
         sums, slopes = jax.tree.map(expand, (block.sums, block.cotangents))
-        softmax = jnp.exp(jnp.minimum(logits - jnp.where(pos, sums.positive, sums.negative), 0))
+        softmax = jnp.exp(jnp.minimum(fixed - jnp.where(pos, sums.positive, sums.negative), 0))
         weight = softmax * jnp.where(pos, slopes.positive, jnp.where(neg, slopes.negative, 0))
         return weight + jnp.where(pos, slopes.positive_logits, 0), slopes.repulsion
 
@@ -330,7 +334,7 @@ def _surrogate(
     if config.symmetric:  # The anchors of the block are also candidates of all anchors.
         column_weight, column_repulsion = weigh(all_anchors, 0)
         weight, repulsion = weight + column_weight, repulsion + column_repulsion
-    value = jnp.sum(lax.stop_gradient(weight) * logits)
+    value = jnp.sum(weight * logits)
     if config.repulsion:
         value += jnp.sum(jnp.where(pos, repulsion * jnp.exp(-logits / inverse), 0))
     return value

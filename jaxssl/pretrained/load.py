@@ -203,7 +203,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
 
     @functools.cache
     def untrained(seed: int) -> Variables:
-        # These variables equal, to the bit, those with which a run of the same seed starts.
+        # Without config.init, a run of the same seed starts from the same bits.
         options = compile_cache.fast_compile_options()
         return jax.jit(init, compiler_options=options)(jax.random.key(seed))
 

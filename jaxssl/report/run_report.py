@@ -147,7 +147,9 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
             if kind in kinds and files.is_finite(value := kinds[kind]["value"]):
                 length = min(max(value, 0.0), 100.0)
                 bars.append((kind, results.format_value(kinds[kind]), length))
-        figures.append(KeyFigure(f"{metric} ({protocol})", bars))
+        preset = pretrained[-1]["details"].get("preset")
+        name = f"{protocol}:{preset}" if preset else protocol
+        figures.append(KeyFigure(f"{metric} ({name})", bars))
     return figures[:NUM_FIGURES]
 
 

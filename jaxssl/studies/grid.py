@@ -82,14 +82,15 @@ def run_grid(
         if key in keys:
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
-    earlier = _read_earlier(setting, setting.earlier, cells) if setting.earlier else {}
+    digests: dict[str, str] = {}
+    earlier = _read_earlier(setting, setting.earlier, cells, digests) if setting.earlier else {}
     results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
         result, is_new = earlier.get((name, seed)), False
         is_here = (_workdir(setting, values) / RESULT_FILE).exists()
         if is_here or not (result or setting.finished):
-            result, is_new = run_cell(setting, values, protocols)
+            result, is_new = run_cell(setting, values, protocols, digests=digests)
         if result is None:
             continue
         results[name].append(result)
@@ -269,7 +270,12 @@ def metrics_by_cell(results: Results) -> dict[object, dict[str, list[float]]]:
 
 
 def run_cell(
-    setting: Setting, cell: Cell, protocols: Mapping[str, str] = PROTOCOLS, flag: str = "--out"
+    setting: Setting,
+    cell: Cell,
+    protocols: Mapping[str, str] = PROTOCOLS,
+    flag: str = "--out",
+    *,
+    digests: dict[str, str],
 ) -> tuple[RunResult, bool]:
     """Return the result of a run, and True if the run was trained just now.
 
@@ -278,9 +284,11 @@ def run_cell(
         cell: the config values that differ from the scale's, with the seed.
         protocols: that evaluate the run, with their metrics. The run is not evaluated without any.
         flag: the flag that names the folder in messages.
+        digests: of the data of earlier calls, see `_require_same_data`.
 
     Raises:
-        UserError: for a refused value, a run of another config in the folder, or a damaged result.
+        UserError: for a refused value, a run of another config or on other data in the folder, or a
+            damaged result.
     """
     workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
     is_new = not (workdir / RESULT_FILE).exists()
@@ -291,11 +299,36 @@ def run_cell(
         raise UserError(f"{workdir} is a run of another config ({changes}); take another {flag}")
     else:
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
-    return _read_result(settings, workdir), is_new
+    result = _read_result(settings, workdir)
+    if not is_new:
+        _require_same_data(settings, result, digests, f"take another {flag}: {workdir}")
+    return result, is_new
+
+
+def _require_same_data(
+    settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
+) -> None:
+    """Raise UserError if a run was trained with other data than there are now.
+
+    Args:
+        settings: of the run.
+        result: of the run.
+        digests: fingerprints of training splits by the text of their settings. A new one is added.
+        subject: what the error is about.
+    """
+    key = settings.data.to_json()
+    if key not in digests:
+        splits = source.load_splits(settings.data, kind.of(settings).data)
+        digests[key] = fingerprint(splits.train)
+    if result.fingerprint not in ("", digests[key]):
+        raise UserError(
+            f"{subject} was trained with other data than {settings.data.name!r} has now "
+            f"(fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
+        )
 
 
 def _read_earlier(
-    setting: Setting, path: Path, cells: Mapping[Any, Cell]
+    setting: Setting, path: Path, cells: Mapping[Any, Cell], digests: dict[str, str]
 ) -> dict[tuple[object, int], RunResult]:
     """Read the runs of a study's document that belong to a grid, by cell and seed.
 
@@ -307,7 +340,6 @@ def _read_earlier(
     refusal = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
         raise UserError(f"{refusal}: the scale of its runs is {scale!r}, not {setting.scale!r}")
-    digests: dict[str, str] = {}  # fingerprint of the data by the text of the data config
     runs = {}
     for (name, seed), result in recorded.items():
         if name not in cells or seed >= setting.seeds:
@@ -317,15 +349,7 @@ def _read_earlier(
         if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
             differences = config.join_differences(changed)
             raise UserError(f"{refusal}: {label} has another config ({differences})")
-        key = settings.data.to_json()
-        if key not in digests:
-            splits = source.load_splits(settings.data, kind.of(settings).data)
-            digests[key] = fingerprint(splits.train)
-        if result.fingerprint not in ("", digests[key]):
-            raise UserError(
-                f"{refusal}: {label} was trained with other data than {settings.data.name!r} has "
-                f"now (fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
-            )
+        _require_same_data(settings, result, digests, f"{refusal}: {label}")
         runs[name, seed] = result
     return runs
 

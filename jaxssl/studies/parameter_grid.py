@@ -269,10 +269,11 @@ def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[Config
 def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[RunResult]:
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
+    digests: dict[str, str] = {}
     for number, (values, seed, protocols) in enumerate(runs, 1):
         start = time.perf_counter()
         cell = {**values, "seed": seed}  # "0x1" and "1" are one seed, and one folder.
-        result, is_new = run_cell(setting, cell, {}, "--workdir")
+        result, is_new = run_cell(setting, cell, {}, "--workdir", digests=digests)
         if (result.workdir / nonfinite.FILE_NAME).exists():
             result, figures = result._replace(history=[]), "stopped: not finite"
         else:

@@ -169,6 +169,7 @@ def train(
             writer = MetricsWriter(workdir, step, config.log, config.to_dict())
             stack.callback(writer.close)
         reporter = MetricsReporter(setup, writer, step, skipped=int(state.skipped[0]))
+        stack.enter_context(checkpoint.stragglers_ignored())
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(closing(profiling.Profiler(profile, workdir)))

@@ -148,6 +148,24 @@ def test_blockwise_loss_of_changed_pairs_equals_the_full_matrix_loss(changed):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
 
 
+@pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss, losses.dcl_loss])
+def test_second_derivatives_of_blockwise_losses_equal_those_of_the_full_matrix(loss):
+    z = views(d=5)
+
+    def derivative(z, temperature, **how):
+        def value(z, temperature):
+            return loss(pair_views(z), temperature=temperature, **how).mean()
+
+        by_z, by_temperature = jax.grad(value, argnums=(0, 1))(z, temperature)
+        return jnp.vdot(by_z, jnp.cos(jnp.arange(z.size)).reshape(z.shape)) + by_temperature
+
+    actual, expected = (
+        jax.jit(jax.grad(partial(derivative, **how), argnums=(0, 1)))(z, jnp.float64(0.3))
+        for how in ({"block_size": 3}, {})
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10), actual, expected)
+
+
 # Logits of distant rows differ by up to 2 / temperature. In float32, e^-87 is the smallest normal
 # number, so positives and negatives must each subtract the maximum of their own logits.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

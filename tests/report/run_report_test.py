@@ -159,8 +159,8 @@ def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(w
     knn = zip(names, ("64.25", "56.50", "120.00"), (64.25, 56.5, 100.0), strict=True)
     few = zip(names, CELLS[1:4], (64.25, 56.5, 81.75), strict=True)
     assert [(figure.name, figure.bars) for figure in run_report._key_figures(rows)] == [
-        ("knn_top1 (knn)", list(knn)),
-        ("fewshot_1shot_top1 (fewshot)", list(few)),
+        ("knn_top1 (knn:default)", list(knn)),
+        ("fewshot_1shot_top1 (fewshot:default)", list(few)),
     ]
     results_of(workdir, rows)
     html = (workdir / "report.html").read_text("utf-8")

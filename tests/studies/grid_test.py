@@ -157,6 +157,12 @@ def test_fault_json_of_an_earlier_command_does_not_count_as_divergence(setting, 
         grid.run_grid(setting, cell)
 
 
+def test_finished_run_on_other_data_is_not_taken_into_a_grid(setting, results, monkeypatch):
+    monkeypatch.setattr(grid, "fingerprint", lambda source: "other data")
+    with pytest.raises(UserError, match="take another --out: .* was trained with other data than"):
+        grid.run_grid(setting, CELLS)
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
@@ -294,7 +300,7 @@ def continue_grid(setting, document, tmp_path, monkeypatch):
     """Return a function that goes on from a document in an empty folder, and names new runs."""
     trained = []
 
-    def run_cell(setting, values, protocols):
+    def run_cell(setting, values, protocols, digests):
         trained.append(values)
         return RunResult(values["seed"], tmp_path, {grid.KNN: 1.0}, [], 1.0), True
 

@@ -196,7 +196,7 @@ def test_diverged_run_of_a_parameter_grid_has_no_figures(tmp_path, monkeypatch, 
     """The last row of its metrics is of an earlier step."""
     (tmp_path / nonfinite.FILE_NAME).write_text("{}")
     result = RunResult(0, tmp_path, {}, [{"loss": 0.5}], 1.0)
-    monkeypatch.setattr(parameter_grid, "run_cell", lambda *_: (result, False))
+    monkeypatch.setattr(parameter_grid, "run_cell", lambda *_, **__: (result, False))
     runs = [parameter_grid._Run({"optim.lr": "9"}, 0, ["knn"])]
     results = parameter_grid._train_runs(None, runs, strict=False)
     assert "optim.lr=9: stopped: not finite (finished before)" in capsys.readouterr().out

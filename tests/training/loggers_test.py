@@ -39,6 +39,15 @@ def test_unknown_logger_or_missing_package_raises_a_one_line_error(monkeypatch):
 
 
 @pytest.mark.fast
+def test_logger_that_cannot_be_opened_raises_a_one_line_error(tmp_path, monkeypatch):
+    def refuse(workdir, step, config):
+        raise RuntimeError("No API key configured.\nRun: login")
+
+    monkeypatch.setattr(loggers.components, "factory", lambda group, name: refuse)
+    with pytest.raises(UserError, match="'wandb' cannot be opened .No API key .*; mend this, or l"):
+        loggers.open_logger("wandb", tmp_path, 0, {})
+
+
 def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     one = config.load("digits", [("log", "wandb")])
     two = config.load("digits", [("log", "tensorboard,wandb")])

@@ -203,8 +203,7 @@ def load_images(
     """
     # Data frames and Hugging Face sets have a shape too.
     shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
-    # An array [n, h, 1] is n grey images one pixel wide, even if images of 1 channel are expected.
-    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, channels) and shape[2] != 1)
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, channels))
     if isinstance(images, Image.Image | bytes) or is_one:
         images = [images]
     options: Any = {"on_error": on_error, "channels": channels, "cache": "auto"}

@@ -101,12 +101,14 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     normalisation, and "corruption_mean_error" is 100 minus the mean accuracy.
 
     Raises:
-        ValueError: if the context has no images, or the published set is not complete.
+        ValueError: if the context has no images, a feature is not finite, or the published set is
+            not complete.
     """
     if context.test is None or context.encode is None:
         raise ValueError("corruptions need a data set of images")
     encode = context.encode
     features = context.features
+    features.require_finite()
     settings = dict(PRESETS[preset])
     severities, limit = settings.pop("severities"), settings.pop("limit")
     origin = settings.pop("corruptions")
@@ -121,7 +123,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
     def predict(images: np.ndarray | LazyArray) -> np.ndarray:
-        return classify(encode(images))
+        encoded = encode(images)
+        if not np.isfinite(encoded).all():
+            raise ValueError("features of corrupted images must be finite, got NaN or infinity")
+        return classify(encoded)
 
     drawn = subset(len(features.test), limit, seed=seed)
     labels = features.test_labels[drawn]

@@ -217,7 +217,8 @@ def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> n
 
 def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
     """Evaluate k-NN classification with the settings of a preset."""
-    settings = PRESETS[preset]
+    settings = dict(PRESETS[preset])
+    settings["k"] = min(settings["k"], len(context.features.train))
     return base.make_results(accuracy(context.features, **settings), preset=preset, **settings)
 
 

@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -276,10 +277,15 @@ def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, object]) -> None
     schedule = config.schedule
     if config.epochs <= schedule.warmup_epochs:
         before, schedule.warmup_epochs = schedule.warmup_epochs, config.epochs / 10
-        show(
+        _show_once(
             f"schedule.warmup_epochs={schedule.warmup_epochs:g}, a tenth of epochs, because the "
             f"{before:g} of the config do not fit into {config.epochs:g} epochs"
         )
+
+
+@cache  # A grid loads the config of a run several times.
+def _show_once(text: str) -> None:
+    show(text)
 
 
 def _is_choice(key: str) -> bool:

@@ -97,7 +97,7 @@ def resume_config(
         raise UserError(
             f"--extend_to must be > {epochs:g}, the epochs of the run, got {extend_to:g}"
         )
-    with config.unlocked():
+    with config.unlocked(), config.ignore_type():  # The epochs of a config file may be an int.
         entry = f"{epochs:g} epochs until step {step}"
         config.extended = (*config.get("extended", ()), entry)
         config.epochs, config.total_steps = float(extend_to), 0

@@ -112,9 +112,17 @@ def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, object
     """Open a logger for a run that starts or resumes at a step.
 
     Raises:
-        UserError: if a user's logger lacks a method.
+        UserError: if the logger cannot be opened, or a user's logger lacks a method.
     """
-    logger = components.factory("log", name)(workdir, step, config)
+    try:
+        logger = components.factory("log", name)(workdir, step, config)
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # Clients of services raise errors of their own types.
+        raise UserError(
+            f"the logger {name!r} cannot be opened ({one_line(error)}); mend this, or leave the "
+            "logger out of the config key 'log'"
+        ) from error
     missing = [method for method in METHODS if not callable(getattr(logger, method, None))]
     if missing:
         raise UserError(
