@@ -78,10 +78,11 @@ level with it at 256. It leads AUC-CL by k-NN at 64, by 0.4 [0.1, 0.7], and at 2
 above AUC-CL, and level with DCL at 16 and 256. It trains on three views, so that its epochs cost
 half as much again, and part of the lead may be the third view's. DeCL and SimCLR at the usual
 temperature of 0.5 have lower means on both sets, and with three seeds both are 1 to 2 points of
-k-NN below AUC-CL on all of CIFAR-10. MMCL by the closed form has one seed, and lies between. Digits
-decide little, because their probes are near the ceiling. There MMCL, SogCLR and SimCLR at 0.05 are
-below the best method at batch 16 by k-NN, and nothing is at 64 and 256. Intervals are of single
-comparisons, at 95 %. Networks are small and runs short. Longer training may change the order.
+k-NN below AUC-CL on all of CIFAR-10. MMCL by the closed form has at most two seeds, and lies
+between. Digits decide little, because their probes are near the ceiling. There MMCL, SogCLR and
+SimCLR at 0.05 are below the best method at batch 16 by k-NN, and nothing is at 64 and 256.
+Intervals are of single comparisons, at 95 %. Networks are small and runs short. Longer training may
+change the order.
 
 """
 
