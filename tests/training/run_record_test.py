@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from tiny import DIGITS, SETTINGS
 from jaxssl import distributed
 from jaxssl.errors import UserError
 from jaxssl.training import config
-from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir import checkpoint, opening, run_record
 
 STATE = {"w": np.ones(2, np.float32)}
 RECORD = run_record.RunRecord("mine", "data 1", {"jax": "0.1", "jax_enable_x64": False})
@@ -205,3 +206,14 @@ def test_error_about_a_checkpoint_removed_while_read_names_the_remaining_ones(wo
     message = r"checkpoint 7 of .* was removed meanwhile; there are also \[12\]"
     with pytest.raises(UserError, match=message):
         checkpoint.restore_arrays(workdir, 7)
+
+
+@pytest.mark.fast
+def test_run_with_the_epochs_of_its_config_file_can_be_extended(tmp_path, monkeypatch):
+    settings = config.load("digits")
+    (tmp_path / "config.json").write_text(settings.to_json())
+    facts = SimpleNamespace(data={"num_examples": 1297})
+    monkeypatch.setattr(opening.checkpoint, "read_all_facts", lambda workdir: {40: facts})
+    extended = opening.resume_config(tmp_path, settings.epochs + 0.5)
+    assert extended.epochs == settings.epochs + 0.5
+    assert extended.extended == (f"{settings.epochs:g} epochs until step 40",)
