@@ -19,7 +19,8 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
 
     .. math:: L_i = -\log \frac{e^{NN(z_i) \cdot p_i / \tau}}{\sum_j e^{NN(z_i) \cdot p_j / \tau}}
 
-    Only the candidates p receive a gradient.
+    Only the candidates p receive a gradient. The objective takes the pairs the other way round, as
+    training schemes give them: predictions are its anchors, and keys its candidates.
 
     Args:
         pairs: n embeddings z of one view and m predictions p of the other, from `pair_towers`.
