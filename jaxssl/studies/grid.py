@@ -308,14 +308,7 @@ def run_cell(
 def _require_same_data(
     settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
 ) -> None:
-    """Raise UserError if a run was trained with other data than there are now.
-
-    Args:
-        settings: of the run.
-        result: of the run.
-        digests: fingerprints of training splits by the text of their settings. A new one is added.
-        subject: what the error is about.
-    """
+    """Raise UserError if a run was trained with other data than now, whose `digests` are kept."""
     key = settings.data.to_json()
     if key not in digests:
         splits = source.load_splits(settings.data, kind.of(settings).data)

@@ -217,8 +217,7 @@ def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> n
 
 def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
     """Evaluate k-NN classification with the settings of a preset."""
-    settings = dict(PRESETS[preset])
-    settings["k"] = min(settings["k"], len(context.features.train))
+    settings = PRESETS[preset]
     return base.make_results(accuracy(context.features, **settings), preset=preset, **settings)
 
 
