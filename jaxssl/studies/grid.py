@@ -139,13 +139,7 @@ def pair_values(results: Results, comparison: Comparison) -> Pairs:
 def judge_claims(
     claims: Mapping[str, Claim], verdicts: Mapping[str, Verdict | Comparison], results: Results
 ) -> dict[str, Verdict]:
-    """Judge comparisons. Without all pairs a claim is not confirmed, and without any not judged.
-
-    Args:
-        claims: of the study, by short name.
-        verdicts: by the same names, the comparison that a claim makes, or its verdict.
-        results: of the cells that the comparisons name.
-    """
+    """Judge comparisons. Without all pairs a claim is not confirmed, and without any not judged."""
     judged = {}
     for key, verdict in verdicts.items():
         if isinstance(verdict, Verdict):
@@ -277,19 +271,7 @@ def run_cell(
     *,
     digests: dict[str, str],
 ) -> tuple[RunResult, bool]:
-    """Return the result of a run, and True if the run was trained just now.
-
-    Args:
-        setting: scale, data set and folder.
-        cell: the config values that differ from the scale's, with the seed.
-        protocols: that evaluate the run, with their metrics. The run is not evaluated without any.
-        flag: the flag that names the folder in messages.
-        digests: of the data of earlier calls, see `_require_same_data`.
-
-    Raises:
-        UserError: for a refused value, a run of another config or on other data in the folder, or a
-            damaged result.
-    """
+    """Return the result of a run, and True if the run was trained just now."""
     workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
     is_new = not (workdir / RESULT_FILE).exists()
     if is_new:
@@ -323,12 +305,7 @@ def _require_same_data(
 def _read_earlier(
     setting: Setting, path: Path, cells: Mapping[Any, Cell], digests: dict[str, str]
 ) -> dict[tuple[object, int], RunResult]:
-    """Read the runs of a study's document that belong to a grid, by cell and seed.
-
-    Raises:
-        UserError: if the document cannot be read, or has another scale, or if one of the runs has
-            another config than the grid, or other training data than there are now.
-    """
+    """Read the runs of a study's document that belong to a grid, by cell and seed."""
     scale, recorded = run_results.read_runs(path)
     refusal = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
