@@ -73,8 +73,10 @@ COMMANDS = {
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
 # Environment variables in which the launcher of a process passes the index of the process.
-INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TPU_WORKER_ID")
-INDICES += ("JOB_COMPLETION_INDEX",)
+INDICES = (
+    *("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TPU_WORKER_ID"),
+    "JOB_COMPLETION_INDEX",
+)
 
 _peers: "Peers | None" = None  # the other processes of the run
 

@@ -177,18 +177,18 @@ class Batches:
         Raises:
             UserError: if it is of a training split with another number of examples.
         """
+        now = self.get_state()
         num_examples = state.get("num_examples", self.num_examples)
         if num_examples != self.num_examples:
             raise UserError(
                 f"the checkpoint is of a run on {num_examples} examples, but the training split "
                 f"has {self.num_examples} now; use another --workdir, or the earlier examples"
             )
-        host_crops = self.plan.crops is not None
-        if state.get("host_crops", host_crops) != host_crops:
+        if state.get("host_crops", now["host_crops"]) != now["host_crops"]:
             log.warning(
                 "input      images were %scropped on the host before: views differ from here on; "
                 "set data.cache to continue as before",
-                "not " if host_crops else "",
+                "not " if now["host_crops"] else "",
             )
         self.close()
         self._position = state[POSITION]

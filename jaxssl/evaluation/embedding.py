@@ -110,7 +110,8 @@ def embed_pictures(
         images = path if is_single else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
-    run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
+    if distributed.process_count() > 1:
+        run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
     inputs = ours.fit_inputs(encoder.inputs, source)
     pixels = source.lazy_images(*encoder.inputs.resizing)
     return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)

@@ -131,10 +131,9 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     """
     if cache == "device":
         raise UserError("data.cache='device' cannot hold clips, which are streamed; set 'auto'")
-    why = "clips of {}, streamed by threads"
-    if source.shape[0] is None:
-        return Plan(False, crops, 0, why.format("different lengths"))
-    return Plan(False, None, 0, why.format("one length"))
+    differ = source.shape[0] is None
+    lengths = "different lengths" if differ else "one length"
+    return Plan(False, crops if differ else None, 0, f"clips of {lengths}, streamed by threads")
 
 
 def make_reader(source: Source, order: Order, rows: int, crops: Crops | None) -> Reader:

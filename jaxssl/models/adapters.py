@@ -224,8 +224,9 @@ def _require_features(name: str, features: object, x: Any) -> None:
     shape = getattr(features, "shape", None)
     n = None if isinstance(x, Mapping) else x.shape[0]
     if shape is None or len(shape) != 2 or n not in (None, shape[0]):
-        got, n = type(features).__name__ if shape is None else list(shape), n or "n"
-        raise ValueError(f"{name} must map {n} examples to features [{n}, f], got {got}")
+        got = type(features).__name__ if shape is None else list(shape)
+        number = "n" if n is None else n
+        raise ValueError(f"{name} must map {number} examples to features [{number}, f], got {got}")
 
 
 def _random_layers_error(name: str) -> ValueError:

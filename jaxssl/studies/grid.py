@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
-from jaxssl.data import kind, source
-from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
 from jaxssl.report.results import Row
@@ -22,15 +20,13 @@ from jaxssl.report.workdir import explain_damage
 from jaxssl.studies import run_results
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
-from jaxssl.studies.run_results import RunResult
+from jaxssl.studies.run_results import RESULT_FILE, RunResult
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 from jaxssl.studies.verdicts import Pairs, judge_all, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.config import trust
-from jaxssl.training.output import console, file_io, git, logs, metrics_writer
-from jaxssl.training.workdir import checkpoint
+from jaxssl.training.output import console, file_io, git, logs
 
-RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 KNN, LINEAR, SVM = "knn_top1", "linear_top1", "svm_top1"
 METRIC_NAMES = {
     KNN: "k-NN top-1 (k=200, T=0.5)",
@@ -139,7 +135,13 @@ def pair_values(results: Results, comparison: Comparison) -> Pairs:
 def judge_claims(
     claims: Mapping[str, Claim], verdicts: Mapping[str, Verdict | Comparison], results: Results
 ) -> dict[str, Verdict]:
-    """Judge comparisons. Without all pairs a claim is not confirmed, and without any not judged."""
+    """Judge comparisons. Without all pairs a claim is not confirmed, and without any not judged.
+
+    Args:
+        claims: of the study, by short name.
+        verdicts: by the same names, the comparison that a claim makes, or its verdict.
+        results: of the cells that the comparisons name.
+    """
     judged = {}
     for key, verdict in verdicts.items():
         if isinstance(verdict, Verdict):
@@ -271,7 +273,19 @@ def run_cell(
     *,
     digests: dict[str, str],
 ) -> tuple[RunResult, bool]:
-    """Return the result of a run, and True if the run was trained just now."""
+    """Return the result of a run, and True if the run was trained just now.
+
+    Args:
+        setting: scale, data set and folder.
+        cell: the config values that differ from the scale's, with the seed.
+        protocols: that evaluate the run, with their metrics. The run is not evaluated without any.
+        flag: the flag that names the folder in messages.
+        digests: see `run_results.require_same_data`.
+
+    Raises:
+        UserError: for a refused value, a run of another config or on other data in the folder, or a
+            damaged result.
+    """
     workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
     is_new = not (workdir / RESULT_FILE).exists()
     if is_new:
@@ -281,31 +295,21 @@ def run_cell(
         raise UserError(f"{workdir} is a run of another config ({changes}); take another {flag}")
     else:
         trust.remember((), settings.data)  # The command names the data, so baselines may use them.
-    result = _read_result(settings, workdir)
+    result = run_results.read_result(settings, workdir)
     if not is_new:
-        _require_same_data(settings, result, digests, f"take another {flag}: {workdir}")
+        run_results.require_same_data(settings, result, digests, f"take another {flag}: {workdir}")
     return result, is_new
-
-
-def _require_same_data(
-    settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
-) -> None:
-    """Raise UserError if a run was trained with other data than now, whose `digests` are kept."""
-    key = settings.data.to_json()
-    if key not in digests:
-        splits = source.load_splits(settings.data, kind.of(settings).data)
-        digests[key] = fingerprint(splits.train)
-    if result.fingerprint not in ("", digests[key]):
-        raise UserError(
-            f"{subject} was trained with other data than {settings.data.name!r} has now "
-            f"(fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
-        )
 
 
 def _read_earlier(
     setting: Setting, path: Path, cells: Mapping[Any, Cell], digests: dict[str, str]
 ) -> dict[tuple[object, int], RunResult]:
-    """Read the runs of a study's document that belong to a grid, by cell and seed."""
+    """Read the runs of a study's document that belong to a grid, by cell and seed.
+
+    Raises:
+        UserError: if the document cannot be read, or has another scale, or if one of the runs has
+            another config than the grid, or other training data than there are now.
+    """
     scale, recorded = run_results.read_runs(path)
     refusal = f"--earlier {path} cannot be continued"
     if scale != setting.scale:
@@ -319,7 +323,7 @@ def _read_earlier(
         if changed := config.conflicts(ConfigDict(portable_config(settings)), result.config):
             differences = config.join_differences(changed)
             raise UserError(f"{refusal}: {label} has another config ({differences})")
-        _require_same_data(settings, result, digests, f"{refusal}: {label}")
+        run_results.require_same_data(settings, result, digests, f"{refusal}: {label}")
         runs[name, seed] = result
     return runs
 
@@ -365,27 +369,6 @@ def _measure(
         return {}
     rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)
     return _metrics(rows, "pretrained")
-
-
-def _read_result(settings: ConfigDict, workdir: Path) -> RunResult:
-    """Read the result of a finished run from its workdir, or raise UserError if it is damaged."""
-    path = workdir / RESULT_FILE
-    try:
-        document = json.loads(path.read_text())
-        history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-        facts = checkpoint.read_all_facts(workdir).values()
-        return RunResult(
-            seed=settings.seed,
-            workdir=workdir,
-            metrics=run_results.null_to_nan(document["figures"]),
-            history=list(map(run_results.null_to_nan, history)),
-            seconds=document["seconds"],
-            commit=document.get("commit", ""),
-            config=portable_config(settings),
-            fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged; move {workdir} away") from error
 
 
 def _metrics(rows: Sequence[Row], features: str) -> dict[str, float]:

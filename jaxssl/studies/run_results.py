@@ -1,17 +1,24 @@
 """The finished runs of a study, and how the study's JSON document records them."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict, unflatten_dict
+from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
+from jaxssl.data import kind, source
+from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.studies import documents
+from jaxssl.studies.cells import portable_config
 from jaxssl.training.output import metrics_writer
+from jaxssl.training.workdir import checkpoint
 
+RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 ONLINE = ("epoch", "knn_top1")  # keys of metrics.jsonl that a document keeps of each evaluation
 
 
@@ -44,6 +51,49 @@ class RunResult(NamedTuple):
     def is_finite(self) -> bool:
         """False if training stopped because of a non-finite value."""
         return all(map(math.isfinite, self.metrics.values()))
+
+
+def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
+    """Read the result of a finished run from its workdir, or raise UserError if it is damaged."""
+    path = workdir / RESULT_FILE
+    try:
+        document = json.loads(path.read_text())
+        history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+        facts = checkpoint.read_all_facts(workdir).values()
+        return RunResult(
+            seed=settings.seed,
+            workdir=workdir,
+            metrics=null_to_nan(document["figures"]),
+            history=list(map(null_to_nan, history)),
+            seconds=document["seconds"],
+            commit=document.get("commit", ""),
+            config=portable_config(settings),
+            fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged; move {workdir} away") from error
+
+
+def require_same_data(
+    settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
+) -> None:
+    """Raise UserError if a run was trained with other data than there are now.
+
+    Args:
+        settings: of the run.
+        result: of the run.
+        digests: fingerprints of training splits by the text of their settings. A new one is added.
+        subject: the run, for the message.
+    """
+    key = settings.data.to_json()
+    if key not in digests:
+        splits = source.load_splits(settings.data, kind.of(settings).data)
+        digests[key] = fingerprint(splits.train)
+    if result.fingerprint not in ("", digests[key]):
+        raise UserError(
+            f"{subject} was trained with other data than {settings.data.name!r} has now "
+            f"(fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
+        )
 
 
 def run_label(name: object, seed: int) -> str:

@@ -119,7 +119,7 @@ def train(
     check_labels(config, train_set.num_classes, train_set.labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
     record = run_record.RunRecord(None, data_digest, run_record.environment())
-    run_record.require_equal_data(splits)
+    run_record.require_equal_data(splits, data_digest)
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     config = add_statistics(config, train_set)
     batches = make_batches(config, train_set, mesh)
@@ -314,20 +314,20 @@ def _stop_if_not_finite(
 def _stop_requests() -> Iterator[list[int]]:
     """Yield a list to which the first SIGINT or SIGTERM is added. A later one exits at once."""
     received: list[int] = []
-    since = 0.0
     if threading.current_thread() is not threading.main_thread():
         yield received  # Only the main thread may handle signals, so none is added.
         return
 
+    since = 0.0
+
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal since
-        if received:
-            if time.monotonic() - since > REPEATED_SECONDS:
-                os._exit(128 + number)
-            return
-        since = time.monotonic()
-        received.append(number)
-        log.info("%s: stopping after the current steps", signal.Signals(number).name)
+        if not received:
+            since = time.monotonic()
+            received.append(number)
+            log.info("%s: stopping after the current steps", signal.Signals(number).name)
+        elif time.monotonic() - since > REPEATED_SECONDS:
+            os._exit(128 + number)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

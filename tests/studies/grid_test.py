@@ -17,7 +17,7 @@ from tiny import short
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.studies import documents, grid
+from jaxssl.studies import documents, grid, run_results
 from jaxssl.studies.cells import cell_config, portable_config, run_name
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.run_results import RunResult, describe_each_run, metric_curve
@@ -158,7 +158,7 @@ def test_fault_json_of_an_earlier_command_does_not_count_as_divergence(setting, 
 
 
 def test_finished_run_on_other_data_is_not_taken_into_a_grid(setting, results, monkeypatch):
-    monkeypatch.setattr(grid, "fingerprint", lambda source: "other data")
+    monkeypatch.setattr(run_results, "fingerprint", lambda source: "other data")
     with pytest.raises(UserError, match="take another --out: .* was trained with other data than"):
         grid.run_grid(setting, CELLS)
 

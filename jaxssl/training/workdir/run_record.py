@@ -198,20 +198,27 @@ def require_equal(values: Mapping[str, object]) -> None:
 
 def digest(value: object) -> str:
     """Return a short digest of a long value that is serialisable as JSON."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def require_equal_data(splits: Splits) -> None:
+def require_equal_data(splits: Splits, of_train: str = "") -> None:
     """Check that all processes of a run have the same examples. All processes must call this.
+
+    Args:
+        splits: the data.
+        of_train: fingerprint of the training split, if it has been computed.
 
     Raises:
         UserError: in all processes, if one differs from the first, or cannot read an example.
     """
+
+    def fingerprints() -> dict[str, str]:
+        train = of_train or fingerprint(splits.train)
+        bank = train if splits.bank is splits.train else fingerprint(splits.bank)
+        return {"train": train, "bank": bank, "test": fingerprint(splits.test)}
+
     if distributed.process_count() > 1:
-        named = splits._asdict().items()
-        require_equal(
-            distributed.raise_together(lambda: {name: fingerprint(part) for name, part in named})
-        )
+        require_equal(distributed.raise_together(fingerprints))
 
 
 def process_values(config: ConfigDict, workdir: Path) -> dict[str, object]:
