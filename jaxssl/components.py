@@ -60,13 +60,9 @@ GROUPS = {
 
 
 class _Registered(NamedTuple):
-    """A Python object that a user has registered, with the digest of its source code.
-
-    Two functions with the same source, such as closures, have different numbers.
-    """
+    """A Python object that a user has registered, with a number that no other object has."""
 
     value: Any
-    digest: str
     number: int
 
 
@@ -78,6 +74,7 @@ IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:.+)?)")  # with a preset for a pr
 # The line of a key in the config `base`, or of a group, and its comment.
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 DIGITS = 16  # hexadecimal digits of a digest
+SHORT_DIGITS = 8  # of the digest in the name of a Python object
 MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
 _NUMBERS = itertools.count()
@@ -197,33 +194,31 @@ def short_name(name: str) -> str:
     return Path(name).name if is_custom(name) else name
 
 
-def digest(group: str, name: str) -> str:
-    """Return the start of the SHA-256 of a user component's file, or of a Python object's code.
+def digest(name: str) -> str:
+    """Return the start of the SHA-256 of the file of a user's component "path/to/file.py:NAME".
 
     Raises:
-        UserError: if the file does not exist, or nothing is registered under the name.
+        UserError: if the file cannot be read.
     """
-    if name.startswith(FROM_PYTHON):
-        return _registered(group, name).digest
     return hashlib.sha256(read_file(name)[1]).hexdigest()[:DIGITS]
 
 
 def register(group: str, value: Any) -> str:
     """Register a Python object as a component of a group, and return its name.
 
-    The name holds until the process ends, or until another object of this name is registered.
+    The name ends in a digest of the object's source code and settings, so that another object of
+    the same class has another name. It holds until the process ends.
 
     Args:
         group: a key of `GROUPS`.
         value: a factory of the group, or a component.
     """
-    name = f"{FROM_PYTHON}{getattr(value, '__name__', type(value).__name__)}"
     text = _source(value) + _settings(value)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:SHORT_DIGITS]
+    name = f"{FROM_PYTHON}{getattr(value, '__name__', type(value).__name__)}-{digest}"
     before = _REGISTERED.get((group, name))
-    index = before.number if before is not None and before.value is value else next(_NUMBERS)
-    _REGISTERED[group, name] = _Registered(
-        value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS], index
-    )
+    if before is None or before.value is not value:
+        _REGISTERED[group, name] = _Registered(value, next(_NUMBERS))
     return name
 
 
@@ -246,7 +241,12 @@ def _source(value: Any, outer: tuple[int, ...] = ()) -> str:
 
 
 def _settings(value: object) -> str:
-    """Return an object's settings: its repr, without addresses, which differ by process."""
+    """Return an object's settings: its repr, without addresses, which differ by process.
+
+    The repr of a large array leaves out most of it, so the settings of an array are its digest.
+    """
+    if hasattr(value, "tobytes"):
+        return hashlib.sha256(value.tobytes()).hexdigest()
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -344,6 +344,6 @@ def _registered(group: str, name: str) -> _Registered:
         raise UserError(
             f"{group}.name={name!r} was given as a Python object, which is not stored; call "
             f"jaxssl.train again with the same arguments, or put the object into a file and name "
-            f"it: file.py:{name.removeprefix(FROM_PYTHON)}"
+            f"it: file.py:{name.removeprefix(FROM_PYTHON).partition('-')[0]}"
         )
     return _REGISTERED[group, name]

@@ -116,11 +116,14 @@ def record(config: ConfigDict) -> None:
 
 
 def digests(config: Settings) -> tuple[str, ...]:
-    """Return "group NAME SHA-256" for each component of a user that the training needs."""
+    """Return "group NAME SHA-256" for each component of a user's file that the training needs.
+
+    The name of a Python object has a digest already.
+    """
     return tuple(
-        f"{group} {components.short_name(name)} {components.digest(group, name)}"
+        f"{group} {components.short_name(name)} {components.digest(name)}"
         for group, name in names(config).items()
-        if components.is_custom(name)
+        if components.IN_FILE.fullmatch(name)
     )
 
 
