@@ -30,7 +30,8 @@ ROW = {
     "protocol": "knn", "metric": "knn_top1", "value": 90.0, "std": None, "unit": "%",
     "details": {"preset": "cifar_simclr", "k": 200}, "source": "a", "loss": "mmcl (gamma=0.5)",
     "checkpoint": "last", "step": 100, "features": "pretrained", "layer": "backbone",
-    "dataset": "digits", "data": "x", "bank": "train", "split": "test", "seed": 0,
+    "dataset": "digits", "data": "x", "content": "3b9ac1", "bank": "train", "split": "test",
+    "seed": 0,
 }  # fmt: skip
 METRICS = [
     {"step": 20 * i, "epoch": float(i), "loss": 1 / i, "feature_std": 0.5 + i / 10,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxssl.components import Settings
+from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.results import Row
@@ -73,7 +74,7 @@ def data_fields(
     """Return the fields of a results row that identify the data set and the random draws.
 
     The field "data" is a hash that distinguishes data sets, networks and weights files of the same
-    name.
+    name. The field "content" is a hash of the examples in the bank and test splits.
 
     Args:
         splits: the data set.
@@ -88,9 +89,11 @@ def data_fields(
     if path:  # The flags of the command choose the inputs of a weights file.
         hashed.append(encoder.inputs)
     text = json.dumps(hashed, default=str, sort_keys=True)
+    content = fingerprint(splits.bank) + fingerprint(splits.test)
     return {
         "dataset": splits.test.name + (f" ({classes})" if classes else ""),
         "data": hashlib.sha1(text.encode()).hexdigest()[:10],
+        "content": hashlib.sha1(content.encode()).hexdigest()[:10],
         "bank": splits.bank.split,
         "split": splits.test.split,
         "seed": seed,

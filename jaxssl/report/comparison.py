@@ -6,10 +6,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from jaxssl import components
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
-from jaxssl.report.curves import FILE_SETTINGS, comparison_curves
+from jaxssl.report.curves import comparison_curves
 from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import LOWER_IS_BETTER, Row, format_value, metric_name
@@ -27,6 +26,7 @@ DATA_FIELDS = (
     ("fitted on", "bank"),
     ("tested on", "split"),
     ("features", "layer"),
+    ("data content", "content"),
 )
 
 Cells = dict[int, list[Row]]  # result rows of the runs of a group, by the index of the group
@@ -139,24 +139,10 @@ def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
             for row in run.rows:
                 preset, unit = row["details"].get("preset"), row.get("unit", "%")
                 line = Line(row["protocol"], preset, row["metric"], unit)
-                cells = tables.setdefault(_data_source(row, run), {}).setdefault(line, {})
+                source = tuple((label, str(row.get(field, ""))) for label, field in DATA_FIELDS)
+                cells = tables.setdefault(source, {}).setdefault(line, {})
                 cells.setdefault(index, []).append(row)
     return tables
-
-
-def _data_source(row: Row, run: Run) -> Source:
-    """Return names and values of the data settings in which comparable results must agree."""
-    source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
-    data = run.config.get("data", {})
-    name, keys = components.short_name(str(data.get("name"))), FILE_SETTINGS
-    if name in components.names("data"):
-        name = Path(str(data.get("path"))).name
-    elif name not in ("python", "tar_shards") and not components.is_custom(name):
-        keys = ("classes",) if data.get("classes") else ()
-    with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
-    if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
-        source += [(f"data.{key}", str(data.get(key, ""))) for key in keys]
-    return tuple(source)
 
 
 def _differences(sources: Iterable[Source]) -> list[str]:
@@ -182,11 +168,10 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
         values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
         note = ":".join(filter(None, (line.protocol, line.preset)))
         body.append([Cell(metric_name(line.metric, line.unit), note), *values])
-    dataset, bank, split, layer = (value for _, value in source[: len(DATA_FIELDS)])
+    dataset, bank, split, layer, content = (value for _, value in source)
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
-    settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) :] if value]
-    if settings:
-        text += f" ({', '.join(settings)})"
+    if content:
+        text += f" (digest of the data: {content})"
     if len(columns) == 1:
         text += "; one column, there is nothing to compare"
     table = Table("results", ["metric", *heads], body, f"results on {dataset}")

@@ -29,7 +29,7 @@ LOWER_IS_BETTER = (
 )
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
-KEY = tuple("source step features layer dataset data bank split seed protocol".split())
+KEY = tuple("source step features layer dataset data content bank split seed protocol".split())
 
 
 class Row(TypedDict):
@@ -52,6 +52,7 @@ class Row(TypedDict):
     layer: str
     dataset: str
     data: str
+    content: NotRequired[str]  # Earlier versions did not record it.
     bank: str
     split: str
     seed: int
@@ -127,8 +128,9 @@ def own_rows(rows: Sequence[Row]) -> list[Row]:
 
     These are the data and the seed of its online metrics. Without online metrics all are returned.
     """
-    own = {(row.get("data"), row["seed"]) for row in rows if row["protocol"] == "online"}
-    return [row for row in rows if not own or (row.get("data"), row["seed"]) in own]
+    names = "data", "content", "seed"
+    own = {tuple(map(row.get, names)) for row in rows if row["protocol"] == "online"}
+    return [row for row in rows if not own or tuple(map(row.get, names)) in own]
 
 
 def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = None) -> None:

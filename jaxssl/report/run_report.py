@@ -163,7 +163,8 @@ def _comparable(row: results.Row, other: results.Row) -> bool:
 def _source(row: results.Row) -> tuple[object, ...]:
     """Return the layer, encoder, data set and seed that all results of a table share."""
     layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
-    return layer, *(row.get(n) for n in ("source", "dataset", "data", "bank", "split", "seed"))
+    names = "source", "dataset", "data", "content", "bank", "split", "seed"
+    return layer, *map(row.get, names)
 
 
 def _other_step(arrays: gallery.Gallery, rows: Rows) -> int | None:

@@ -192,7 +192,7 @@ def test_data_paths_of_an_untrusted_run_are_not_opened(key, forge, tmp_path, mon
 
     named = data_config(run, defaults, None, [(f"data.{key}", "ours")])
     assert named is not None and named[key] == "ours"
-    assert config.load(run / "config.json", [(f"data.{key}", "ours")]).data[key] == "ours"
+    assert config.load(run / "config.json", [(f"data.{key}", "/ours")]).data[key] == "/ours"
     assert config.load(run / "config.json", trust=True).data[key] == str(theirs)
     monkeypatch.setattr(evaluation.source, "load_splits", opened)
     for options in ({"trust": True}, {"data": named}):

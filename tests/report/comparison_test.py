@@ -105,28 +105,19 @@ def test_runs_that_differ_in_more_than_the_seed_have_separate_columns(tmp_path, 
     assert tables(tmp_path / "out.html", "results")[1][0] == ["metric", "a", "b"]
 
 
-FOLDER = {"data__name": "folder", "data__path": "x/birds", "dataset": "birds"}
-seeds = [{**FOLDER, "data__split_seed": seed} for seed in (0, 1)]
-lists = [{"data__classes": f"{x}/low.txt", "dataset": "digits (low.txt)"} for x in "xy"]
-
-
 @pytest.mark.parametrize(
-    ("one", "other", "why"),
+    ("other", "why"),
     [
-        ({}, {"dataset": "moons"}, "data set (digits / moons)"),
-        ({}, {"split": "test[:50%]"}, "tested on (test / test[:50%])"),
-        ({}, {"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
-        ({}, {"layer": "projector"}, "features (backbone / projector)"),
-        (seeds[0], seeds[1], "data.split_seed (0 / 1)"),
-        (lists[0], lists[1], "data.classes (x/low.txt / y/low.txt)"),
+        ({"dataset": "moons"}, "data set (digits / moons)"),
+        ({"split": "test[:50%]"}, "tested on (test / test[:50%])"),
+        ({"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
+        ({"layer": "projector"}, "features (backbone / projector)"),
+        ({"content": "5e11f9"}, "data content (3b9ac1 / 5e11f9)"),
     ],
 )
-def test_comparison_has_separate_tables_for_results_on_different_data(two, one, other, why):
+def test_comparison_has_separate_tables_for_results_on_different_data(two, other, why):
     a, b, out = two
-    for path, config, row, change in ((a, CONFIG, ROW, one), (b, OTHER, OF_OTHER, other)):
-        of_config = {key: value for key, value in change.items() if key.startswith("data__")}
-        of_row = {key: value for key, value in change.items() if key not in of_config}
-        write(path, changed(config, **of_config), [changed(row, **of_row)])
+    write(b, OTHER, [changed(OF_OTHER, **other)])
     text = visible_text(write_comparison([a, b], out))
     _, *figures = tables(out, "results")
     assert [table[0] for table in figures] == [["metric", "a"], ["metric", "b"]]
@@ -241,44 +232,11 @@ def test_runs_with_one_bank_are_compared_although_they_trained_on_different_spli
     assert "Runs cannot be compared" not in visible_text(write_comparison([a, b], out))
 
 
-def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(two):
-    a, b, out = two
-    old = {key: value for key, value in CONFIG["data"].items() if key != "classes"}
-    write(a, changed(CONFIG, data=old))
-    text = visible_text(write_comparison([a, b], out))
-    _, figures = tables(out, "results")
-    assert figures[0] == ["metric", "a", "b"] and "data.classes None" not in text
-    assert "Runs cannot be compared" not in text
-
-
 def test_run_transferred_to_the_data_of_another_shares_its_table(two):
     a, b, out = two
     write(b, changed(OTHER, data__name="moons"), [changed(OF_OTHER, dataset="digits")])
     write_comparison([a, b], out)
     assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a", "b"]]
-
-
-@pytest.mark.parametrize("key", ["test_fraction", "split_seed"])
-def test_runs_on_other_test_examples_of_tar_shards_are_not_compared_in_one_table(two, key):
-    a, b, out = two
-    for workdir, value in ((a, 0), (b, 1)):
-        config = changed(
-            OTHER, data__name="tar_shards", data__path="set", **{f"data__{key}": value}
-        )
-        write(workdir, config, [changed(OF_OTHER, dataset="tar_shards")])
-    text = visible_text(write_comparison([a, b], out))
-    assert len(tables(out, "results")) == 3 and f"data.{key} (0 / 1)" in text
-
-
-@pytest.mark.parametrize("name", ["python", "video", "tu", "/x/pets.py:load"])
-def test_runs_on_other_data_of_the_same_name_are_not_compared_in_one_table(two, name):
-    a, b, out = two
-    for workdir, path in ((a, "one/set"), (b, "two/set")):
-        shown = {"python": "python", "/x/pets.py:load": "pets.py:load"}.get(name, "set")
-        config = changed(OTHER, data__name=name, data__path=path)
-        write(workdir, config, [changed(OF_OTHER, dataset=shown)])
-    text = visible_text(write_comparison([a, b], out))
-    assert len(tables(out, "results")) == 3 and "data.path (one/set / two/set)" in text
 
 
 def test_comparison_shows_results_on_the_own_data_of_the_latest_step(two):

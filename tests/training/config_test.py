@@ -224,10 +224,25 @@ def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
     assert others == [one, one] and one.data.name == "cifar100"
     assert config_lib.run_name(by_name) == config_lib.run_name(by_path) == "tcl_cifar100"
     mine = tmp_path / "a:b.py"
-    text = "from jaxssl.configs import digits\ndef get_config(variant='x'):\n    "
-    text += "config = digits.get_config()\n    config.data.path = variant\n    return config\n"
+    text = "from jaxssl.configs import digits\ndef get_config(variant='cifar_simclr'):\n    "
+    text += "config = digits.get_config()\n    config.eval.knn = variant\n    return config\n"
     mine.write_text(text)
-    assert [config_lib.load(f"{mine}{end}").data.path for end in ("", ":y")] == ["x", "y"]
+    knn = [config_lib.load(f"{mine}{end}").eval.knn for end in ("", ":instdisc")]
+    assert knn == ["cifar_simclr", "instdisc"]
+
+
+def test_paths_of_data_become_absolute_and_a_run_may_continue_where_its_files_have_moved(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    names = {"data.name": "folder", "data.path": "pictures/", "data.labels": "~/labels.csv"}
+    before = config_lib.load("digits", list(names.items()))
+    assert before.data.path == str(tmp_path / "pictures")
+    assert before.data.labels == "/home/me/labels.csv" and before.data.dir == ""
+    after = config_lib.complete(before, [("data.path", "gs://bucket/pictures")])
+    assert after.data.path == "gs://bucket/pictures"
+    assert config_lib.conflicts(after, before.to_dict()) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
 from jaxssl.losses.pairs import Pairs
 from jaxssl.models import adapters
+from jaxssl.training.config import trust
 from jaxssl.training.config.values import NETWORKS, is_schedule
 from jaxssl.training.output.logs import log
 
@@ -101,11 +102,14 @@ def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., obje
 
 
 def record(config: ConfigDict) -> None:
-    """Make the paths of the user's components absolute, and store their digests in `plugins`.
+    """Make the paths of data and of the user's components absolute, and store the digests of these.
+
+    A run can then be evaluated from another working directory.
 
     Args:
-        config: changed in place. It gets the key only if it names components of a user.
+        config: changed in place. It gets the key `plugins` only if it names components of a user.
     """
+    config.data.update(trust.data_paths(config.data))
     config.data.name = components.absolute(config.data.name)
     config.eval.protocols = tuple(map(components.absolute, config.eval.protocols))
     config.log = tuple(map(components.absolute, config.log))

@@ -59,7 +59,7 @@ def require_data(data: Mapping[str, object], source: object, trust: bool) -> Non
     """
     if trust:
         return
-    keys = [key for key, path in _data_paths(data).items() if not _marker(path, DATA).exists()]
+    keys = [key for key, path in data_paths(data).items() if not _marker(Path(path), DATA).exists()]
     if keys:
         texts = ", ".join(f"data.{key}={escape(str(data[key]))}" for key in keys)
         raise UserError(
@@ -77,8 +77,8 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
         names: names of components.
         data: the group `config.data`.
     """
-    data_paths = dict.fromkeys(_data_paths(data or {}).values(), DATA)
-    for path, digest in (_files(names) | data_paths).items():
+    of_data = {Path(path): DATA for path in data_paths(data or {}).values()}
+    for path, digest in (_files(names) | of_data).items():
         try:
             marker = _marker(path, digest)
             # Other users must not be able to add markers, so the folder has mode 0700.
@@ -96,10 +96,10 @@ def _files(names: Iterable[str]) -> dict[Path, str]:
     return dict(sorted(digests.items()))
 
 
-def _data_paths(data: Settings) -> dict[str, Path]:
+def data_paths(data: Settings) -> dict[str, str]:
     """Return the absolute paths that the data settings name, by key."""
     keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
-    return {key: Path(_absolute(data[key])) for key in keys}
+    return {key: _absolute(data[key]) for key in keys}
 
 
 def _absolute(path: str) -> str:
