@@ -157,7 +157,11 @@ def kinds(case: Case) -> list[str]:
     """Kinds of pairs that a loss takes, the usual one first."""
     usual = ["towers", "views"] if case.name in TOWERS else ["views", "towers"]
     if case.name in BY_PARTNER:
-        return [*usual, "three views", *(["queue only"] if case.name == "ressl" else [])]
+        return [
+            *usual,
+            "three views",
+            *(["queue only", "tower labels"] if case.name == "ressl" else []),
+        ]
     if case.name in ("clip", "fastclip"):
         return [*usual, "tower labels"]
     if case.name == "mmcl":

@@ -30,7 +30,15 @@ from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.data.opening import in_memory, tar_shards
 from jaxssl.data.records import PreparedSplit, find_feature
-from jaxssl.data.splits import SUBSETS, Source, Splits, find_records, finish, labelled_part
+from jaxssl.data.splits import (
+    SUBSETS,
+    Source,
+    Splits,
+    find_records,
+    finish,
+    in_both,
+    labelled_part,
+)
 from jaxssl.errors import UserError, one_line, suggest
 
 log = logging.getLogger("jaxssl")
@@ -40,11 +48,21 @@ MAX_OPEN = 10_240  # files that may be open at once, if the system allows it; ma
 
 
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
-    """Open the splits of a run. See `load` for arguments and errors."""
+    """Open the splits of a run. See `load` for arguments and errors.
+
+    A warning says if examples of the test split are also in the bank.
+    """
     open_split = _make_opener(data, examples)
     train, test = open_split(data["train_split"]), open_split(data["test_split"])
     bank = open_split(data["bank_split"]) if data["bank_split"] else train
-    return Splits(train, labelled_part(bank), labelled_part(test))
+    splits = Splits(train, labelled_part(bank), labelled_part(test))
+    if splits.labelled and (number := int(in_both(splits.bank, splits.test).sum())):
+        log.warning(
+            "%d of %d test examples (%s) are also in the bank (%s), so accuracies will be too "
+            "high; set data.bank_split and data.test_split to splits that do not overlap",
+            *(number, len(splits.test), test.split, bank.split),
+        )
+    return splits
 
 
 def load(data: ConfigDict, split: str, examples: str = "image") -> Source:

@@ -244,6 +244,21 @@ def labelled_part(source: Source) -> Source:
     return source.take(labelled)
 
 
+def in_both(one: Source, other: Source) -> np.ndarray:
+    """Return for each example of ``other``, as bool [n], whether it is also an example of ``one``.
+
+    Examples are the same if they are the same record of a prepared split.
+    """
+    masks = [np.zeros(0, bool)]
+    for part, indices in other.parts:
+        mask = np.zeros(len(indices), bool)
+        for theirs, members in one.parts:
+            if part.records is theirs.records or (part.path and part.path == theirs.path):
+                mask |= np.isin(indices, members)
+        masks.append(mask)
+    return np.concatenate(masks)
+
+
 def find_records(
     name: str, split: str, splits: Mapping[str, tfds.core.SplitInfo]
 ) -> list[tuple[str, np.ndarray]]:

@@ -1,7 +1,8 @@
 """Contrastive and non-contrastive losses, one per file.
 
 `foo(z1, z2, *, **hyper, labels=None, axis_name=None) -> scalar` takes two [b, d] arrays, and
-`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and returns one number per anchor:
+`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and returns one number per anchor. Losses that have
+no use for labels, such as `byol`, lack that argument.
 
     from jaxssl import losses
 
@@ -56,10 +57,9 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
     _module = import_module(f"jaxssl.losses.{_name}")
     _loss, _ranges = getattr(_module, f"{_name}_loss"), getattr(_module, "RANGES", {})
     globals()[f"{_name}_loss"] = on_pairs(_loss, _ranges)
-    if _name in VIEWS:
-        globals()[_name] = on_arrays(_loss, _ranges, pair_views)
-    elif _name in TOWERS:
-        globals()[_name] = on_arrays(_loss, _ranges, pair_towers)
+    if _name in (*VIEWS, *TOWERS):
+        _pair = pair_views if _name in VIEWS else pair_towers
+        globals()[_name] = on_arrays(_loss, _ranges, _pair, _module.objective().takes_labels)
 
 
 def objective(name: str, /, **hyper: object) -> Objective:

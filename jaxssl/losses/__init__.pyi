@@ -54,7 +54,6 @@ def arb(
     *,
     groups: int = 1,
     epsilon: float | Array = 1e-05,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
 def auc_cl(
@@ -95,12 +94,9 @@ def barlow_twins(
     off_diagonal_weight: float | Array = 0.005,
     scale: float | Array = 1.0,
     epsilon: float | Array = 1e-05,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
-def byol(
-    z1: Array, z2: Array, *, labels: Array | None = None, axis_name: str | None = None
-) -> Array: ...
+def byol(z1: Array, z2: Array, *, axis_name: str | None = None) -> Array: ...
 def clip(
     z1: Array,
     z2: Array,
@@ -162,7 +158,6 @@ def dino(
     *,
     student_temperature: float | Array = 0.1,
     teacher_temperature: float | Array = 0.04,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
 def fastclip(
@@ -216,7 +211,6 @@ def lejepa(
     num_slices: int = 256,
     num_knots: int = 17,
     t_max: float = 3.0,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
 def mmcl(
@@ -288,9 +282,7 @@ def siglip(
     labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
-def simsiam(
-    z1: Array, z2: Array, *, labels: Array | None = None, axis_name: str | None = None
-) -> Array: ...
+def simsiam(z1: Array, z2: Array, *, axis_name: str | None = None) -> Array: ...
 def sogclr(
     z1: Array,
     z2: Array,
@@ -328,7 +320,6 @@ def swav(
     temperature: float | Array = 0.1,
     epsilon: float | Array = 0.05,
     num_iters: int = 3,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
 def tcl(
@@ -351,14 +342,8 @@ def vicreg(
     variance_weight: float | Array = 25.0,
     covariance_weight: float | Array = 1.0,
     epsilon: float | Array = 0.0001,
-    labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...
 def w_mse(
-    z1: Array,
-    z2: Array,
-    *,
-    epsilon: float | Array = 0.001,
-    labels: Array | None = None,
-    axis_name: str | None = None,
+    z1: Array, z2: Array, *, epsilon: float | Array = 0.001, axis_name: str | None = None
 ) -> Array: ...

@@ -71,7 +71,10 @@ def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Arr
 
 
 def on_arrays(
-    loss_fn: Callable[..., Array], ranges: Ranges, pair: Callable[..., Pairs]
+    loss_fn: Callable[..., Array],
+    ranges: Ranges,
+    pair: Callable[..., Pairs],
+    takes_labels: bool,
 ) -> Callable[..., Array]:
     """Return the two-array form of a loss: ``(z1, z2, **hyper) -> scalar``.
 
@@ -80,10 +83,11 @@ def on_arrays(
         ranges: valid values of hyper-parameters, see `check`.
         pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
             first array are anchors and the rows of the second are their keys.
+        takes_labels: whether the function has the argument ``labels``.
     """
     both_are_anchors = pair is pair_views
     name = loss_fn.__name__.removesuffix("_loss")
-    signature = _two_array_signature(loss_fn)
+    signature = _two_array_signature(loss_fn, takes_labels)
 
     def compute(arguments: Mapping[str, object]) -> Array:
         hyper = dict(arguments)
@@ -99,15 +103,16 @@ def on_arrays(
 
     one_side = "rows of z1, compared with the rows of z2,"
     anchors = "rows of both arrays" if both_are_anchors else one_side
+    with_labels = "\n``labels`` [b] makes all rows of a class positives." if takes_labels else ""
     loss_doc = inspect.cleandoc(loss_fn.__doc__ or "")
     on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
     on_two_arrays.__module__ = MODULE
     on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
 
-The mean is over the {anchors} that have a positive. ``labels`` [b] makes all
-rows of a class positives. Under a mapped ``axis_name`` the batch spans all devices, and the result
-is this device's share: `jax.lax.pmean` of it is the loss, and `global_value_and_grad` gives its
-gradient. The other arguments are those of `{name}_loss`:
+The mean is over the {anchors} that have a positive.{with_labels}
+Under a mapped ``axis_name`` the batch spans all devices, and the result is this device's share:
+`jax.lax.pmean` of it is the loss, and `global_value_and_grad` gives its gradient. The other
+arguments are those of `{name}_loss`:
 
 {loss_doc}
 """
@@ -117,14 +122,15 @@ gradient. The other arguments are those of `{name}_loss`:
     return on_two_arrays
 
 
-def _two_array_signature(loss_fn: Callable[..., Array]) -> inspect.Signature:
+def _two_array_signature(loss_fn: Callable[..., Array], takes_labels: bool) -> inspect.Signature:
     """Replace a loss's parameter ``pairs`` by two arrays, and add ``labels`` and ``axis_name``."""
     position, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     _, *hyper = inspect.signature(loss_fn).parameters.values()
     arrays = [inspect.Parameter(z, position, annotation=Array) for z in ("z1", "z2")]
     labels = inspect.Parameter("labels", keyword, default=None, annotation=Array | None)
     axis_name = inspect.Parameter("axis_name", keyword, default=None, annotation=str | None)
-    return inspect.Signature([*arrays, *hyper, labels, axis_name], return_annotation=Array)
+    options = [labels, axis_name] if takes_labels else [axis_name]
+    return inspect.Signature([*arrays, *hyper, *options], return_annotation=Array)
 
 
 def _in_auto_mode(

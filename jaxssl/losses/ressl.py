@@ -49,4 +49,4 @@ def ressl_loss(
     return jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
-objective = stateless(ressl_loss, ranges=RANGES, needs_other_keys=True, takes_labels=False)
+objective = stateless(ressl_loss, ranges=RANGES, needs_other_keys=True)

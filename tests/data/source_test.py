@@ -128,6 +128,24 @@ MALFORMED = ("", "train[", "train[:10%", "train[0]", "train[::2]", "train[:110%]
 MALFORMED += ("train+", "train,test", "train test")
 
 
+@pytest.mark.parametrize(
+    ("bank", "test", "number"),
+    [
+        ("", "test", 0),
+        ("train[:20]", "train[20:]", 0),
+        ("train[:20]", "train[15:30]+test", 5),
+    ],
+)
+def test_warning_counts_the_test_examples_that_are_also_in_the_bank(
+    directory, bank, test, number, caplog
+):
+    splits = load_splits(group(directory, bank_split=bank, test_split=test))
+    counts = [record.args[0] for record in caplog.records if "are also in the bank" in record.msg]
+    assert counts == [number] * bool(number)
+    assert splits_lib.in_both(splits.bank, splits.test).sum() == number
+    assert splits_lib.in_both(splits.test, splits.test).all()
+
+
 @pytest.mark.parametrize("split", BAD_SPLITS)
 def test_unknown_or_empty_split_is_rejected_in_one_line(directory, split):
     with refused(BAD_SPLITS[split], repr(split)):

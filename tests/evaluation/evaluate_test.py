@@ -74,7 +74,8 @@ def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsy
         **{"protocol": "knn", "metric": "knn_top1", "value": row["value"], "std": None},
         **{"unit": "%", "details": row["details"], "source": "tiny", "loss": row["loss"]},
         **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
-        **{"dataset": "digits", "data": row["data"], "bank": "train", "split": "test", "seed": 0},
+        **{"dataset": "digits", "data": row["data"], "content": row["content"]},
+        **{"bank": "train", "split": "test", "seed": 0},
     }
     assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
     assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None

@@ -441,6 +441,23 @@ def test_two_array_loss_with_labels_on_eight_devices_averages_anchors_with_a_pos
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", EXPORTED)
+def test_two_array_loss_has_the_argument_labels_only_if_labels_change_it(name):
+    labels, loss_fn = jnp.asarray(LABELS, jnp.int32), getattr(losses, f"{name}_loss")
+    hyper = {"prototypes": jnp.eye(3, embeddings().shape[2])} if name == "swav" else {}
+
+    def loss(z, labels):
+        pairs = (
+            pair_views(z, None, labels) if name in losses.VIEWS else pair_towers(*z, None, labels)
+        )
+        return loss_fn(pairs, **hyper).sum()
+
+    gradients = [jax.grad(loss)(jnp.asarray(embeddings()), x) for x in (None, labels)]
+    changes = not np.array_equal(*gradients)
+    assert ("labels" in inspect.signature(getattr(losses, name)).parameters) == changes
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", EXPORTED)
 def test_two_array_loss_traces_to_the_same_program_as_the_mean_loss_of_its_pairs(name):
     z, on_arrays = list(jnp.asarray(embeddings())), getattr(losses, name)
     extra = inputs(pair_views(z), NEEDS.get(name, ()))

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.decoders.files import cpu_count
-from jaxssl.data.splits import Source
+from jaxssl.data.splits import in_both
 from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
@@ -119,22 +119,12 @@ def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) ->
     return Score(search.best_score_, 100 * float(np.mean(search.predict(test_x) == test.y)))
 
 
-def _identify(source: Source) -> list[tuple[object, int]]:
-    """Return prepared split and index of each example, by which duplicates are recognised."""
-    return [
-        (part.path or id(part.records), index)
-        for part, indices in source.parts
-        for index in indices.tolist()
-    ]
-
-
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
     """Cross-validate SVMs on both splits together; an example in both counts once."""
     settings = PRESETS[preset]
     features, labels = context.features.train, context.features.train_labels
     if context.train is not None and context.test is not None:
-        seen = {*_identify(context.train)}
-        new = np.array([example not in seen for example in _identify(context.test)], bool)
+        new = ~in_both(context.train, context.test)
         features = np.concatenate([features, context.features.test[new]])
         labels = np.concatenate([labels, context.features.test_labels[new]])
     accuracy = evaluate(features, labels, **settings, seed=seed)
