@@ -76,13 +76,13 @@ tuned SimCLR at 16, by 1.3 [0.1, 2.5] points of k-NN and 1.9 [0.8, 3.1] of the l
 level with it at 256. It leads AUC-CL by k-NN at 64, by 0.4 [0.1, 0.7], and at 256, by 1.0 [0.5,
 1.4]. TCL is the most accurate at 64, by 0.6 [0.5, 0.7] points of k-NN above DCL and 1.0 [0.7, 1.2]
 above AUC-CL, and level with DCL at 16 and 256. It trains on three views, so that its epochs cost
-half as much again, and part of the lead may be the third view's. DeCL and SimCLR at the usual
-temperature of 0.5 have lower means on both sets, and with three seeds both are 1 to 2 points of
-k-NN below AUC-CL on all of CIFAR-10. MMCL by the closed form has at most two seeds, and lies
-between. Digits decide little, because their probes are near the ceiling. There MMCL, SogCLR and
-SimCLR at 0.05 are below the best method at batch 16 by k-NN, and nothing is at 64 and 256.
-Intervals are of single comparisons, at 95 %. Networks are small and runs short. Longer training may
-change the order.
+half as much again, and part of the lead may be the third view's. DeCL, MMCL by the closed form and
+SimCLR at the usual temperature of 0.5 have means of k-NN that are 1 to 2 points below AUC-CL's on
+all of CIFAR-10, and no interval tells these three apart. SogCLR has one seed there, with one of the
+highest values, and is not judged yet. Digits decide little, because their probes are near the
+ceiling. There MMCL, SogCLR and SimCLR at 0.05 are below the best method at batch 16 by k-NN, and
+nothing is at 64 and 256. Intervals are of single comparisons, at 95 %. Networks are small and runs
+short. Longer training may change the order.
 
 """
 

@@ -172,7 +172,11 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
         jaxssl.train(tiny_config(), data=name, workdir=run.workdir)
     names = [(data.name, data.path) for data in configs]
-    assert names == [("folder", str(tmp_path)), ("digits", ""), ("folder", "fruits")]
+    assert names == [
+        ("folder", str(tmp_path)),
+        ("digits", ""),
+        ("folder", str(tmp_path / "fruits")),
+    ]
     with pytest.raises(UserError, match="data=none does not exist"):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
 

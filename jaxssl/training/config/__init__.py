@@ -191,7 +191,7 @@ def conflicts(ours: ConfigDict, theirs: Settings) -> list[str]:
     """
     lines = differences(_comparable(ours.to_dict()), _comparable(theirs))
     # Files may have moved. The fingerprint of the training split tells whether they are the same.
-    may_differ = {*CHANGEABLE_KEYS, *(f"data.{key}" for key in trusted.DATA_KEYS)}
+    may_differ = {*CHANGEABLE_KEYS, *(f"data.{key}" for key in trusted.data_paths(ours.data))}
     earlier, lengths = (custom.texts(config.get("extended")) for config in (theirs, ours))
     if len(lengths) > len(earlier) and lengths[: len(earlier)] == earlier:
         may_differ |= {*LENGTH_KEYS}  # This command extends the run.
