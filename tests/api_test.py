@@ -211,6 +211,19 @@ def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkey
         np.testing.assert_array_equal(part.images(8), images()[0][np.sort(expected)])
 
 
+def test_pictures_are_read_with_the_channels_that_an_encoder_takes(run, monkeypatch, tmp_path):
+    taken = []
+    monkeypatch.setattr(api.evaluation, "evaluate", lambda *_, **of: taken.append(of["splits"]))
+    colours = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), np.uint8)
+    paths = [tmp_path / f"{i}.png" for i in range(8)]
+    for path, pixels in zip(paths, colours, strict=True):
+        Image.fromarray(pixels).save(path)
+    without_config = run.encoder._replace(metadata={})
+    for encoder in (run, run.encoder, without_config):
+        jaxssl.evaluate(encoder, "knn", data=(paths, [0, 1] * 4))
+    assert [splits.test.shape[-1] for splits in taken] == [1, 1, 1]
+
+
 def test_embed_returns_the_file_names_and_the_features_that_load_encoder_gives(run, tmp_path):
     pixels, _ = images()
     apply, variables, preprocess = jaxssl.load_encoder(run.workdir)

@@ -29,7 +29,7 @@ from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.results import Row, read_results
 from jaxssl.training import config as configs
 from jaxssl.training.output import compile_cache, logs, metrics_writer
@@ -288,7 +288,9 @@ def evaluate(
     target = _encoder_or_path(encoder, options.get("step"))
     if data is not None:
         settings = configs.load("base")
-        settings.data.update(_split_settings(target))
+        loading = {key: options[key] for key in ("step", "trust") if key in options}
+        loading |= options.get("weights_options") or {}
+        settings.data.update(_data_settings(target, loading))
         options["splits"] = _use_data(settings, data)
         options["data"] = settings.data
     elif isinstance(encoder, Run):
@@ -356,17 +358,22 @@ def _component(group: str, value: object) -> dict[str, object]:
     return settings
 
 
-def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, object]:
-    """Return how a run reads and splits data from Python, or {} if that is not recorded."""
-    if isinstance(encoder, PretrainedEncoder):
-        data = encoder.metadata.get("config", {}).get("data", {})
-    else:
-        data = configs.read_config(encoder).data if is_run(encoder) else {}
-    names = "test_fraction", "split_seed"
-    settings: dict[str, object] = {name: data[name] for name in names if name in data}
-    # Images from Python have as many channels as statistics were measured for.
-    channels = data.get("channels") or len(data.get("mean", ()))
-    return {**settings, "channels": channels} if channels else settings
+def _data_settings(
+    encoder: PretrainedEncoder | Path, loading: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return how a run splits data, and the channels of the pictures that an encoder takes.
+
+    Args:
+        encoder: an encoder, the workdir of a run, or a weights file.
+        loading: arguments of `load_pretrained`.
+    """
+    if not isinstance(encoder, PretrainedEncoder):
+        encoder = load_pretrained(encoder, **loading)
+    config = encoder.metadata.get("config") or {}
+    names = "test_fraction", "split_seed", "context"
+    settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
+    channels = getattr(encoder.inputs, "channels", 0)  # Only images have it.
+    return {**settings, "channels": channels}
 
 
 def _use_data(config: ConfigDict, data: object) -> Splits | None:
