@@ -254,6 +254,9 @@ def _load(
         inputs = inputs._replace(**beside.inputs)
     else:
         arrays, config, inputs, entries = _parse_header(content.header, content.arrays, given)
+    for name in given.net:
+        if name not in config:
+            raise UserError(f"{path} holds a {config['name']}, which has no {name}; leave it out")
     net, stated = parameter_names.make_net(config), inputs
     inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)

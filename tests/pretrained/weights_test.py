@@ -52,6 +52,12 @@ def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
 
 
+def test_option_that_the_network_of_a_file_lacks_is_refused(file):
+    path = file(draw_weights("resnet18_solo", int(GOLDEN["resnet18_solo/size"])))
+    with pytest.raises(UserError, match=r"holds a resnet\w*, which has no num_heads; leave it out"):
+        weights.load(path, num_heads=2)
+
+
 def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     with caplog.at_level(logging.INFO, "jaxssl"):
         backbone = weights.load(checkpoint, num_heads=2)
