@@ -23,6 +23,7 @@ from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.features import encode_images
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
+from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import run_record
 
 SUFFIXES = (".npy", ".parquet")
@@ -76,6 +77,12 @@ def embed(
         _refuse_new_picture(encoder, images, out)
         make_folder(out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
+    if len(bad := np.flatnonzero(~np.isfinite(embedded.features).all(axis=1))):
+        first = embedded.names[bad[0]] if embedded.names else f"image {bad[0]}"
+        log.warning(
+            "%d of %d embeddings are not finite, the first that of %s; check weights and images",
+            *(len(bad), len(embedded.features), first),
+        )
     if out is not None and distributed.is_first_process():
         _write(out, embedded.features, embedded.names)
     return embedded.features

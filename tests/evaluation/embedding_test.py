@@ -33,6 +33,16 @@ def test_embeddings_of_picture_files_equal_those_of_their_pixels(tmp_path, last)
         np.testing.assert_array_equal(jaxssl.embed(flat_encoder(), path), expected)
 
 
+def test_embeddings_that_are_not_finite_are_reported_with_the_first_picture(tmp_path, caplog):
+    folder = unpack(tmp_path, pictures(SHAPES)[0])
+    jaxssl.embed(flat_encoder(), folder)
+    assert not caplog.records
+    encoder = flat_encoder()
+    broken = encoder._replace(variables=jax.tree.map(lambda x: x * np.nan, encoder.variables))
+    jaxssl.embed(broken, folder)
+    assert "3 of 3 embeddings are not finite, the first that of a.png" in caplog.text
+
+
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "tiff"])
 def test_pictures_are_rotated_by_exif_orientation_before_they_are_embedded(tmp_path, format):
     pixels = np.zeros((6, 9), np.uint8)
