@@ -240,13 +240,22 @@ def _source(value: Any, outer: tuple[int, ...] = ()) -> str:
     return "".join([_definition(value), *inside])
 
 
-def _settings(value: object) -> str:
+def _settings(value: Any, outer: tuple[int, ...] = ()) -> str:
     """Return an object's settings: its repr, without addresses, which differ by process.
 
     The repr of a large array leaves out most of it, so the settings of an array are its digest.
     """
-    if hasattr(value, "tobytes"):
-        return hashlib.sha256(value.tobytes()).hexdigest()
+    if id(value) in outer:  # A container may hold itself.
+        return ""
+    outer = (*outer, id(value))
+    if isinstance(value, functools.partial):
+        value = (value.func, value.args, value.keywords)
+    if isinstance(value, Mapping):
+        value = tuple(value.items())
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_settings(each, outer) for each in value)})"
+    if hasattr(value, "tobytes") and hasattr(value, "shape") and not isinstance(value, type):
+        return f"{value.dtype}{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

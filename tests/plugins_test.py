@@ -726,7 +726,12 @@ def test_digest_of_a_function_depends_on_what_it_has_captured():
     ones = np.ones(10_000)  # whose repr leaves out most of the numbers
     middle = ones.copy()
     middle[5000] = 2
-    assert len({components.register("loss", make(jnp.array(x))) for x in (ones, middle)}) == 2
+    forms = (jnp.array, lambda x: {"w": [x]}, lambda x: functools.partial(losses.nt_xent_loss, x))
+    for form in forms:
+        assert len({components.register("loss", make(form(x))) for x in (ones, middle)}) == 2
+    shapes = [components.register("loss", make(np.zeros(shape))) for shape in (4, (2, 2))]
+    assert shapes[0] != shapes[1]
+    assert components.register("loss", make(np.float32)) != shapes[0]
 
 
 def test_python_objects_as_components_have_names_that_depend_on_their_settings():

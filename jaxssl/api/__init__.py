@@ -18,12 +18,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.api import data_argument
 from jaxssl.buckets import as_path
 from jaxssl.components import Settings
-from jaxssl.data import IN_MEMORY
-from jaxssl.data.decoders.files import ARCHIVES
-from jaxssl.data.opening import in_memory
-from jaxssl.data.source import known_names
 from jaxssl.data.splits import Splits
 from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
@@ -35,16 +32,6 @@ from jaxssl.training import config as configs
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
-
-# Settings of `config.data` for Python objects. The key "path" is their digest.
-OF_OBJECTS = {
-    "name": IN_MEMORY,
-    "train_split": "train",
-    "bank_split": "",
-    "test_split": "test",
-    "classes": "",
-    "labels": "",
-}
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Settings | Any
@@ -205,10 +192,12 @@ def train(
         with logs.quiet():  # The config is completed, and logged, again below.
             # The split of `data` depends on the overrides.
             run_config.data = configs.complete(run_config, overrides).data
-        splits = _use_data(run_config, data)
+        splits = data_argument.use(run_config, data)
     named = run_config.data.to_dict()
     run_config = configs.complete(run_config, overrides)
-    changed = [key for key in (*OF_OBJECTS, "path") if run_config.data[key] != named[key]]
+    changed = [
+        key for key in (*data_argument.OF_OBJECTS, "path") if run_config.data[key] != named[key]
+    ]
     if splits and changed:
         raise UserError(
             f"data.{changed[0]} does not apply to data from Python; pass data=(train, test)"
@@ -245,7 +234,7 @@ def resume(
     folder = as_path(run)
     config = resume_config(folder, extend_to, list(settings.items()), trust=trust)
     splits = run.splits if isinstance(run, Run) else None
-    splits = splits if data is None else _use_data(config, data)
+    splits = splits if data is None else data_argument.use(config, data)
     return _train(config, folder, splits, trust)
 
 
@@ -290,8 +279,8 @@ def evaluate(
         settings = configs.load("base")
         loading = {key: options[key] for key in ("step", "trust") if key in options}
         loading |= options.get("weights_options") or {}
-        settings.data.update(_data_settings(target, loading))
-        options["splits"] = _use_data(settings, data)
+        settings.data.update(data_argument.settings(target, data, loading))
+        options["splits"] = data_argument.use(settings, data)
         options["data"] = settings.data
     elif isinstance(encoder, Run):
         options["splits"] = encoder.splits
@@ -356,44 +345,3 @@ def _component(group: str, value: object) -> dict[str, object]:
     if not isinstance(settings.get("name", ""), str):
         settings["name"] = components.register(group, settings["name"])
     return settings
-
-
-def _data_settings(
-    encoder: PretrainedEncoder | Path, loading: Mapping[str, Any]
-) -> dict[str, object]:
-    """Return how a run splits data, and the channels of the pictures that an encoder takes.
-
-    Args:
-        encoder: an encoder, the workdir of a run, or a weights file.
-        loading: arguments of `load_pretrained`.
-    """
-    if not isinstance(encoder, PretrainedEncoder):
-        encoder = load_pretrained(encoder, **loading)
-    config = encoder.metadata.get("config") or {}
-    names = "test_fraction", "split_seed", "context"
-    settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
-    channels = getattr(encoder.inputs, "channels", 0)  # Only images have it.
-    return {**settings, "channels": channels}
-
-
-def _use_data(config: ConfigDict, data: object) -> Splits | None:
-    """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
-    with config.unlocked(), config.data.unlocked():
-        if isinstance(data, str):
-            if data in known_names() or not os.path.exists(os.path.expanduser(data)):
-                config.data.name = data
-                config.data.channels = 0  # that of the data set
-                return None
-        if isinstance(data, str | Path):
-            path = Path(os.path.expanduser(data))
-            if not path.exists():
-                raise UserError(f"data={data} does not exist")
-            if path.is_dir() or path.name.lower().endswith(ARCHIVES):
-                config.data.name, config.data.path = "folder", str(path)
-                return None
-        splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
-        if config.data.name != IN_MEMORY:  # A resumed run has its own number of workers.
-            config.data.workers = 0  # worker processes would copy the examples
-        path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
-        config.data.update({**OF_OBJECTS, "path": path})
-    return splits

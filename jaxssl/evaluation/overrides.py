@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from jaxssl.errors import UserError
 from jaxssl.pretrained import weights
 from jaxssl.pretrained.load import is_run
-from jaxssl.training.config import read_config, values
+from jaxssl.training.config import custom, read_config, values
 from jaxssl.training.config.overrides import apply_overrides
 from jaxssl.training.config.trust import require_data
 
@@ -102,4 +102,5 @@ def data_config(
     config = ConfigDict({"data": data})
     apply_overrides(config, overrides)
     values.check_ranges({key: values.flat_keys(config)[key] for key, _ in overrides})
+    custom.use_absolute_paths(config.data)
     return config.data

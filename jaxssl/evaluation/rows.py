@@ -74,7 +74,7 @@ def data_fields(
     """Return the fields of a results row that identify the data set and the random draws.
 
     The field "data" is a hash that distinguishes data sets, networks and weights files of the same
-    name. The field "content" is a hash of the examples in the bank and test splits.
+    name.
 
     Args:
         splits: the data set.
@@ -89,12 +89,20 @@ def data_fields(
     if path:  # The flags of the command choose the inputs of a weights file.
         hashed.append(encoder.inputs)
     text = json.dumps(hashed, default=str, sort_keys=True)
-    content = fingerprint(splits.bank) + fingerprint(splits.test)
     return {
         "dataset": splits.test.name + (f" ({classes})" if classes else ""),
         "data": hashlib.sha1(text.encode()).hexdigest()[:10],
-        "content": hashlib.sha1(content.encode()).hexdigest()[:10],
         "bank": splits.bank.split,
         "split": splits.test.split,
         "seed": seed,
     }
+
+
+def content(splits: Splits) -> str:
+    """Return the field "content" of a results row: a hash of the bank and test examples.
+
+    Raises:
+        UserError: if an example cannot be read.
+    """
+    text = fingerprint(splits.bank) + fingerprint(splits.test)
+    return hashlib.sha1(text.encode()).hexdigest()[:10]

@@ -120,12 +120,12 @@ def evaluate(
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else operator.index(seed)
+    content = distributed.raise_together(lambda: rows_of.content(splits))
     if distributed.process_count() > 1:
         weights = run_record.digest(digests.compute(encoder.variables))
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
-        run_record.require_equal(asked | measured)
-        run_record.require_equal_data(splits)
+        run_record.require_equal({**asked, **measured, "bank and test examples": content})
     strict = protocols is not None if strict is None else strict
     selected = drop_unlabelled(selected, splits, strict=strict)
     # Features that no protocol takes are not extracted. Without protocols, the gallery needs some.
@@ -146,6 +146,7 @@ def evaluate(
 
     # ---- Every protocol on every kind of features.
     data_fields = rows_of.data_fields(splits, settings, encoder, None if workdir else path, seed)
+    data_fields = {**data_fields, "content": content}
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")

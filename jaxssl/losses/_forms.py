@@ -123,7 +123,7 @@ arguments are those of `{name}_loss`:
 
 
 def _two_array_signature(loss_fn: Callable[..., Array], takes_labels: bool) -> inspect.Signature:
-    """Replace a loss's parameter ``pairs`` by two arrays, and add ``labels`` and ``axis_name``."""
+    """Replace a loss's parameter ``pairs`` by two arrays, and add the other options."""
     position, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     _, *hyper = inspect.signature(loss_fn).parameters.values()
     arrays = [inspect.Parameter(z, position, annotation=Array) for z in ("z1", "z2")]

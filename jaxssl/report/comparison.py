@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
-from jaxssl.report.curves import comparison_curves
+from jaxssl.report.curves import FILE_SETTINGS, comparison_curves
 from jaxssl.report.images import figure_style
 from jaxssl.report.page import Cell, Table, render
 from jaxssl.report.results import LOWER_IS_BETTER, Row, format_value, metric_name
@@ -139,10 +139,17 @@ def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
             for row in run.rows:
                 preset, unit = row["details"].get("preset"), row.get("unit", "%")
                 line = Line(row["protocol"], preset, row["metric"], unit)
-                source = tuple((label, str(row.get(field, ""))) for label, field in DATA_FIELDS)
+                known = {**row, "content": row.get("content") or _data_settings(run)}
+                source = tuple((label, str(known.get(field, ""))) for label, field in DATA_FIELDS)
                 cells = tables.setdefault(source, {}).setdefault(line, {})
                 cells.setdefault(index, []).append(row)
     return tables
+
+
+def _data_settings(run: Run) -> str:
+    """Return the settings that stand for the data in results of versions without a digest."""
+    data = run.config.get("data", {})
+    return ", ".join(f"{key} {data[key]}" for key in FILE_SETTINGS if data.get(key))
 
 
 def _differences(sources: Iterable[Source]) -> list[str]:
@@ -171,7 +178,7 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
     dataset, bank, split, layer, content = (value for _, value in source)
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
     if content:
-        text += f" (digest of the data: {content})"
+        text += f" (content: {content})"
     if len(columns) == 1:
         text += "; one column, there is nothing to compare"
     table = Table("results", ["metric", *heads], body, f"results on {dataset}")

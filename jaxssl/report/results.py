@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NotRequired, TypedDict
@@ -29,7 +29,7 @@ LOWER_IS_BETTER = (
 )
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
-KEY = tuple("source step features layer dataset data content bank split seed protocol".split())
+KEY = tuple("source step features layer dataset data bank split seed protocol".split())
 
 
 class Row(TypedDict):
@@ -128,9 +128,27 @@ def own_rows(rows: Sequence[Row]) -> list[Row]:
 
     These are the data and the seed of its online metrics. Without online metrics all are returned.
     """
-    names = "data", "content", "seed"
-    own = {tuple(map(row.get, names)) for row in rows if row["protocol"] == "online"}
-    return [row for row in rows if not own or tuple(map(row.get, names)) in own]
+    seeds = {row["seed"] for row in rows if row["protocol"] == "online"}
+    is_own = on_own_data(rows)
+    return [row for row in rows if is_own(row) and (not seeds or row["seed"] in seeds)]
+
+
+def on_own_data(rows: Sequence[Row]) -> Callable[[Row], bool]:
+    """Return a function that tells whether a result is on the data of the online metrics.
+
+    It compares the examples. Rows of earlier versions lack "content", and have the settings only.
+    Without online metrics, all results are on the run's own data.
+    """
+    online = [row for row in rows if row["protocol"] == "online"]
+    contents = {row["content"] for row in online if "content" in row}
+    settings = {row.get("data") for row in online}
+
+    def is_own(row: Row) -> bool:
+        if contents and "content" in row:
+            return row["content"] in contents
+        return not online or row.get("data") in settings
+
+    return is_own
 
 
 def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = None) -> None:

@@ -18,6 +18,7 @@ from jaxssl.training.workdir import goodput
 TRAINING = ("steps", "input wait", "compilation", "checkpoints")
 # The results of one metric have these keys in common; they may differ in data, seed and step.
 OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
+PATHS = ("data.path", "data.classes", "data.labels")
 ENDS = 20  # characters kept at each end of a long name in a legend
 
 
@@ -106,8 +107,12 @@ def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     groups: dict[tuple[str, int | None, int], list[Run]] = {}
     seen: Counter[tuple[str, int | None, str]] = Counter()
     for run in runs:
-        rest = {k: v for k, v in flatten(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
-        settings, seed = json.dumps(rest, sort_keys=True), json.dumps(run.config.get("seed"))
+        # The digest of the data replaces their paths, which differ between machines.
+        online = [row for row in run.rows if row["protocol"] == "online"]
+        contents = sorted({row["content"] for row in online if "content" in row})
+        ignored = ("seed", *CHANGEABLE_KEYS, *(PATHS if contents else ()))
+        rest = [(k, v) for k, v in flatten(run.config) if k not in ignored]
+        settings, seed = json.dumps([sorted(rest), contents]), json.dumps(run.config.get("seed"))
         number = seen[settings, run.step, seed]
         seen[settings, run.step, seed] += 1
         groups.setdefault((settings, run.step, number), []).append(run)
@@ -143,15 +148,14 @@ def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
     own data come first, then those with the run's seed, then the latest. The run's own data are
     those of its online metrics.
     """
-    own_data = {row.get("data") for row in rows if row["protocol"] == "online"}
+    is_own = results.on_own_data(rows)
     groups: dict[tuple, list[results.Row]] = {}
     for row in rows:
         key = (*(row.get(name) for name in OF_METRIC), row["metric"], row["details"].get("preset"))
         groups.setdefault(key, []).append(row)
 
     def distance(row: results.Row) -> tuple[bool, bool, int]:
-        is_other = bool(own_data) and row.get("data") not in own_data
-        return is_other, row["seed"] != seed, -(row["step"] or 0)
+        return not is_own(row), row["seed"] != seed, -(row["step"] or 0)
 
     return [min(group, key=distance) for group in groups.values()]
 

@@ -187,10 +187,9 @@ def test_data_hash_differs_if_data_settings_network_or_weights_differ(encoder, s
     assert len({*same, *other}) == 1 + len(other)
 
 
-def test_content_of_rows_differs_if_bank_or_test_examples_differ(encoder, splits, data_dir):
+def test_content_of_rows_differs_if_bank_or_test_examples_differ(splits, data_dir):
     def digest(**changes):
-        changed = splits._replace(**changes)
-        return rows.data_fields(changed, data_config(), encoder, None, 0)["content"]
+        return rows.content(splits._replace(**changes))
 
     fewer = digits(data_dir, 32, "test")
     others = [digest(), digest(test=fewer), digest(bank=splits.bank.take(np.arange(59)))]

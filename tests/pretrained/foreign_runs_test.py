@@ -190,8 +190,8 @@ def test_data_paths_of_an_untrusted_run_are_not_opened(key, forge, tmp_path, mon
             read()
     assert not theirs.exists()
 
-    named = data_config(run, defaults, None, [(f"data.{key}", "ours")])
-    assert named is not None and named[key] == "ours"
+    named = data_config(run, defaults, None, [(f"data.{key}", "/ours")])
+    assert named is not None and named[key] == "/ours"
     assert config.load(run / "config.json", [(f"data.{key}", "/ours")]).data[key] == "/ours"
     assert config.load(run / "config.json", trust=True).data[key] == str(theirs)
     monkeypatch.setattr(evaluation.source, "load_splits", opened)
@@ -230,6 +230,7 @@ FORGED = {
     "data is no mapping": ({"data": 3}, "no valid 'data'"),
     "number of examples": ({"data.num_examples": 10**18}, "'num_examples' expects int"),
     "checksums": ({"checksums": 5}, "no valid 'checksums'"),
+    "data path": ({"config.data.path": 5}, "'data.path' expects str"),
     "score": ({"score": "best"}, "no valid 'score'"),
     "group is a number": ({"config.net": 4}, "lacks the group 'net'"),
     "component is a number": ({"config.net.name": 4}, "the group 'net', or the name"),

@@ -232,6 +232,27 @@ def test_runs_with_one_bank_are_compared_although_they_trained_on_different_spli
     assert "Runs cannot be compared" not in visible_text(write_comparison([a, b], out))
 
 
+@pytest.mark.parametrize("key", ["path", "split_seed"])
+def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, key):
+    a, b, out = two
+    old = {name: value for name, value in OF_OTHER.items() if name != "content"}
+    for workdir, value in ((a, "x"), (b, "y")):
+        write(workdir, changed(OTHER, **{f"data__{key}": value}), [old])
+    text = visible_text(write_comparison([a, b], out))
+    assert len(tables(out, "results")) == 3 and f"data content ({key} x / {key} y)" in text
+
+
+def test_seeds_on_data_at_different_paths_are_averaged_if_the_data_are_equal(tmp_path):
+    online = changed(ROW, protocol="online", metric="last")
+    paths = []
+    for seed, content in enumerate(("one", "one", "two")):
+        config = changed(CONFIG, seed=seed, data__path=f"/home/{seed}")
+        rows = [changed(row, seed=seed, content=content) for row in (ROW, online)]
+        paths.append(write(tmp_path / str(seed), config, rows))
+    groups = group_by_seed(read_runs(paths))
+    assert [[run.name for run in group.runs] for group in groups] == [["0", "1"], ["2"]]
+
+
 def test_run_transferred_to_the_data_of_another_shares_its_table(two):
     a, b, out = two
     write(b, changed(OTHER, data__name="moons"), [changed(OF_OTHER, dataset="digits")])
@@ -243,7 +264,8 @@ def test_comparison_shows_results_on_the_own_data_of_the_latest_step(two):
     a, *_ = two
     online = changed(ROW, protocol="online", metric="last", data="own", value=50.0, step=90)
     own = changed(ROW, data="own", value=70.0)
-    rows = [online, changed(online, value=60.0, step=100), changed(own, data="x", value=90.0), own]
+    other = changed(own, data="x", content="5e11f9", value=90.0)
+    rows = [online, changed(online, value=60.0, step=100), other, own]
     write(a, CONFIG, rows)
     [run] = read_runs([a])
     assert {row["value"] for row in run.rows} == {60.0, 70.0}

@@ -243,6 +243,12 @@ def test_paths_of_data_become_absolute_and_a_run_may_continue_where_its_files_ha
     after = config_lib.complete(before, [("data.path", "gs://bucket/pictures")])
     assert after.data.path == "gs://bucket/pictures"
     assert config_lib.conflicts(after, before.to_dict()) == []
+    mine = tmp_path / "mine.py"
+    mine.write_text("def load(path):\n    return path\n")
+    for text in ("owner/name", "https://x.org/a"):  # A function of the user gets any text.
+        changes = [("data.name", f"{mine}:load"), ("data.path", text)]
+        assert config_lib.load("digits", changes).data.path == text
+    assert config_lib.load("digits", [("data.dir", "s3://b/x")]).data.dir == "s3://b/x"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxssl import components
-from jaxssl.buckets import is_bucket
 from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
 from jaxssl.errors import UserError, escape
@@ -98,12 +97,14 @@ def _files(names: Iterable[str]) -> dict[Path, str]:
 
 def data_paths(data: Settings) -> dict[str, str]:
     """Return the absolute paths that the data settings name, by key."""
-    keys = [key for key in DATA_KEYS if data.get(key) and data.get("name") != IN_MEMORY]
-    return {key: _absolute(data[key]) for key in keys}
+    if data.get("name") == IN_MEMORY:
+        return {}
+    paths = {key: data.get(key) for key in DATA_KEYS}
+    return {key: _absolute(path) for key, path in paths.items() if path and isinstance(path, str)}
 
 
 def _absolute(path: str) -> str:
-    return path if is_bucket(path) else os.path.abspath(os.path.expanduser(path))
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def _marker(path: Path, digest: str) -> Path:

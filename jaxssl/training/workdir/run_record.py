@@ -31,8 +31,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 # Settings of JAX that change the numbers of a run.
 OPTIONS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
 OPTIONS += ("jax_threefry_partitionable",)
-# Keys of a config that the processes of a run may set differently.
-LOCAL_KEYS = ("data.dir", "data.workers")
+# Keys of a config that the processes of a run may set differently. The examples are compared.
+LOCAL_KEYS = ("data.dir", "data.path", "data.labels", "data.classes", "data.workers")
 
 
 class RunRecord(NamedTuple):

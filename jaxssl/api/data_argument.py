@@ -1,0 +1,77 @@
+"""The argument ``data`` of `jaxssl.train` and `jaxssl.evaluate`: names, folders, Python objects."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxssl.data import IN_MEMORY
+from jaxssl.data.decoders.files import ARCHIVES
+from jaxssl.data.opening import in_memory
+from jaxssl.data.source import known_names
+from jaxssl.data.splits import Splits
+from jaxssl.errors import UserError
+from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.training import config as configs
+
+# Settings of `config.data` for Python objects. The key "path" is their digest.
+OF_OBJECTS = {
+    "name": IN_MEMORY,
+    "train_split": "train",
+    "bank_split": "",
+    "test_split": "test",
+    "classes": "",
+    "labels": "",
+}
+
+
+def use(config: ConfigDict, data: object) -> Splits | None:
+    """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
+    with config.unlocked(), config.data.unlocked():
+        if isinstance(data, str):
+            if data in known_names() or not os.path.exists(os.path.expanduser(data)):
+                config.data.name = data
+                config.data.channels = 0  # that of the data set
+                return None
+        if isinstance(data, str | Path):
+            path = Path(os.path.expanduser(data))
+            if not path.exists():
+                raise UserError(f"data={data} does not exist")
+            if path.is_dir() or path.name.lower().endswith(ARCHIVES):
+                config.data.name, config.data.path = "folder", os.path.abspath(path)
+                return None
+        splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
+        if config.data.name != IN_MEMORY:  # A resumed run has its own number of workers.
+            config.data.workers = 0  # worker processes would copy the examples
+        path = f"sha256:{digest[:16]}"  # A run resumes only with the same path.
+        config.data.update({**OF_OBJECTS, "path": path})
+    return splits
+
+
+def settings(
+    encoder: PretrainedEncoder | Path, data: object, loading: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return how to read data from Python for an encoder, as far as encoder and run tell.
+
+    These are the split into training and test examples, the number of tokens of a caption, and the
+    channels of pictures.
+
+    Args:
+        encoder: an encoder, the workdir of a run, or a weights file.
+        data: as for `evaluate`.
+        loading: arguments of `load_pretrained`.
+    """
+    if isinstance(encoder, PretrainedEncoder):
+        config = encoder.metadata.get("config") or {}
+    else:
+        config = configs.read_config(encoder) if is_run(encoder) else {}
+    names = "test_fraction", "split_seed", "context"
+    settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
+    if isinstance(data, str) and data in known_names():
+        return settings
+    if not isinstance(encoder, PretrainedEncoder):
+        encoder = load_pretrained(encoder, **loading)
+    return {**settings, "channels": getattr(encoder.inputs, "channels", 0)}  # 0: no images
