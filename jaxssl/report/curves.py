@@ -9,8 +9,8 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png, legend_label
-from jaxssl.report.runs import CONTENT, Group, settings_of
-from jaxssl.report.workdir import is_finite, metric_series
+from jaxssl.report.runs import Group
+from jaxssl.report.workdir import flatten, is_finite, metric_series
 from jaxssl.training.output.metrics_writer import Row
 
 
@@ -46,7 +46,7 @@ NARROW = 16  # legend names up to this many characters fit side by side
 FILE_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 # Settings that the online k-NN accuracy depends on.
 SPLITS = ("train_split", "bank_split", "test_split")
-KNN_SETTINGS = ["eval.knn", CONTENT, *(f"data.{key}" for key in ("name", *SPLITS, *FILE_SETTINGS))]
+KNN_SETTINGS = ["eval.knn", *(f"data.{key}" for key in ("name", *SPLITS, *FILE_SETTINGS))]
 
 
 def run_curves(metrics: Sequence[Row]) -> list[Image]:
@@ -109,7 +109,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     caption = curve.caption
     if curve.key == "knn_top1":
-        configs = [settings_of(group.runs[0]) for group in groups]
+        configs = [dict(flatten(group.runs[0].config)) for group in groups]
         for config in configs:
             if config.get("data.bank_split"):  # k-NN does not read the training split then.
                 config["data.train_split"] = ""

@@ -19,7 +19,6 @@ TRAINING = ("steps", "input wait", "compilation", "checkpoints")
 # The results of one metric have these keys in common; they may differ in data, seed and step.
 OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
 PATHS = ("data.path", "data.classes", "data.labels")
-CONTENT = "content of the data"  # stands among the settings for the digest of the data
 ENDS = 20  # characters kept at each end of a long name in a legend
 
 
@@ -101,19 +100,6 @@ def check_workdirs(workdirs: Sequence[Path]) -> None:
         seen[folder] = path
 
 
-def settings_of(run: Run) -> dict[str, object]:
-    """Return the settings of a run by dotted key.
-
-    The digest of its data, if it was recorded, replaces their paths, which differ between machines.
-    """
-    settings = dict(flatten(run.config))
-    online = [row for row in run.rows if row["protocol"] == "online"]
-    if contents := sorted({row["content"] for row in online if "content" in row}):
-        settings = {k: v for k, v in settings.items() if k not in PATHS}
-        settings[CONTENT] = ", ".join(contents)
-    return settings
-
-
 def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that differ only in the seed, in the order of the runs."""
     # A group has at most one run of each seed, because runs with the same seed are not independent
@@ -121,8 +107,12 @@ def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     groups: dict[tuple[str, int | None, int], list[Run]] = {}
     seen: Counter[tuple[str, int | None, str]] = Counter()
     for run in runs:
-        rest = {k: v for k, v in settings_of(run).items() if k not in ("seed", *CHANGEABLE_KEYS)}
-        settings, seed = json.dumps(rest, sort_keys=True), json.dumps(run.config.get("seed"))
+        # The digest of the data replaces their paths, which differ between machines.
+        online = [row for row in run.rows if row["protocol"] == "online"]
+        contents = sorted({row["content"] for row in online if "content" in row})
+        ignored = ("seed", *CHANGEABLE_KEYS, *(PATHS if contents else ()))
+        rest = [(k, v) for k, v in flatten(run.config) if k not in ignored]
+        settings, seed = json.dumps([sorted(rest), contents]), json.dumps(run.config.get("seed"))
         number = seen[settings, run.step, seed]
         seen[settings, run.step, seed] += 1
         groups.setdefault((settings, run.step, number), []).append(run)

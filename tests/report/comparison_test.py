@@ -253,19 +253,6 @@ def test_seeds_on_data_at_different_paths_are_averaged_if_the_data_are_equal(tmp
     assert [[run.name for run in group.runs] for group in groups] == [["0", "1"], ["2"]]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [("3b9ac1", ""), ("5e11f9", "settings differ: content of the data.")]
-)
-def test_caption_compares_data_by_their_content_if_it_is_recorded(two, content, words):
-    a, b, out = two
-    for path, config, of_run in ((a, CONFIG, ROW), (b, OTHER, OF_OTHER)):
-        online = changed(of_run, protocol="online", metric="last")
-        row = changed(online, content=content) if path == b else online
-        write(path, changed(config, data__path=str(path)), [of_run, row])
-    text = visible_text(write_comparison([a, b], out))
-    assert (words in text) if words else ("Runs cannot be compared" not in text)
-
-
 def test_run_transferred_to_the_data_of_another_shares_its_table(two):
     a, b, out = two
     write(b, changed(OTHER, data__name="moons"), [changed(OF_OTHER, dataset="digits")])
