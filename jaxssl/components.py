@@ -227,7 +227,8 @@ def _source(value: Any, outer: tuple[int, ...] = ()) -> str:
 
     A function is followed by the values that it has captured, and by their source code.
     """
-    value = value.func if isinstance(value, functools.partial) else value
+    if isinstance(value, functools.partial):
+        value = (value.func, value.args, value.keywords)
     if id(value) in outer:  # A function may have captured itself.
         return ""
     outer = (*outer, id(value))
@@ -255,6 +256,8 @@ def _settings(value: Any, outer: tuple[int, ...] = ()) -> str:
     if isinstance(value, tuple | list):
         return f"({', '.join(_settings(each, outer) for each in value)})"
     if hasattr(value, "tobytes") and hasattr(value, "shape") and not isinstance(value, type):
+        if value.dtype == object:  # The bytes would be memory addresses.
+            return _settings(value.tolist(), outer)
         return f"{value.dtype}{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

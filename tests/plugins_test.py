@@ -732,6 +732,17 @@ def test_digest_of_a_function_depends_on_what_it_has_captured():
     shapes = [components.register("loss", make(np.zeros(shape))) for shape in (4, (2, 2))]
     assert shapes[0] != shapes[1]
     assert components.register("loss", make(np.float32)) != shapes[0]
+    texts = [components.register("loss", make(np.array([x], object))) for x in "aab"]
+    assert texts[0] == texts[1] != texts[2]
+
+    def once(x):
+        return x
+
+    def twice(x):
+        return 2 * x
+
+    scaled = (functools.partial(losses.nt_xent_loss, key=f) for f in (once, twice))
+    assert len({components.register("loss", x) for x in scaled}) == 2
 
 
 def test_python_objects_as_components_have_names_that_depend_on_their_settings():

@@ -16,6 +16,7 @@ from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training import config as configs
+from jaxssl.training.config import values
 
 # Settings of `config.data` for Python objects. The key "path" is their digest.
 OF_OBJECTS = {
@@ -70,6 +71,8 @@ def settings(
         config = configs.read_config(encoder) if is_run(encoder) else {}
     names = "test_fraction", "split_seed", "context"
     settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
+    for name, value in settings.items():  # The config of a run may have been forged.
+        values.require(f"data.{name}", value, values.TYPES[f"data.{name}"])
     if isinstance(data, str) and data in known_names():
         return settings
     if not isinstance(encoder, PretrainedEncoder):

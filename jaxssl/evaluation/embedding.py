@@ -77,7 +77,9 @@ def embed(
         _refuse_new_picture(encoder, images, out)
         make_folder(out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
-    if len(bad := np.flatnonzero(~np.isfinite(embedded.features.sum(axis=1, dtype=np.float64)))):
+    with np.errstate(invalid="ignore"):  # of inf - inf
+        sums = embedded.features.sum(axis=1, dtype=np.float64)
+    if len(bad := np.flatnonzero(~np.isfinite(sums))):
         first = embedded.names[bad[0]] if embedded.names else f"image {bad[0]}"
         log.warning(
             "%d of %d embeddings are not finite, the first that of %s; check weights and images",

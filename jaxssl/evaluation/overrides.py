@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 from jaxssl.errors import UserError
 from jaxssl.pretrained import weights
 from jaxssl.pretrained.load import is_run
-from jaxssl.training.config import custom, read_config, values
+from jaxssl.training.config import read_config, values
 from jaxssl.training.config.overrides import apply_overrides
-from jaxssl.training.config.trust import require_data
+from jaxssl.training.config.trust import data_paths, require_data
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -102,5 +102,5 @@ def data_config(
     config = ConfigDict({"data": data})
     apply_overrides(config, overrides)
     values.check_ranges({key: values.flat_keys(config)[key] for key, _ in overrides})
-    custom.use_absolute_paths(config.data)
+    config.data.update(data_paths(config.data))
     return config.data

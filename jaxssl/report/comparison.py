@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from jaxssl import components
 from jaxssl.configs.base import CHANGEABLE_KEYS
 from jaxssl.errors import UserError
 from jaxssl.report.curves import FILE_SETTINGS, comparison_curves
@@ -139,17 +140,27 @@ def _group_results(groups: Sequence[Group]) -> dict[Source, dict[Line, Cells]]:
             for row in run.rows:
                 preset, unit = row["details"].get("preset"), row.get("unit", "%")
                 line = Line(row["protocol"], preset, row["metric"], unit)
-                known = {**row, "content": row.get("content") or _data_settings(run)}
-                source = tuple((label, str(known.get(field, ""))) for label, field in DATA_FIELDS)
-                cells = tables.setdefault(source, {}).setdefault(line, {})
+                cells = tables.setdefault(_data_source(row, run), {}).setdefault(line, {})
                 cells.setdefault(index, []).append(row)
     return tables
 
 
-def _data_settings(run: Run) -> str:
-    """Return the settings that stand for the data in results of versions without a digest."""
+def _data_source(row: Row, run: Run) -> Source:
+    """Return names and values of the facts about the data in which results must agree."""
+    source = [(label, str(row.get(field, ""))) for label, field in DATA_FIELDS]
+    if "content" in row:
+        return tuple(source)
+    # Results of earlier versions have no digest of the data. Their settings stand for it.
     data = run.config.get("data", {})
-    return ", ".join(f"{key} {data[key]}" for key in FILE_SETTINGS if data.get(key))
+    name, keys = components.short_name(str(data.get("name"))), FILE_SETTINGS
+    if name in components.names("data"):
+        name = Path(str(data.get("path"))).name
+    elif name not in ("python", "tar_shards") and not components.is_custom(name):
+        keys = ("classes",) if data.get("classes") else ()
+    with_classes = f"{name} ({Path(str(data.get('classes'))).name})"
+    if row["dataset"] in (name, with_classes):  # The run was evaluated on its own data set.
+        source += [(f"data.{key}", str(data.get(key, ""))) for key in keys]
+    return tuple(source)
 
 
 def _differences(sources: Iterable[Source]) -> list[str]:
@@ -175,10 +186,11 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
         values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
         note = ":".join(filter(None, (line.protocol, line.preset)))
         body.append([Cell(metric_name(line.metric, line.unit), note), *values])
-    dataset, bank, split, layer, content = (value for _, value in source)
+    dataset, bank, split, layer, _ = (value for _, value in source[: len(DATA_FIELDS)])
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
-    if content:
-        text += f" (content: {content})"
+    settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) - 1 :] if value]
+    if settings:
+        text += f" ({', '.join(settings)})"
     if len(columns) == 1:
         text += "; one column, there is nothing to compare"
     table = Table("results", ["metric", *heads], body, f"results on {dataset}")

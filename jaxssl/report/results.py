@@ -73,10 +73,17 @@ class _Document(TypedDict):
 def read_results(folder: Path) -> list[Row]:
     """Read the rows of results.json, or [] without the file.
 
+    Rows of earlier versions lack "content". They get that of a row with the same "data".
+
     Raises:
         UserError: if the file is damaged.
     """
-    return _read(folder)["results"]
+    rows = _read(folder)["results"]
+    known = {row.get("data"): row["content"] for row in rows if "content" in row}
+    for row in rows:
+        if "content" not in row and row.get("data") in known:
+            row["content"] = known[row["data"]]
+    return rows
 
 
 def read_evaluated_step(folder: Path) -> int | None:
@@ -113,6 +120,7 @@ def is_result(row: Mapping[str, object]) -> bool:
         and isinstance(row["details"].get("preset"), str | NoneType)
         and _is_number(row["details"].get("ci95", 0))
         and isinstance(row.get("unit", ""), str)
+        and isinstance(row.get("content", ""), str)
         and isinstance(row.get("loss"), str | NoneType)
         and all(isinstance(row.get(name), str | int | NoneType) for name in KEY)
     )

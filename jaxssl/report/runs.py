@@ -18,7 +18,6 @@ from jaxssl.training.workdir import goodput
 TRAINING = ("steps", "input wait", "compilation", "checkpoints")
 # The results of one metric have these keys in common; they may differ in data, seed and step.
 OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
-PATHS = ("data.path", "data.classes", "data.labels")
 ENDS = 20  # characters kept at each end of a long name in a legend
 
 
@@ -107,12 +106,8 @@ def group_by_seed(runs: Sequence[Run]) -> list[Group]:
     groups: dict[tuple[str, int | None, int], list[Run]] = {}
     seen: Counter[tuple[str, int | None, str]] = Counter()
     for run in runs:
-        # The digest of the data replaces their paths, which differ between machines.
-        online = [row for row in run.rows if row["protocol"] == "online"]
-        contents = sorted({row["content"] for row in online if "content" in row})
-        ignored = ("seed", *CHANGEABLE_KEYS, *(PATHS if contents else ()))
-        rest = [(k, v) for k, v in flatten(run.config) if k not in ignored]
-        settings, seed = json.dumps([sorted(rest), contents]), json.dumps(run.config.get("seed"))
+        rest = {k: v for k, v in flatten(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
+        settings, seed = json.dumps(rest, sort_keys=True), json.dumps(run.config.get("seed"))
         number = seen[settings, run.step, seed]
         seen[settings, run.step, seed] += 1
         groups.setdefault((settings, run.step, number), []).append(run)

@@ -241,6 +241,13 @@ def test_results_of_different_class_lists_are_stored_separately(run, out, tmp_pa
     assert len(results.read_results(out)) == 4
 
 
+def test_relative_paths_of_the_command_line_become_absolute(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = [("data.classes", "low.txt")]
+    data = overrides.data_config(run, ConfigDict(data_config()), None, given)
+    assert data is not None and data.classes == str(tmp_path / "low.txt")
+
+
 def test_untrained_baseline_does_not_depend_on_the_seed_of_the_protocol(run, out):
     rows = [knn(run, out, seed=seed, kinds=["untrained"])[0] for seed in (0, 5)]
     assert rows[0]["value"] == rows[1]["value"] and [row["seed"] for row in rows] == [0, 5]

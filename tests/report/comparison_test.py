@@ -232,30 +232,25 @@ def test_runs_with_one_bank_are_compared_although_they_trained_on_different_spli
     assert "Runs cannot be compared" not in visible_text(write_comparison([a, b], out))
 
 
+@pytest.mark.parametrize("name", ["folder", "python", "tar_shards", "/x/pets.py:load"])
 @pytest.mark.parametrize("key", ["path", "split_seed"])
-def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, key):
+def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, name, key):
     a, b, out = two
-    old = {name: value for name, value in OF_OTHER.items() if name != "content"}
-    for workdir, value in ((a, "x"), (b, "y")):
-        write(workdir, changed(OTHER, **{f"data__{key}": value}), [old])
+    shown = {"folder": "set", "/x/pets.py:load": "pets.py:load"}.get(name, name)
+    old = changed({k: v for k, v in OF_OTHER.items() if k != "content"}, dataset=shown)
+    for workdir, value in ((a, "one/set"), (b, "two/set")):
+        config = changed(OTHER, data__name=name, data__path="x/set")
+        write(workdir, changed(config, **{f"data__{key}": value}), [old])
     text = visible_text(write_comparison([a, b], out))
-    assert len(tables(out, "results")) == 3 and f"data content ({key} x / {key} y)" in text
+    assert len(tables(out, "results")) == 3 and f"data.{key} (one/set / two/set)" in text
 
 
-def test_seeds_on_data_at_different_paths_are_averaged_if_the_data_are_equal(tmp_path):
-    online = changed(ROW, protocol="online", metric="last")
-    paths = []
-    for seed, content in enumerate(("one", "one", "two")):
-        config = changed(CONFIG, seed=seed, data__path=f"/home/{seed}")
-        rows = [changed(row, seed=seed, content=content) for row in (ROW, online)]
-        paths.append(write(tmp_path / str(seed), config, rows))
-    groups = group_by_seed(read_runs(paths))
-    assert [[run.name for run in group.runs] for group in groups] == [["0", "1"], ["2"]]
-
-
-def test_run_transferred_to_the_data_of_another_shares_its_table(two):
+@pytest.mark.parametrize("content", ["3b9ac1", None])
+def test_run_transferred_to_the_data_of_another_shares_its_table(two, content):
     a, b, out = two
-    write(b, changed(OTHER, data__name="moons"), [changed(OF_OTHER, dataset="digits")])
+    for workdir, name, row in ((a, "digits", ROW), (b, "moons", OF_OTHER)):
+        rows = [{k: v for k, v in row.items() if k != "content" or content}]
+        write(workdir, changed(OTHER, data__name=name), rows)
     write_comparison([a, b], out)
     assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a", "b"]]
 

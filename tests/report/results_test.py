@@ -127,3 +127,21 @@ def test_lock_that_is_a_symbolic_link_is_not_followed(tmp_path):
     with pytest.raises(UserError, match="symbolic links"):
         results.add_results(tmp_path, [ROW])
     assert target.read_text() == "kept"
+
+
+def test_own_results_are_those_on_the_content_of_the_online_metrics_or_on_equal_settings():
+    online = changed(ROW, protocol="online")
+    moved, other = changed(ROW, data="y"), changed(ROW, content="5e11f9")
+    assert results.own_rows([online, ROW, moved, other]) == [online, ROW, moved]
+    assert results.own_rows([ROW, other]) == [ROW, other]
+    without = [{k: v for k, v in row.items() if k != "content"} for row in (online, ROW, moved)]
+    assert results.own_rows(without) == without[:2]
+    assert results.own_rows([online, changed(ROW, seed=1)]) == [online]
+
+
+def test_results_of_an_earlier_version_get_the_content_of_those_with_equal_settings(tmp_path):
+    old = {k: v for k, v in ROW.items() if k != "content"}
+    other = changed(old, data="y")
+    results.add_results(tmp_path, [changed(old, seed=1), other, ROW])
+    rows = results.read_results(tmp_path)
+    assert [row.get("content") for row in rows] == ["3b9ac1", None, "3b9ac1"]

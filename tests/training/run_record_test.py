@@ -165,6 +165,7 @@ def test_processes_with_different_configs_or_versions_stop_with_the_differences(
 
 def test_processes_may_have_their_own_data_folder_and_number_of_workers(settings, tmp_path):
     changes = [("data.dir", "/scratch/1"), ("data.workers", "3")]
+    changes += [(f"data.{key}", f"/scratch/{key}") for key in ("path", "labels", "classes")]
     other = config.load(DIGITS, [*SETTINGS.items(), *changes])
     values = (run_record.process_values(one, tmp_path) for one in (settings, other))
     assert next(values) == next(values)

@@ -109,7 +109,7 @@ def record(config: ConfigDict) -> None:
     Args:
         config: changed in place. It gets the key `plugins` only if it names components of a user.
     """
-    use_absolute_paths(config.data)
+    config.data.update(trust.data_paths(config.data))
     config.data.name = components.absolute(config.data.name)
     config.eval.protocols = tuple(map(components.absolute, config.eval.protocols))
     config.log = tuple(map(components.absolute, config.log))
@@ -117,14 +117,6 @@ def record(config: ConfigDict) -> None:
         del config["plugins"]
     if entries := digests(config.to_dict()):
         config.plugins = entries
-
-
-def use_absolute_paths(data: ConfigDict) -> None:
-    """Make the paths absolute that the group `config.data` names, which is changed in place."""
-    paths = trust.data_paths(data)
-    if components.is_custom(data.name):
-        paths.pop("path", None)  # It may be any text, which the user's function gets as it is.
-    data.update(paths)
 
 
 def digests(config: Settings) -> tuple[str, ...]:

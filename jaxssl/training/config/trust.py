@@ -96,11 +96,19 @@ def _files(names: Iterable[str]) -> dict[Path, str]:
 
 
 def data_paths(data: Settings) -> dict[str, str]:
-    """Return the absolute paths that the data settings name, by key."""
-    if data.get("name") == IN_MEMORY:
-        return {}
-    paths = {key: data.get(key) for key in DATA_KEYS}
-    return {key: _absolute(path) for key, path in paths.items() if path and isinstance(path, str)}
+    """Return the absolute paths that the data settings name, by key.
+
+    The path of a user's function may also be another text, which is returned as it is.
+    """
+    name, paths = data.get("name"), {}
+    for key in DATA_KEYS:
+        text = data.get(key)
+        if not isinstance(text, str) or not text or name == IN_MEMORY:
+            continue
+        is_text = key == "path" and components.is_custom(str(name))
+        path = _absolute(text)
+        paths[key] = text if is_text and not os.path.exists(path) else path
+    return paths
 
 
 def _absolute(path: str) -> str:
