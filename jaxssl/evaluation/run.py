@@ -145,8 +145,10 @@ def evaluate(
         return []
 
     # ---- Every protocol on every kind of features.
-    data_fields = rows_of.data_fields(splits, settings, encoder, None if workdir else path, seed)
-    data_fields = {**data_fields, "content": content}
+    data_fields = {
+        **rows_of.data_fields(splits, settings, encoder, None if workdir else path, seed),
+        "content": content,
+    }
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         metrics = iterate_metrics(workdir / "metrics.jsonl")

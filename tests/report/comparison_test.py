@@ -232,12 +232,19 @@ def test_runs_with_one_bank_are_compared_although_they_trained_on_different_spli
     assert "Runs cannot be compared" not in visible_text(write_comparison([a, b], out))
 
 
-@pytest.mark.parametrize("name", ["folder", "python", "tar_shards", "/x/pets.py:load"])
-@pytest.mark.parametrize("key", ["path", "split_seed"])
+def without_content(row, **changes):
+    """A row of a version that did not record a digest of the data."""
+    return changed({key: value for key, value in row.items() if key != "content"}, **changes)
+
+
+@pytest.mark.parametrize(
+    "name", ["folder", "python", "video", "tu", "tar_shards", "/x/pets.py:load"]
+)
+@pytest.mark.parametrize("key", ["path", "test_fraction", "split_seed"])
 def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, name, key):
     a, b, out = two
-    shown = {"folder": "set", "/x/pets.py:load": "pets.py:load"}.get(name, name)
-    old = changed({k: v for k, v in OF_OTHER.items() if k != "content"}, dataset=shown)
+    shown = {name: name for name in ("python", "tar_shards")} | {"/x/pets.py:load": "pets.py:load"}
+    old = without_content(OF_OTHER, dataset=shown.get(name, "set"))
     for workdir, value in ((a, "one/set"), (b, "two/set")):
         config = changed(OTHER, data__name=name, data__path="x/set")
         write(workdir, changed(config, **{f"data__{key}": value}), [old])
@@ -245,12 +252,32 @@ def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, 
     assert len(tables(out, "results")) == 3 and f"data.{key} (one/set / two/set)" in text
 
 
-@pytest.mark.parametrize("content", ["3b9ac1", None])
-def test_run_transferred_to_the_data_of_another_shares_its_table(two, content):
+def test_results_without_a_digest_are_compared_by_the_path_of_the_class_list(two):
+    a, b, out = two
+    for workdir, path in ((a, "x/low.txt"), (b, "y/low.txt")):
+        old = without_content(OF_OTHER, dataset="digits (low.txt)")
+        write(workdir, changed(OTHER, data__classes=path), [old])
+    text = visible_text(write_comparison([a, b], out))
+    assert len(tables(out, "results")) == 3 and "data.classes (x/low.txt / y/low.txt)" in text
+
+
+@pytest.mark.parametrize("form", [dict, without_content])
+def test_run_of_a_version_without_a_data_setting_shares_the_table_of_later_runs(two, form):
+    a, b, out = two
+    old = {key: value for key, value in CONFIG["data"].items() if key != "classes"}
+    write(a, changed(CONFIG, data=old), [form(ROW)])
+    write(b, OTHER, [form(OF_OTHER)])
+    text = visible_text(write_comparison([a, b], out))
+    _, figures = tables(out, "results")
+    assert figures[0] == ["metric", "a", "b"] and "data.classes None" not in text
+    assert "Runs cannot be compared" not in text
+
+
+@pytest.mark.parametrize("form", [dict, without_content])
+def test_run_transferred_to_the_data_of_another_shares_its_table(two, form):
     a, b, out = two
     for workdir, name, row in ((a, "digits", ROW), (b, "moons", OF_OTHER)):
-        rows = [{k: v for k, v in row.items() if k != "content" or content}]
-        write(workdir, changed(OTHER, data__name=name), rows)
+        write(workdir, changed(OTHER, data__name=name), [form(row)])
     write_comparison([a, b], out)
     assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a", "b"]]
 

@@ -78,7 +78,7 @@ def resume_config(
     Args:
         workdir: folder of the run.
         extend_to: epochs of the longer run. None, or the epochs of the run, only continue it.
-        overrides: pairs (key, value) for keys that `conflicts` lets differ.
+        overrides: pairs (key, value) for `jaxssl.configs.base.CHANGEABLE_KEYS` and paths of data.
         trust: as for `jaxssl.load_encoder`.
 
     Raises:
@@ -108,7 +108,7 @@ def resume_config(
 def check_same_config(config: ConfigDict, workdir: Path) -> None:
     """Raise UserError if the workdir holds a run of another config.
 
-    Keys that `jaxssl.training.config.conflicts` lets differ may differ.
+    Keys of `jaxssl.configs.base.CHANGEABLE_KEYS` and the paths of data may differ.
     """
     if not (workdir / "config.json").exists():
         return
