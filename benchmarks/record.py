@@ -4,6 +4,7 @@
     python benchmarks/record.py --merge OUT                             # add to docs/record.json
     python benchmarks/record.py --scale tiny --minutes 2 --out OUT      # try it on a CPU
     python benchmarks/record.py --out OUT --config.data.name=folder --config.data.path=pictures.zip
+    python benchmarks/record.py --out OUT --only "speed/resnet18*" "run/*-s0"
 
 `record_plan.py` has the plan. A call runs the next pieces whose results are neither in
 docs/record.json nor in OUT, as many side by side as the device can hold. It skips pieces that would
@@ -16,6 +17,7 @@ import time
 STARTED = time.monotonic()  # The clock starts before the other imports, which take time too.
 
 import argparse
+import fnmatch
 import json
 import math
 import os
@@ -383,6 +385,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, help="do pieces; folder for what comes back")
     parser.add_argument("--merge", type=Path, metavar="OUT", help="put results into record.json")
     parser.add_argument("--minutes", type=float, default=math.inf, help="limit; default none")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="run pieces of these names; * is any text"
+    )
     parser.add_argument("--scale", choices=SCALES, default="paper", help="tiny: on digits")
     parser.add_argument("--pages", type=Path, help="folder of record.json and the pages")
     parser.add_argument("--work", type=Path, help="folder of the runs; default runs/record/SCALE")
@@ -403,7 +408,17 @@ def main(argv: list[str]) -> None:
             "the commit is unknown here; pass it: JAXSSL_COMMIT=$(git describe --always --dirty)"
         )
     record = read_record(pages / "record.json", args.scale)
-    do_pieces(make_plan(args.scale, overrides), record, args.out, work, args.minutes)
+    plan = make_plan(args.scale, overrides)
+    if args.only:
+        names = {piece.name for piece in plan}
+        for pattern in args.only:
+            if not fnmatch.filter(names, pattern):
+                raise UserError(
+                    f"--only {pattern}: no piece has this name; names look like {plan[0].name} and "
+                    f"{plan[-1].name}"
+                )
+        plan = [p for p in plan if any(fnmatch.fnmatch(p.name, text) for text in args.only)]
+    do_pieces(plan, record, args.out, work, args.minutes)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from jax import numpy as jnp
 from shared import NETWORKS, SMALL, SMALL_BATCH, begin, machine, ratios, spread, timed
 
 from jaxssl import distributed, losses
+from jaxssl.errors import one_line
 from jaxssl.models import convnet
 from jaxssl.models import encoder as networks
 from jaxssl.report.markdown import markdown_table
@@ -208,7 +209,10 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
     """Measure all numbers of one row of the tables."""
     contenders, operations, made_of = ours(network, batch, precision)
     if torch_step:
-        contenders |= peers(network, batch, precision, made_of)
+        try:
+            contenders |= peers(network, batch, precision, made_of)
+        except Exception as error:  # Our times are worth keeping if PyTorch cannot compile here.
+            print(f"PyTorch's step failed: {one_line(error)}", flush=True)
     for _ in range(rounds):
         for contender in contenders.values():
             contender.turn(seconds)
