@@ -53,5 +53,6 @@ def _count(net: FrozenConfigDict, shape: tuple[int, ...]) -> float:
     x = jax.ShapeDtypeStruct(shape, "float32")
     variables = jax.eval_shape(lambda x: network.init(jax.random.key(0), x, train=False), x)
     call = jax.jit(lambda variables, x: network.apply(variables, x, train=False))
-    analysis: Any = call.lower(variables, x).cost_analysis()
+    with jax.default_device(jax.devices("cpu")[0]):  # Other clients count only compiled programs.
+        analysis: Any = call.lower(variables, x).cost_analysis()
     return analysis["flops"]
