@@ -7,9 +7,9 @@
     python benchmarks/record.py --out OUT --only "speed/resnet18*" "run/*-s0"
 
 `record_plan.py` has the plan. A call runs the next pieces whose results are neither in
-docs/record.json nor in OUT, as many side by side as the device can hold. It skips pieces that would
-not finish in time, and stops when the time is over. OUT gets at most eight files of less than
-16 MiB. Without --minutes, the whole plan is run. See docs/record.md.
+docs/record.json nor in OUT. It skips pieces that would not finish in time, and stops when the time
+is over. OUT gets at most eight files of less than 16 MiB. Without --minutes, the whole plan is run.
+See docs/record.md.
 """
 
 import time
@@ -49,7 +49,7 @@ LOG = 20_000  # number of characters kept from the end of a job's log
 # files of a training run that are copied into OUT
 KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")
 # fields of a measurement in the record
-FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}
+FIELDS = {"settings", "commit", "device", "versions", "minutes", "values"}
 
 
 class Device(NamedTuple):
@@ -74,7 +74,6 @@ class Job:
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
         self.workdir = folder_of(work, piece.name)
-        self.shared = 0.0  # number of concurrent runs, summed over the seconds of this job
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
         label = piece.name.replace("/", "-")
@@ -148,28 +147,19 @@ def do_pieces(
     # Besides its remaining steps, a resumed run needs time for its evaluation.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
-    prepared, runs, now = False, 1, time.monotonic()
     try:
         while True:
-            before, now = now, time.monotonic()
-            for job in running:
-                number = sum(other.piece.kind == "run" for other in running)
-                job.shared += (now - max(before, job.start)) * max(1, number)
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 finish(job, fresh, known, device)
                 write_record(out / "figures.json", fresh)
                 estimates = Estimates(plan, known, device.name)
-            # A run writes its config after it has prepared and opened its data.
-            prepared = prepared or any((job.workdir / "config.json").exists() for job in running)
             left = (end - time.monotonic()) / 60
             for piece in list(pending):
-                if piece.kind == "run" and not any(job.piece.kind == "run" for job in running):
-                    runs = estimates.side_by_side(piece, left, most_runs(piece, device))
-                needed = MARGIN * rest[piece.name] * estimates.minutes(piece, runs)
+                needed = MARGIN * rest[piece.name] * estimates.minutes(piece)
                 if needed > left:
                     continue  # The measurement takes longer than the time that is left.
-                if not fits(piece, running, device, runs, prepared):
+                if not fits(piece, running, device):
                     break  # The next measurement of the plan waits for its turn.
                 print(f"starts {piece.name}, about {needed:.1f} minutes", flush=True)
                 pending.remove(piece)
@@ -215,14 +205,11 @@ def find_device(work: Path) -> Device:
     return Device(answer["device"], memory, os.cpu_count() or 1, answer["is_cpu"])
 
 
-def most_runs(piece: Piece, device: Device) -> int:
-    """Return how many training runs like this one fit on the device and the CPU."""
-    by_memory = HELD * device.memory / piece.memory if device.memory and piece.memory else 1
-    return max(1, min(int(by_memory), device.cores // piece.cores))
+def fits(piece: Piece, running: list[Job], device: Device) -> bool:
+    """Return True if a measurement can start beside the running ones.
 
-
-def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: bool) -> bool:
-    """Return True if a measurement can start beside the running ones."""
+    Two training runs at a time are slower than one after the other.
+    """
     pieces = [job.piece for job in running]
     if not pieces:
         return True
@@ -232,9 +219,7 @@ def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: 
     memory = sum(other.memory for other in together) if device.memory else 0.0
     if sum(other.cores for other in together) > device.cores or memory > HELD * device.memory:
         return False
-    number = sum(other.kind == "run" for other in pieces)
-    # The first run prepares the data for all others.
-    return piece.kind != "run" or not number or (prepared and number < runs)
+    return sum(other.kind == "run" for other in together) <= 1
 
 
 def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Device) -> None:
@@ -249,7 +234,6 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         "commit": git.current_commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
-        "beside": max(1.0, round(job.shared / job.seconds, 2)),
     }
     if job.process.returncode == 0 and job.result.exists():
         result = json.loads(job.result.read_text())

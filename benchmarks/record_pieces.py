@@ -55,13 +55,14 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     lowered = training.program.lower(training.state, training.batches.next())
     training.program = lowered.compile()
     shared.timed(training.step, 3)
+    seconds, _ = shared.timed(training.step, TRACED)
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # A Python trace would slow the host and cause gaps.
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             shared.timed(training.step, TRACED)
         events = record_trace.read_events(Path(folder))
-    return record_trace.summarise(events, training.program.as_text(), TRACED)
+    return record_trace.summarise(events, training.program.as_text(), TRACED, 1000 * seconds)
 
 
 def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:

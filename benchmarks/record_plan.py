@@ -4,7 +4,6 @@ A piece is a check, a measurement or a training run in a process of its own; `re
 it. Estimates are guesses for an H200 until docs/record.json has measured times.
 """
 
-import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,25 +15,36 @@ from jaxssl.studies.compared_methods import METHODS
 AUC_CL = "recommended"  # preset of AUC-CL to train
 METHOD_NAMES = {
     "simclr": "SimCLR",
-    "byol": "BYOL",
+    "simclr_sgd": "SimCLR, lightly's optimiser",
     f"auc_cl_{AUC_CL}": f"AUC-CL, {AUC_CL}",
+    "tcl": "TCL",
     "mmcl_inv": "MMCL-INV",
     "decl": "DeCL",
-    "tcl": "TCL",
+    "byol_sgd": "BYOL, lightly's optimiser",
+    "byol": "BYOL",
     "moco_v3": "MoCo-v3",
     "barlow_twins": "Barlow Twins",
 }
-# Losses with their papers' settings, and the heads that a method needs. Network, optimiser,
-# augmentation and epochs are the scale's for all methods.
+# lightly's optimiser on CIFAR-10 (its cifar10_benchmark.py): SGD with a rate of 0.06 at batch size
+# 128, and no warm-up. The AdamW of the scale "paper" is AUC-CL's.
+SGD = {
+    **{"optim.name": "sgd", "optim.lr": 0.12, "optim.lr_scaling": "linear"},
+    **{"optim.weight_decay": 5e-4, "optim.decay_all": True, "schedule.warmup_epochs": 0.0},
+}
+BYOL = {
+    "method.name": "momentum",
+    "method.preset": "byol",
+    "predictor.name": "mlp",
+    "loss.name": "byol",
+}
+# Losses with their papers' settings, and the heads that a method needs. Network, augmentation and
+# epochs are the scale's for all methods, and so is the optimiser except where SGD is named.
 ARMS: dict[str, dict[str, Any]] = {
     **{arm: accuracy.ARMS[arm] for arm in ("simclr", "mmcl_inv", "decl", "tcl", "moco_v3")},
     f"auc_cl_{AUC_CL}": {**METHODS["auc_cl"], "loss.preset": AUC_CL},
-    "byol": {
-        "method.name": "momentum",
-        "method.preset": "byol",
-        "predictor.name": "mlp",
-        "loss.name": "byol",
-    },
+    "byol": BYOL,
+    "simclr_sgd": {**accuracy.ARMS["simclr"], **SGD},
+    "byol_sgd": {**BYOL, **SGD},
     "barlow_twins": {  # loss and projector as in solo-learn for CIFAR-10
         "loss.name": "barlow_twins",
         "loss.preset": "solo_learn",
@@ -47,8 +57,7 @@ ARMS: dict[str, dict[str, Any]] = {
 SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # methods that run at all batch sizes
 # Minutes of a run relative to SimCLR's, because of three views or a second network without
 # gradient.
-COSTS = {"tcl": 1.5, "byol": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
-BUSY = 0.6  # share of the time in which a run keeps the device busy, until a trace measures it
+COSTS = {"tcl": 1.5, "byol": 1.3, "byol_sgd": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
 LEAST = 0.2  # smallest share of a stopped run from which its whole time is estimated
 MARGIN = 1.1  # A measurement starts if this multiple of its estimate is left.
 
@@ -111,7 +120,9 @@ class Scale(NamedTuple):
 
 
 def _steps(networks: Mapping[str, str], default: str) -> list[list[str]]:
-    return [[arm, networks.get(arm, default)] for arm in METHOD_NAMES]
+    # Every method once: the optimiser of these steps is plain SGD.
+    arms = [arm for arm in METHOD_NAMES if not arm.endswith("_sgd")]
+    return [[arm, networks.get(arm, default)] for arm in arms]
 
 
 SCALES = {
@@ -207,24 +218,10 @@ def family(name: str) -> str:
     return re.sub(r"-s\d+$", "", name)
 
 
-def crowd(busy: float, runs: float) -> float:
-    """Return how many times longer a run takes if several runs share a device."""
-    return max(1.0, busy * runs)
-
-
-def busy_share(record: Mapping[str, Any], device: str) -> float:
-    """Return the share of the time in which a training step keeps the device busy."""
-    for name, figure in record["figures"].items():
-        if name.startswith("trace/") and figure["device"] == device:
-            return 1 - figure["values"]["gaps"]
-    return BUSY
-
-
 class Estimates:
     """Estimated times of the measurements on a device, from the measured times there."""
 
     def __init__(self, plan: Iterable[Piece], record: Mapping[str, Any], device: str) -> None:
-        self.busy = busy_share(record, device)
         planned = {piece.name: piece.minutes for piece in plan}
         self._families: dict[str, list[float]] = {}
         # measured time over planned time, by kind of measurement
@@ -232,33 +229,23 @@ class Estimates:
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
                 share = figure.get("share", 1.0)  # completed share of an unfinished run
-                alone = figure["minutes"] / crowd(self.busy, figure["beside"])
+                minutes = figure["minutes"]
                 if share < LEAST:
-                    alone = max(planned[name], 2 * alone)
+                    minutes = max(planned[name], 2 * minutes)
                 else:
-                    alone /= share
+                    minutes /= share
                     kind = name.partition("/")[0]
-                    self._ratios.setdefault(kind, []).append(alone / planned[name])
-                self._families.setdefault(family(name), []).append(alone)
+                    self._ratios.setdefault(kind, []).append(minutes / planned[name])
+                self._families.setdefault(family(name), []).append(minutes)
 
-    def minutes(self, piece: Piece, runs: int = 1) -> float:
-        """Estimate the minutes of a measurement while ``runs`` training runs share the device.
+    def minutes(self, piece: Piece) -> float:
+        """Estimate the minutes of a measurement.
 
         This is the longest measured time of its family. Without one, it is the plan's estimate
         times the median ratio of measured to planned time of its kind. For a piece that was stopped
         early, it is the plan's estimate or twice the time that the piece had, if that is longer.
         """
-        alone = max(
+        return max(
             self._families.get(family(piece.name), ()),
             default=piece.minutes * statistics.median(self._ratios.get(piece.kind, [1.0])),
         )
-        return alone * (crowd(self.busy, runs) if piece.kind == "run" else 1.0)
-
-    def side_by_side(self, piece: Piece, left: float, most: int) -> int:
-        """Return the number of concurrent runs that finishes most runs in ``left`` minutes."""
-
-        def finished(runs: int) -> float:
-            each = MARGIN * self.minutes(piece, runs)
-            return runs / each if math.isinf(left) else runs * (left // each)
-
-        return max(range(1, most + 1), key=finished)  # Of equally good numbers, the least is taken.

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ KERNELS = (
 )
 # Operations whose inner kernels have trace events of their own.
 CONTAINERS = ("while", "call", "conditional")
+TOP = 20  # number of kernels that are named
 SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
 INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%(\S+) = .*?(?:op_name="([^"]*)"|$)', re.MULTILINE)
 
@@ -31,8 +33,13 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
         return json.load(file)["traceEvents"]
 
 
-def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> dict[str, Any]:
+def summarise(
+    events: Iterable[Mapping[str, Any]], program: str, steps: int, ms: float
+) -> dict[str, Any]:
     """Return the shares of a step's time in groups of kernels, and in gaps between kernels.
+
+    XLA turns CUDA graphs off while it is profiled, which widens the gaps. So the gaps are not those
+    of the trace, but the rest of the time of a step that was not profiled.
 
     A kernel counts for the operation that it ends with: a convolution that is fused with a ReLU may
     count as either. Concurrent kernels share their time.
@@ -41,23 +48,28 @@ def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> 
         events: events of the trace in Chrome's format, times in microseconds.
         program: text of the compiled program, which maps kernels to operations.
         steps: number of steps in the trace.
+        ms: time of a step without the profiler, in milliseconds.
 
     Returns:
-        The share of each of `SHOWN`, "kernels" a step and "ms" a step.
+        The share of each of `SHOWN`, "kernels" a step, "ms" a step, and "top": group, name and
+        milliseconds of the kernels that take most time.
     """
     names = {kernel_name(name): op or "" for name, op in INSTRUCTION.findall(program)}
     kernels = sorted(_kernels(list(events), names))
     if not kernels:
         raise ValueError("the trace must hold kernels of the device, got none")
     times = dict.fromkeys(SHOWN, 0.0)
-    clock = first = kernels[0][0]
-    for start, end, group in kernels:
-        times["gaps"] += max(0.0, start - clock)
-        times[group] += max(0.0, end - max(start, clock))
+    names_of: Counter[tuple[str, str]] = Counter()
+    clock = kernels[0][0]
+    for start, end, group, name in kernels:
+        took = max(0.0, end - max(start, clock)) / steps / 1000
+        times[group] += took
+        names_of[group, name] += took
         clock = max(clock, end)
-    whole = clock - first
-    shares = {group: time / whole for group, time in times.items()}
-    return {**shares, "kernels": len(kernels) / steps, "ms": whole / steps / 1000}
+    shares = {group: time / ms for group, time in times.items()}
+    shares["gaps"] = max(0.0, 1 - sum(shares.values()))
+    top = [[*key, round(took, 4)] for key, took in names_of.most_common(TOP)]
+    return {**shares, "kernels": len(kernels) / steps, "ms": ms, "top": top}
 
 
 def kernel_name(text: str) -> str:
@@ -67,8 +79,8 @@ def kernel_name(text: str) -> str:
 
 def _kernels(
     events: list[Mapping[str, Any]], names: Mapping[str, str]
-) -> Iterable[tuple[float, float, str]]:
-    """Yield (start, end, group) of each kernel in the trace.
+) -> Iterable[tuple[float, float, str, str]]:
+    """Yield (start, end, group, name) of each kernel in the trace.
 
     Only the stream lanes of a device are read, because other lanes repeat them. On a CPU, a kernel
     is an event with the name of an instruction of the program.
@@ -88,7 +100,8 @@ def _kernels(
         elif operation not in names or operation.startswith(CONTAINERS):
             continue
         group = group_of(names.get(operation, ""), event["name"])
-        yield event["ts"], event["ts"] + event.get("dur", 0.0), group
+        name = f"{event['name'][:60]} {names.get(operation, '')[-80:]}".strip()
+        yield event["ts"], event["ts"] + event.get("dur", 0.0), group, name
 
 
 def group_of(operation: str, kernel: str) -> str:

@@ -118,7 +118,7 @@ def make_step(
     optimiser: torch.optim.Optimizer,
     *,
     half: bool,
-    compiled: bool = True,
+    mode: str | None,
 ) -> Callable[[], Tensor]:
     """Return a function that takes a training step and returns the loss.
 
@@ -128,15 +128,15 @@ def make_step(
         views: returns the input of a step.
         optimiser: updates the parameters.
         half: True to compute in bf16.
-        compiled: True to use `torch.compile`.
+        mode: of `torch.compile`, or None to run eagerly.
     """
 
     def loss_of(x: Tensor) -> Tensor:
         with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
             return loss_fn(model(x))
 
-    if compiled:
-        loss_of = torch.compile(loss_of)
+    if mode:
+        loss_of = torch.compile(loss_of, mode=mode)
 
     def step() -> Tensor:
         loss = loss_of(views())
@@ -148,14 +148,16 @@ def make_step(
     return step
 
 
-def small_step(config: Any, views: np.ndarray, half: bool, compiled: bool) -> Callable[[], Tensor]:
+def small_step(
+    config: Any, views: np.ndarray, half: bool, mode: str | None
+) -> Callable[[], Tensor]:
     """Return the step of a small network of strided convolutions, without augmentation.
 
     Args:
         config: of our run, whose loss is "nt_xent" or "auc_cl". AdamW decays only matrices.
         views: [2 b, h, w, c] float32: all first views, then all second views.
         half: True to compute in bf16.
-        compiled: True to use `torch.compile`.
+        mode: of `torch.compile`, or None to run eagerly.
     """
     if DEVICE == "cpu":
         torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many threads as XLA uses
@@ -181,11 +183,14 @@ def small_step(config: Any, views: np.ndarray, half: bool, compiled: bool) -> Ca
     optimiser = torch.optim.AdamW(groups, lr=config.optim.lr, fused=True)
     x = torch.from_numpy(np.array(views)).permute(0, 3, 1, 2).to(DEVICE)
     x = x.contiguous(memory_format=torch.channels_last)
-    return make_step(model, loss_fn, lambda: x, optimiser, half=half, compiled=compiled)
+    return make_step(model, loss_fn, lambda: x, optimiser, half=half, mode=mode)
 
 
-def large_step(name: str, batch: int, half: bool) -> Callable[[], Tensor]:
-    """Return the step of a network of `network` on images in the device's memory."""
+def large_step(name: str, batch: int, half: bool, mode: str) -> Callable[[], Tensor]:
+    """Return the step of a network of `network` on images in the device's memory.
+
+    ``mode`` is that of `torch.compile`.
+    """
     torch.set_float32_matmul_precision("high")  # This allows TF32, which is JAX's default.
     torch.backends.cudnn.benchmark = True
     size = 32 if name == "resnet18" else 224
@@ -205,4 +210,4 @@ def large_step(name: str, batch: int, half: bool) -> Callable[[], Tensor]:
             x = augment(torch.cat([chosen, chosen]), size)
         return x.contiguous(memory_format=torch.channels_last)
 
-    return make_step(model, nt_xent, views, optimiser, half=half)
+    return make_step(model, nt_xent, views, optimiser, half=half, mode=mode)

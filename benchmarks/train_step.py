@@ -13,8 +13,9 @@ without augmentation.
    count of operations; augmentation, loss and optimiser are not counted.
 2. Time of each part, compiled and timed alone, so that the parts need not add up to the whole; and
    the time that the host is busy until a step is dispatched.
-3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled, augmented on the
-   device; for the small networks with the same views, compiled and eager.
+3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled in the default mode
+   and with CUDA graphs, augmented on the device; for the small networks with the same views,
+   compiled and eager.
 4. For the small networks, our step with XLA's convolution instead of products of patches, one step
    per call.
 
@@ -63,7 +64,9 @@ except ImportError as error:
 
 DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
 XLA = "step, XLA's convolution"
-RATIOS = {"PyTorch": "torch_ratio", "PyTorch eager": "eager_ratio", XLA: "xla_ratio"}
+GRAPHS = "PyTorch, CUDA graphs"
+RATIOS = {"PyTorch": "torch_ratio", GRAPHS: "graph_ratio", "PyTorch eager": "eager_ratio"}
+RATIOS |= {XLA: "xla_ratio"}
 MOST_STEPS, CALL_SECONDS = 20, 0.25  # limits of the training steps in one call
 
 
@@ -201,26 +204,30 @@ def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str
     return {"views": jnp.moveaxis(views, 1, 0)}
 
 
-def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
-    """Return the training step that `ours` times, but in PyTorch."""
+def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Callable]:
+    """Return functions that make the training step that `ours` times, but in PyTorch."""
     half = precision == "bf16"
-    if network not in SMALL:
-        steps = {"PyTorch": torch_step.large_step(network, batch, half)}
-    else:
+    if network in SMALL:
         config, views = made_of
         small = partial(torch_step.small_step, config, np.concatenate(views), half)
-        steps = {"PyTorch": small(compiled=True), "PyTorch eager": small(compiled=False)}
-    return {name: Timed(step, wait=lambda loss: loss.item()) for name, step in steps.items()}
+        modes = {"PyTorch": "default", "PyTorch eager": None}
+        return {name: partial(small, mode=mode) for name, mode in modes.items()}
+    large = partial(torch_step.large_step, network, batch, half)
+    modes = {"PyTorch": "default"}
+    if torch_step.DEVICE == "cuda":
+        modes[GRAPHS] = "reduce-overhead"
+    return {name: partial(large, mode=mode) for name, mode in modes.items()}
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
     """Measure all numbers of one row of the tables."""
     contenders, operations, made_of = ours(network, batch, precision)
     if torch_step:
-        try:
-            contenders |= peers(network, batch, precision, made_of)
-        except Exception as error:  # Our times are worth keeping if PyTorch cannot compile here.
-            print(f"PyTorch's step failed: {one_line(error)}", flush=True)
+        for name, make_step in peers(network, batch, precision, made_of).items():
+            try:
+                contenders[name] = Timed(make_step(), wait=lambda loss: loss.item())
+            except Exception as error:  # Our times are worth keeping if PyTorch cannot compile.
+                print(f"{name}: the step failed: {one_line(error)}", flush=True)
     for _ in range(rounds):
         for contender in contenders.values():
             contender.turn(seconds)
@@ -250,7 +257,8 @@ def show(rows: list[dict]) -> None:
         times = [*map(row["seconds"].get, names), row["host"]]
         parts.append(label + [f"{1000 * np.median(t):.2f}" if t else "-" for t in times])
     heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
-    heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
+    heads += ["PyTorch's time / ours", "with CUDA graphs / ours", "eager PyTorch's / ours"]
+    heads += ["with XLA's convolution / ours"]
     print(markdown_table(heads, speeds))
     heads = ["ms", "batch", "precision", *names, "host, until handed over"]
     print(markdown_table(heads, parts))

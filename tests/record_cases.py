@@ -7,7 +7,7 @@ DEVICE = book.Device("some GPU, 16 cores", 100.0, 16)
 
 def figure(values=None, **changes):
     usual = {"settings": {}, "commit": "abc", "device": DEVICE.name, "versions": {"jax": "1.2"}}
-    return {**usual, "minutes": 3.0, "beside": 1.0, "values": values or {}, **changes}
+    return {**usual, "minutes": 3.0, "values": values or {}, **changes}
 
 
 def a_record(figures=(), scale="tiny", **parts):

@@ -85,24 +85,6 @@ def test_total_time_of_a_stopped_run_is_estimated_from_its_last_checkpoint():
         assert [estimates.minutes(piece) for piece in plan] == [expected, 4.0]
 
 
-def test_estimated_time_of_concurrent_runs_depends_on_the_measured_idle_gaps():
-    [piece] = runs_of("a-b1-s0")
-    trace = {"trace/x": figure({"gaps": 0.5})}
-    estimates = Estimates([piece], a_record(trace), DEVICE.name)
-    assert [estimates.minutes(piece, n) for n in (1, 2, 3, 4)] == [4.0, 4.0, 6.0, 8.0]
-    beside = trace | {piece.name: figure(minutes=8.0, beside=4.0)}
-    estimates = Estimates([piece], a_record(beside), DEVICE.name)
-    assert estimates.minutes(piece) == 4.0
-    # With a margin, 1 or 2 runs at a time take 4.4 minutes, 3 take 6.6 and 4 take 8.8. So most runs
-    # end in 8 minutes with 3 at a time, and in 9 minutes with 2 (or 4, but 2 is smaller).
-    assert estimates.side_by_side(piece, 8.0, most=4) == 3
-    assert estimates.side_by_side(piece, 9.0, most=4) == 2
-    assert estimates.side_by_side(piece, 5.0, most=4) == 2
-    # Without a time limit, it is the smallest number of runs that keeps the device busy.
-    assert estimates.side_by_side(piece, math.inf, most=4) == 2
-    assert estimates.side_by_side(piece, 8.0, most=1) == 1
-
-
 # ---- Pieces that may run at the same time
 
 
@@ -117,16 +99,14 @@ def test_concurrent_benchmark_pieces_fit_into_memory_and_cores():
     [run] = runs_of("a-b1-s0")
     large = run._replace(memory=90.0)
 
-    def fits(piece, *others, runs=2, prepared=True, device=DEVICE):
-        return book.fits(piece, [Running(other) for other in others], device, runs, prepared)
+    def fits(piece, *others, device=DEVICE):
+        return book.fits(piece, [Running(other) for other in others], device)
 
     assert fits(alone) and fits(large) and fits(check, check, check)
     assert not fits(check, check, check, check, check)  # five checks need 20 cores
     assert not fits(alone, check) and not fits(run, alone)
-    assert not fits(run, large)
-    assert fits(run, check) and fits(run, run) and not fits(run, run, run)
-    assert not fits(run, run, prepared=False)  # one run prepares the data first
-    assert not fits(run, run, runs=1)
+    assert not fits(check, large)
+    assert fits(run, check) and not fits(run, run) and not fits(run, check, run)
     assert fits(check, run._replace(cores=1), device=DEVICE._replace(memory=0.0))
 
 
@@ -194,11 +174,22 @@ def test_second_call_of_the_benchmark_continues_the_plan(call, tmp_path, capsys)
     assert "3 pieces are in" in capsys.readouterr().out
 
 
-def test_benchmark_trains_runs_concurrently(call):
-    pieces = runs_of("a-b1-s0", "b-b1-s0")
-    waits = [{"waits": "b-b1-s0"}, {"waits": "a-b1-s0"}]
-    pair = [piece._replace(settings=wait) for piece, wait in zip(pieces, waits, strict=True)]
-    assert all(one["beside"] > 1 for one in call(pair)["figures"].values())
+def test_benchmark_trains_beside_a_check(call):
+    check = Piece("check/a", {"waits": "../run/b-b1-s0"}, 1.0, 2, 8.0)
+    [run] = runs_of("b-b1-s0")
+    # Each waits until the other has begun.
+    result = call([check, run._replace(settings={"waits": "../check/a"})])
+    assert set(result["figures"]) == {check.name, run.name}
+
+
+def test_benchmark_runs_only_the_pieces_that_are_named(monkeypatch, tmp_path):
+    plans = []
+    monkeypatch.setattr(book.git, "current_commit", lambda: "abc")
+    monkeypatch.setattr(book, "do_pieces", lambda plan, *_: plans.extend(p.name for p in plan))
+    monkeypatch.chdir(tmp_path)
+    names = ["run/tcl-b64-*", "check/solvers"]
+    book.main(["--scale", "tiny", "--out", "out", "--only", *names])
+    assert plans == ["check/solvers", *(f"run/tcl-b64-s{seed}" for seed in range(3))]
 
 
 def test_failed_benchmark_piece_is_reported_and_repeated(call, capsys):
@@ -293,6 +284,7 @@ def test_training_piece_of_the_benchmark_returns_its_curve_and_results(data_dir,
         (["--merge", "nowhere"], "nowhere holds no figures.json"),
         (["--out", "a", "--minutes", "0.1"], "--minutes must be > 0.25, got 0.1"),
         (["--out", "a", "--config.epochs=1"], "--config.epochs: the plan sets it"),
+        (["--out", "a", "--only", "run/*", "runs/*"], r"--only runs/\*: no piece has this name"),
     ],
 )
 def test_record_command_rejects_wrong_arguments(arguments, message, monkeypatch, tmp_path):
