@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 import jax
+import numpy as np
 from jax import Array
+from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl.errors import suggest
-from jaxssl.losses.objective import Ranges, check, mean_over_anchors
+from jaxssl.losses.objective import Ranges, check, check_kinds, mean_over_anchors
 from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
 
+HALF = (jnp.bfloat16, jnp.float16)
 MODULE = "jaxssl.losses"  # module under which `pickle` finds the public functions
 
 
@@ -30,15 +33,34 @@ def bind(
     Raises:
         TypeError: if the arguments do not fit. For a misspelt one the message suggests the closest
             parameter.
+        ValueError: if a value is of another kind than the annotation, see `check_kinds`.
     """
     for key in kwargs:
         if key not in signature.parameters:
             hint = suggest(key, signature.parameters)
             raise TypeError(f"{name} got an unexpected keyword argument {key!r}{hint}")
     try:
-        return signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
+    check_kinds(signature, bound.arguments)
+    return bound
+
+
+def _bind_checked(
+    name: str,
+    signature: inspect.Signature,
+    ranges: Ranges,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> inspect.BoundArguments:
+    """Bind and check the arguments of a loss, and widen numbers in half precision to float32."""
+    bound = bind(name, signature, args, kwargs)
+    check(ranges, **bound.arguments)
+    for key, value in bound.arguments.items():
+        if np.ndim(value) == 0 and getattr(value, "dtype", None) in HALF:
+            bound.arguments[key] = jnp.asarray(value, jnp.float32)
+    return bound
 
 
 def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Array]:
@@ -63,8 +85,8 @@ def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Arr
                 f"{name}() takes Pairs, got {type(pairs).__name__}; take pair_views([z1, z2]) or "
                 f"pair_towers(z1, z2), or call {name.removesuffix('_loss')}(z1, z2)"
             )
-        check(ranges, **bind(f"{name}()", signature, args, kwargs).arguments)
-        return loss_fn(*args, **kwargs)
+        bound = _bind_checked(f"{name}()", signature, ranges, args, kwargs)
+        return loss_fn(*bound.args, **bound.kwargs)
 
     checked.__module__ = MODULE
     return checked
@@ -97,9 +119,8 @@ def on_arrays(
         return mean_over_anchors(loss_fn(pairs, **hyper), pairs)[0]
 
     def on_two_arrays(*args: object, **kwargs: object) -> Array:
-        arguments = bind(f"{name}()", signature, args, kwargs).arguments
-        check(ranges, **arguments)
-        return _in_auto_mode(compute, arguments)
+        bound = _bind_checked(f"{name}()", signature, ranges, args, kwargs)
+        return _in_auto_mode(compute, bound.arguments)
 
     one_side = "rows of z1, compared with the rows of z2,"
     anchors = "rows of both arrays" if both_are_anchors else one_side

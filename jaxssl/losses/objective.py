@@ -259,6 +259,27 @@ def check(ranges: Ranges, **hyper: object) -> None:
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 
 
+def check_kinds(signature: inspect.Signature, hyper: Mapping[str, object]) -> None:
+    """Raise ValueError for an array in place of one number, and for a fraction in place of a count.
+
+    Args:
+        signature: of the loss or of its objective. The annotation `Scalar` stands for one number,
+            and ``int`` for a count.
+        hyper: values by name.
+    """
+    for name, value in hyper.items():
+        kinds = _alternatives(signature.parameters[name].annotation)
+        if value is None or isinstance(value, str) or callable(value):
+            continue
+        if float in kinds and np.ndim(value):
+            raise ValueError(
+                f"hyper-parameter {name} must be one number, got the shape {list(np.shape(value))}"
+            )
+        is_count = int in kinds and float not in kinds
+        if is_count and not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+            raise ValueError(f"hyper-parameter {name} must be a whole number, got {value!r}")
+
+
 def require_constant(**hyper: object) -> None:
     """Raise ValueError for a hyper-parameter that is a schedule."""
     for name, value in hyper.items():

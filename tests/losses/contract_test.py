@@ -4,6 +4,7 @@ import inspect
 import re
 from functools import cache, partial
 from importlib import import_module
+from typing import get_args
 
 import jax
 import numpy as np
@@ -474,7 +475,7 @@ def test_two_array_loss_traces_to_the_same_program_as_the_mean_loss_of_its_pairs
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
 
 
-BAD = {"> 0": 0.0, "> 1": 1, ">= 0": -1.0, "in [0, 1]": 1.5, "in [0, 1)": 1.0}
+BAD = {"> 0": 0, "> 1": 1, ">= 0": -1, "in [0, 1]": 1.5, "in [0, 1)": 1}
 
 
 @pytest.mark.parametrize(
@@ -496,6 +497,40 @@ def test_hyper_parameter_out_of_range_raises_an_error_with_its_name(name, number
             getattr(losses, name)(*embeddings(), **extra, **{number: bad})
     with pytest.raises(ValueError, match=message):
         losses.objective(name, **{number: bad})
+
+
+@each_name
+def test_hyper_parameter_takes_neither_an_array_nor_a_fraction_of_a_count(name):
+    def values(signature):
+        for number, parameter in signature.parameters.items():
+            kinds = get_args(parameter.annotation) or (parameter.annotation,)
+            if float in kinds:
+                yield {number: np.full(2, 0.5)}, f"{number} must be one number, got the shape [2]"
+            elif int in kinds:
+                yield {number: 2.5}, f"{number} must be a whole number, got 2.5"
+
+    for wrong, message in values(inspect.signature(loss_of(name))):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            extra = inputs(pairs_of("views", jnp.asarray(embeddings())), NEEDS.get(name, ()))
+            getattr(losses, name)(*embeddings(), **(extra | wrong))
+    factory = import_module(f"jaxssl.losses.{name}").objective
+    for wrong, message in values(inspect.signature(factory)):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            losses.objective(name, **wrong)
+
+
+@each_name
+def test_number_in_half_precision_is_widened(name):
+    parameters = inspect.signature(loss_of(name)).parameters.items()
+    numbers = [key for key, p in parameters if float in get_args(p.annotation)]
+    extra = inputs(pairs_of("views", jnp.asarray(embeddings())), NEEDS.get(name, ()))
+    for number in [key for key in numbers if key not in extra]:
+        half = jnp.bfloat16(0.7)
+        ours, wide = (
+            getattr(losses, name)(*embeddings(), **extra, **{number: value})
+            for value in (half, jnp.float32(half))
+        )
+        assert ours.dtype == jnp.float32 and float(ours) == float(wide), number
 
 
 @each_name
