@@ -1,6 +1,7 @@
 """Write the tables of docs/record.json into the pages of docs/."""
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,17 @@ def pages(record: Mapping[str, Any]) -> dict[str, str]:
             _provenance(kinds.get("run", {})),
         ],
     }
-    return {page: "\n".join(filter(None, texts)) for page, texts in tables.items()}
+    return {page: _wrap("\n".join(filter(None, texts))) for page, texts in tables.items()}
+
+
+def _wrap(text: str) -> str:
+    """Wrap the lines of a text that are not rows of a table."""
+    return "\n".join(
+        line
+        if line.startswith("|")
+        else textwrap.fill(line, 100, subsequent_indent="  " if line.startswith("- ") else "")
+        for line in text.split("\n")
+    )
 
 
 def insert(path: Path, text: str) -> None:
