@@ -47,7 +47,8 @@ def read_pictures(path: Path) -> Arrays:
 
     arrays: Arrays = {}
     with tarfile.open(path) as archive:
-        files = sorted((m for m in archive.getmembers() if m.isfile()), key=lambda m: m.name)
+        members = [m for m in archive.getmembers() if m.isfile() and m.name.count("/") >= 2]
+        files = sorted(members, key=lambda m: m.name)
         for split in ("train", "test"):
             chosen = [m for m in files if m.name.split("/")[-3] == split][::5]
             content = [archive.extractfile(m).read() for m in chosen]

@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,9 +125,26 @@ def stop(jobs: list[Job]) -> None:
 
 
 def do_pieces(
-    plan: list[Piece], record: Mapping[str, Any], out: Path, work: Path, minutes: float
+    plan: list[Piece],
+    record: Mapping[str, Any],
+    out: Path,
+    work: Path,
+    minutes: float,
+    only: Sequence[str] = ("*",),
 ) -> None:
-    """Run the next measurements of the plan, and write OUT after each of them."""
+    """Run the next measurements of the plan, and write OUT after each of them.
+
+    ``only`` has patterns of the names of the pieces to run.
+
+    Raises:
+        UserError: if no piece has a name of ``only``, or for other arguments that do not fit.
+    """
+    for pattern in only:
+        if plan and not fnmatch.filter([piece.name for piece in plan], pattern):
+            raise UserError(
+                f"--only {pattern}: no piece has this name; names look like {plan[0].name} and "
+                f"{plan[-1].name}"
+            )
     end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
     for folder, flag in ((out, "--out"), (work, "--work")):
         with explain_write_errors(folder, flag):
@@ -139,11 +156,12 @@ def do_pieces(
     if device.is_cpu and record["scale"] == "paper":
         raise UserError("no accelerator was found, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
-    pending = [piece for piece in plan if piece.name not in known["figures"]]
+    chosen = [p for p in plan if any(fnmatch.fnmatchcase(p.name, pattern) for pattern in only)]
+    pending = [piece for piece in chosen if piece.name not in known["figures"]]
     # Measurements that failed with this commit come last.
     failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
-    print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
+    print(f"{device.name}: {len(pending)} of {len(chosen)} pieces are left", flush=True)
     # Besides its remaining steps, a resumed run needs time for its evaluation.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
@@ -370,7 +388,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--merge", type=Path, metavar="OUT", help="put results into record.json")
     parser.add_argument("--minutes", type=float, default=math.inf, help="limit; default none")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="run pieces of these names; * is any text"
+        "--only", nargs="+", default=["*"], metavar="NAME", help="names of pieces; * is any text"
     )
     parser.add_argument("--scale", choices=SCALES, default="paper", help="tiny: on digits")
     parser.add_argument("--pages", type=Path, help="folder of record.json and the pages")
@@ -393,16 +411,7 @@ def main(argv: list[str]) -> None:
         )
     record = read_record(pages / "record.json", args.scale)
     plan = make_plan(args.scale, overrides)
-    if args.only:
-        names = {piece.name for piece in plan}
-        for pattern in args.only:
-            if not fnmatch.filter(names, pattern):
-                raise UserError(
-                    f"--only {pattern}: no piece has this name; names look like {plan[0].name} and "
-                    f"{plan[-1].name}"
-                )
-        plan = [p for p in plan if any(fnmatch.fnmatch(p.name, text) for text in args.only)]
-    do_pieces(plan, record, args.out, work, args.minutes)
+    do_pieces(plan, record, args.out, work, args.minutes, args.only)
 
 
 if __name__ == "__main__":

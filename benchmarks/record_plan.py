@@ -119,10 +119,12 @@ class Scale(NamedTuple):
     minutes: dict[str, float]
 
 
-def _steps(networks: Mapping[str, str], default: str) -> list[list[str]]:
-    # Every method once: the optimiser of these steps is plain SGD.
-    arms = [arm for arm in METHOD_NAMES if not arm.endswith("_sgd")]
-    return [[arm, networks.get(arm, default)] for arm in arms]
+# Checks of training steps: methods without and with a momentum network, and with a trained loss.
+FEW = ("simclr", "byol", f"auc_cl_{AUC_CL}")
+
+
+def _steps(networks: Mapping[str, str], arms: Sequence[str]) -> list[list[str]]:
+    return [[arm, networks.get(arm, "convnet")] for arm in arms]
 
 
 SCALES = {
@@ -134,8 +136,11 @@ SCALES = {
         cases="all",
         parts=4,
         steps={
-            "float32": _steps({"simclr": "resnet18"}, "convnet"),
-            "bf16": _steps({"simclr": "resnet18"}, "convnet")[:3],
+            # The optimiser of these steps is plain SGD.
+            "float32": _steps(
+                {"simclr": "resnet18"}, [arm for arm in METHOD_NAMES if not arm.endswith("_sgd")]
+            ),
+            "bf16": _steps({"simclr": "resnet18"}, FEW),
         },
         speed=[
             *(["resnet18", batch, how] for how in ("bf16", "float32") for batch in (128, 256, 512)),
@@ -160,7 +165,7 @@ SCALES = {
         batches=(16, 32),
         cases="defaults",
         parts=1,
-        steps={"float32": _steps({}, "convnet")[:2]},
+        steps={"float32": _steps({}, FEW[:2])},
         speed=[["tiny", 16, "float32"]],
         turns=[2, 0.05],
         traced=[],

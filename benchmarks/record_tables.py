@@ -1,7 +1,6 @@
 """Write the tables of docs/record.json into the pages of docs/."""
 
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import record_trace
 from record_plan import METHOD_NAMES, SCALES, SWEPT
 from shared import spread
 
-from jaxssl.report.markdown import narrow_table
+from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies import verdicts
 from jaxssl.training.output.file_io import write_text
 
@@ -22,7 +21,10 @@ HEADINGS = {"performance.md": "On an accelerator", "methods.md": "On an accelera
 # ResNet-18, 200 epochs, batch 128, k = 200, T = 0.1, best epoch.
 LIGHTLY = {"simclr_sgd": "84.7", "byol_sgd": "86.9"}
 METRICS = {"k-NN, T = 0.1": "knn 0.1", "k-NN, T = 0.5": "knn 0.5", "linear": "linear"}
-PYTORCH = {"PyTorch's time / ours": "torch_ratio", "with CUDA graphs": "graph_ratio"}
+PYTORCH = {
+    "PyTorch's time / ours": "torch_ratio",
+    "PyTorch with CUDA graphs / ours": "graph_ratio",
+}
 EPOCHS = {"last": "Last epoch", "best": "Best epoch"}
 Figure = Mapping[str, Any]
 
@@ -48,11 +50,11 @@ def pages(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _wrap(text: str) -> str:
     """Wrap the lines of a text that are not rows of a table."""
+    lines = text.split("\n")
+    indents = ["  " if line.startswith("- ") else "" for line in lines]
     return "\n".join(
-        line
-        if line.startswith("|")
-        else textwrap.fill(line, 100, subsequent_indent="  " if line.startswith("- ") else "")
-        for line in text.split("\n")
+        line if line.startswith("|") else wrap_text(line, indent)
+        for line, indent in zip(lines, indents, strict=True)
     )
 
 
@@ -93,25 +95,29 @@ def _checks(figures: Mapping[str, Figure]) -> str:
 
 
 def _speed(figures: Mapping[str, Figure]) -> str:
-    heading = ["network", "batch", "precision", "images/s", "% of the matrix product"]
+    heading = ["network, batch, precision", "images/s", "% of the matrix product"]
+    measured = [f["values"] for f in figures.values()]
+    peers = {title: k for title, k in PYTORCH.items() if any(k in values for values in measured)}
     rows, parts = [], []
     names = [n for f in figures.values() for n in f["values"]["seconds"]]
     names = [n for n in dict.fromkeys(names) if n != "matrix product"]
-    for figure in figures.values():
-        values = figure["values"]
-        row = [values["network"], str(values["batch"]), values["precision"]]
-        ratios = [spread(values[key]) if key in values else "–" for key in PYTORCH.values()]
+    for values in measured:
+        row = ", ".join([values["network"], str(values["batch"]), values["precision"]])
+        ratios = [spread(values[key]) if key in values else "–" for key in peers.values()]
         share = spread([100 * share for share in values["share_of_peak"]], 1)
-        rows.append([*row, spread(values["images_per_second"], 0), share, *ratios])
+        rows.append([row, spread(values["images_per_second"], 0), share, *ratios])
         times = {**values["seconds"], "host": values["host"]}
         cells = (_milliseconds(times[n]) if n in times else "–" for n in (*names, "host"))
-        parts.append([*row, *cells])
-    table = narrow_table([*heading, *PYTORCH], rows)
-    of_parts = narrow_table([*heading[:3], *names, "host, until handed over"], parts)
+        parts.append([row, *cells])
+    table = narrow_table([*heading, *peers], rows)
+    of_parts = narrow_table([heading[0], *names, "host, until handed over"], parts)
     note = (
-        "SimCLR's step on images that lie on the device. Median [smallest-largest] of the rounds. "
-        "PyTorch is compiled in its default mode, and with CUDA graphs."
+        "SimCLR's step on images that lie on the device. Median [smallest-largest] of the rounds."
     )
+    if peers:
+        note += (
+            " PyTorch is compiled in its default mode, and with CUDA graphs of network and loss."
+        )
     return (
         f"**Speed.** {note}\n\n{table}\nMilliseconds of the parts, each timed alone:\n\n{of_parts}"
     )
@@ -125,7 +131,8 @@ def _traces(figures: Mapping[str, Figure]) -> str:
         shares = (f"{100 * values[group]:.1f}" for group in record_trace.SHOWN)
         rows.append([name.replace("-", ", "), *shares, f"{values['kernels']:.0f}"])
     note = (
-        "Shares of the time of a step without the profiler; gaps are the rest, without a kernel.\n"
+        "Times of kernels in the trace, as shares of a step that is not profiled. Gaps are the "
+        "rest of that step.\n"
     )
     return f"**Where the time goes.** {note}\n{narrow_table([*heading, 'kernels a step'], rows)}"
 
@@ -165,9 +172,10 @@ def _methods(figures: Mapping[str, Figure], scale: str) -> str:
         ]
         tables.append(f"{title}:\n\n{narrow_table(['method', *METRICS, 'seeds'], rows)}")
     if scale == "paper":  # lightly uses the data and the network of the scale "paper".
-        rows = [[METHOD_NAMES[arm], accuracy] for arm, accuracy in LIGHTLY.items()]
+        rows = [[METHOD_NAMES[arm], LIGHTLY[arm]] for arm in LIGHTLY if runs[arm]]
         table = narrow_table(["method", "k-NN, T = 0.1"], rows)
-        tables.append(f"Published by lightly, best epoch, on the original pixels:\n\n{table}")
+        if rows:
+            tables.append(f"Published by lightly, best epoch, on CIFAR-10's own pixels:\n\n{table}")
     note = (
         f"{some['data']}, {some['epochs']:g} epochs, batch {batch}. Top-1 in percent, mean ± "
         "standard deviation over seeds. k-NN has k = 200. The best epoch has the best online k-NN "

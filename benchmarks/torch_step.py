@@ -15,7 +15,11 @@ VERSION = f"torch {torch.__version__}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER, HUE, TEMPERATURE = 0.8, 0.2, 0.2
 # The matrix maps RGB to luma and two colour axes, which a change of hue rotates.
-YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
+# Both lie on the device, because copying them in each step would wait for the step before.
+YIQ = torch.tensor(
+    [[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]], device=DEVICE
+)
+RGB = torch.linalg.inv(YIQ)
 
 
 def network(name: str) -> tuple[nn.Module, int]:
@@ -61,7 +65,7 @@ def views_of(images: Tensor, size: int) -> Tensor:
     grid = F.affine_grid(theta, (n, 3, size, size), align_corners=False)
     x = F.grid_sample(images, grid, align_corners=False, padding_mode="border")
 
-    luma = YIQ[0].to(device).view(1, 3, 1, 1)
+    luma = YIQ[0].view(1, 3, 1, 1)
     y = (x * uniform(1 - JITTER, 1 + JITTER)).clamp(0, 1)
     mean = (y * luma).sum(1, keepdim=True).mean((2, 3), keepdim=True)
     y = (mean + (y - mean) * uniform(1 - JITTER, 1 + JITTER)).clamp(0, 1)
@@ -72,7 +76,7 @@ def views_of(images: Tensor, size: int) -> Tensor:
     turn[:, 0, 0] = 1
     turn[:, 1, 1] = turn[:, 2, 2] = torch.cos(angle)
     turn[:, 2, 1], turn[:, 1, 2] = torch.sin(angle), -torch.sin(angle)
-    matrix = torch.linalg.inv(YIQ).to(device) @ turn @ YIQ.to(device)
+    matrix = RGB @ turn @ YIQ
     y = torch.einsum("ncd,ndhw->nchw", matrix, y).clamp(0, 1)
     x = torch.where(uniform(0, 1) < 0.8, y, x)
     x = torch.where(uniform(0, 1) < 0.2, (x * luma).sum(1, keepdim=True), x)

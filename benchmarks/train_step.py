@@ -225,9 +225,13 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
     if torch_step:
         for name, make_step in peers(network, batch, precision, made_of).items():
             try:
-                contenders[name] = Timed(make_step(), wait=lambda loss: loss.item())
-            except Exception as error:  # Our times are worth keeping if PyTorch cannot compile.
+                timed = Timed(make_step(), wait=lambda loss: loss.item())
+                timed.turn(seconds)
+            except Exception as error:  # Our times are worth keeping if PyTorch fails.
                 print(f"{name}: the step failed: {one_line(error)}", flush=True)
+                continue
+            timed.rounds.clear()
+            contenders[name] = timed
     for _ in range(rounds):
         for contender in contenders.values():
             contender.turn(seconds)
@@ -295,6 +299,8 @@ def main() -> None:
             for precision in args.precisions or (("float32",) if small else DTYPES):
                 rows.append(measure(network, batch, precision, args.rounds, args.seconds))
                 jax.clear_caches()
+                if torch_step:  # Otherwise it would compile the next row for any batch size.
+                    torch_step.torch.compiler.reset()
                 if args.json:  # Each row is written as soon as it is measured.
                     document = {"device": device, "versions": versions, "rows": rows}
                     args.json.write_text(json.dumps(document, indent=1))

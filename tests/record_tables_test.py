@@ -24,7 +24,8 @@ def out(tmp_path):
     check = {"cases": 3, "beyond": ["tcl"], "largest": 0.1, "bound": 1e-3}
     row = {"network": "tiny", "batch": 16, "precision": "bf16", "host": [0.001]}
     row |= {"seconds": {"step": [0.004, 0.002, 0.003], "matrix product": [1.0]}}
-    row |= {"images_per_second": [4e3], "share_of_peak": [0.25], "torch_ratio": [1.5]}
+    row |= {"images_per_second": [4e3], "share_of_peak": [0.25]}
+    row |= {"torch_ratio": [1.5], "graph_ratio": [1.25]}
     shares = {**dict.fromkeys(record_trace.SHOWN, 0.2), "kernels": 12.0, "ms": 3.0}
     layer = {"layer": {"ours": [0.002]}, "step": {"ours": [0.5]}, "refused": {"cudnn": "odd"}}
     speed = {
@@ -128,8 +129,12 @@ def test_record_pages_have_tables_of_the_measurements(out):
     assert row_of(runs, "simclr-b64-s1")[0] == "82.00"
     assert row_of(runs, "byol-b64-s0") == ["–"] * 3  # byol's loss was not finite
     assert row_of(speed, "losses, 1") == ["values", "3", "1.0e-01", "1.0e-03", "tcl"]
-    assert "| tiny | 16 | bf16 | 4000 [4000-4000] | 25.0 [25.0-25.0] |" in speed
-    assert "| tiny | 16 | bf16 | 3.00 | 1.00 |" in speed  # median times in ms
+    tables = speed.split("Milliseconds of the parts")
+    images = ["4000 [4000-4000]", "25.0 [25.0-25.0]", "1.50 [1.50-1.50]"]
+    assert row_of(tables[0], "tiny, 16, bf16") == images
+    assert "PyTorch with CUDA graphs / ours:\n\n- tiny, 16, bf16: 1.25 [1.25-1.25]" in tables[0]
+    parts = tables[1].split("**Where the time goes.**")[0]
+    assert row_of(parts, "tiny, 16, bf16") == ["3.00", "1.00"]  # median times in ms
     assert row_of(speed, "ours") == ["2.00", "500.00", ""]
     assert row_of(speed, "cudnn") == ["–", "–", "odd"]
     for page in pages.values():

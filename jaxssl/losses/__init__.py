@@ -56,10 +56,12 @@ TOWERS = (
 for _name in (*VIEWS, *TOWERS, "cross_entropy"):
     _module = import_module(f"jaxssl.losses.{_name}")
     _loss, _ranges = getattr(_module, f"{_name}_loss"), getattr(_module, "RANGES", {})
-    globals()[f"{_name}_loss"] = on_pairs(_loss, _ranges)
+    _per_anchor = getattr(_module, "PER_ANCHOR", ())
+    globals()[f"{_name}_loss"] = on_pairs(_loss, _ranges, _per_anchor)
     if _name in (*VIEWS, *TOWERS):
         _pair = pair_views if _name in VIEWS else pair_towers
-        globals()[_name] = on_arrays(_loss, _ranges, _pair, _module.objective().takes_labels)
+        _labels = _module.objective().takes_labels
+        globals()[_name] = on_arrays(_loss, _ranges, _per_anchor, _pair, _labels)
 
 
 def objective(name: str, /, **hyper: object) -> Objective:

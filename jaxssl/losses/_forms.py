@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import jax
@@ -20,7 +20,11 @@ MODULE = "jaxssl.losses"  # module under which `pickle` finds the public functio
 
 
 def bind(
-    name: str, signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    per_anchor: Sequence[str] = (),
 ) -> inspect.BoundArguments:
     """Bind arguments to the parameters of a function.
 
@@ -29,6 +33,7 @@ def bind(
         signature: signature of the function.
         args: positional arguments.
         kwargs: keyword arguments.
+        per_anchor: see `check_kinds`.
 
     Raises:
         TypeError: if the arguments do not fit. For a misspelt one the message suggests the closest
@@ -43,7 +48,7 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
-    check_kinds(signature, bound.arguments)
+    check_kinds(signature, bound.arguments, per_anchor)
     return bound
 
 
@@ -51,11 +56,12 @@ def _bind_checked(
     name: str,
     signature: inspect.Signature,
     ranges: Ranges,
+    per_anchor: Sequence[str],
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> inspect.BoundArguments:
     """Bind and check the arguments of a loss, and widen numbers in half precision to float32."""
-    bound = bind(name, signature, args, kwargs)
+    bound = bind(name, signature, args, kwargs, per_anchor)
     check(ranges, **bound.arguments)
     for key, value in bound.arguments.items():
         if np.ndim(value) == 0 and getattr(value, "dtype", None) in HALF:
@@ -63,12 +69,15 @@ def _bind_checked(
     return bound
 
 
-def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Array]:
+def on_pairs(
+    loss_fn: Callable[..., Array], ranges: Ranges, per_anchor: Sequence[str]
+) -> Callable[..., Array]:
     """Return ``loss_fn`` with a check of its arguments.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
         ranges: valid values of hyper-parameters, see `check`.
+        per_anchor: hyper-parameters that may be arrays [n].
 
     Returns:
         The function. It raises TypeError for arrays in place of pairs and for arguments that do not
@@ -85,7 +94,7 @@ def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Arr
                 f"{name}() takes Pairs, got {type(pairs).__name__}; take pair_views([z1, z2]) or "
                 f"pair_towers(z1, z2), or call {name.removesuffix('_loss')}(z1, z2)"
             )
-        bound = _bind_checked(f"{name}()", signature, ranges, args, kwargs)
+        bound = _bind_checked(f"{name}()", signature, ranges, per_anchor, args, kwargs)
         return loss_fn(*bound.args, **bound.kwargs)
 
     checked.__module__ = MODULE
@@ -95,6 +104,7 @@ def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Arr
 def on_arrays(
     loss_fn: Callable[..., Array],
     ranges: Ranges,
+    per_anchor: Sequence[str],
     pair: Callable[..., Pairs],
     takes_labels: bool,
 ) -> Callable[..., Array]:
@@ -103,6 +113,7 @@ def on_arrays(
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
         ranges: valid values of hyper-parameters, see `check`.
+        per_anchor: hyper-parameters that may be arrays [n].
         pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
             first array are anchors and the rows of the second are their keys.
         takes_labels: whether the function has the argument ``labels``.
@@ -119,7 +130,7 @@ def on_arrays(
         return mean_over_anchors(loss_fn(pairs, **hyper), pairs)[0]
 
     def on_two_arrays(*args: object, **kwargs: object) -> Array:
-        bound = _bind_checked(f"{name}()", signature, ranges, args, kwargs)
+        bound = _bind_checked(f"{name}()", signature, ranges, per_anchor, args, kwargs)
         return _in_auto_mode(compute, bound.arguments)
 
     one_side = "rows of z1, compared with the rows of z2,"

@@ -259,25 +259,28 @@ def check(ranges: Ranges, **hyper: object) -> None:
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
 
 
-def check_kinds(signature: inspect.Signature, hyper: Mapping[str, object]) -> None:
+def check_kinds(
+    signature: inspect.Signature, hyper: Mapping[str, object], per_anchor: Sequence[str] = ()
+) -> None:
     """Raise ValueError for an array in place of one number, and for a fraction in place of a count.
 
     Args:
         signature: of the loss or of its objective. The annotation `Scalar` stands for one number,
             and ``int`` for a count.
         hyper: values by name.
+        per_anchor: names of numbers that may be arrays [n], with one number for each anchor.
     """
     for name, value in hyper.items():
         kinds = _alternatives(signature.parameters[name].annotation)
-        if value is None or isinstance(value, str) or callable(value):
+        if value is None or isinstance(value, str) or callable(value) or name in per_anchor:
             continue
-        if float in kinds and np.ndim(value):
+        if (float in kinds or int in kinds) and np.ndim(value):
             raise ValueError(
                 f"hyper-parameter {name} must be one number, got the shape {list(np.shape(value))}"
             )
         is_count = int in kinds and float not in kinds
         if is_count and not jnp.issubdtype(jnp.result_type(value), jnp.integer):
-            raise ValueError(f"hyper-parameter {name} must be a whole number, got {value!r}")
+            raise ValueError(f"hyper-parameter {name} must be an integer, got {value!r}")
 
 
 def require_constant(**hyper: object) -> None:

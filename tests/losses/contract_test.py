@@ -501,22 +501,35 @@ def test_hyper_parameter_out_of_range_raises_an_error_with_its_name(name, number
 
 @each_name
 def test_hyper_parameter_takes_neither_an_array_nor_a_fraction_of_a_count(name):
-    def values(signature):
+    module = import_module(f"jaxssl.losses.{name}")
+
+    def values(signature, but=()):
         for number, parameter in signature.parameters.items():
             kinds = get_args(parameter.annotation) or (parameter.annotation,)
-            if float in kinds:
+            if {float, int} & set(kinds) and number not in but:
                 yield {number: np.full(2, 0.5)}, f"{number} must be one number, got the shape [2]"
-            elif int in kinds:
-                yield {number: 2.5}, f"{number} must be a whole number, got 2.5"
+            if int in kinds and float not in kinds:
+                yield {number: 2.5}, f"{number} must be an integer, got 2.5"
 
-    for wrong, message in values(inspect.signature(loss_of(name))):
+    per_anchor = getattr(module, "PER_ANCHOR", ())
+    for wrong, message in values(inspect.signature(loss_of(name)), per_anchor):
         with pytest.raises(ValueError, match=re.escape(message)):
             extra = inputs(pairs_of("views", jnp.asarray(embeddings())), NEEDS.get(name, ()))
             getattr(losses, name)(*embeddings(), **(extra | wrong))
-    factory = import_module(f"jaxssl.losses.{name}").objective
-    for wrong, message in values(inspect.signature(factory)):
+    for wrong, message in values(inspect.signature(module.objective)):
         with pytest.raises(ValueError, match=re.escape(message)):
             losses.objective(name, **wrong)
+
+
+@pytest.mark.parametrize("name", ["sogclr", "fastclip"])
+def test_temperature_of_each_anchor_gives_the_losses_of_these_temperatures(name):
+    pairs = pairs_of("views", jnp.asarray(embeddings()))
+    extra, loss = inputs(pairs, NEEDS.get(name, ())), loss_of(name)
+    temperatures = jnp.linspace(0.1, 0.9, len(pairs.anchor))
+    # Each column has the losses of all anchors at one temperature.
+    table = [loss(pairs, **(extra | {"temperature": float(t)})) for t in temperatures]
+    ours = loss(pairs, **(extra | {"temperature": temperatures}))
+    np.testing.assert_allclose(ours, jnp.diagonal(jnp.stack(table)), rtol=1e-5)
 
 
 @each_name
