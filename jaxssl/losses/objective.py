@@ -260,7 +260,7 @@ def check(ranges: Ranges, **hyper: object) -> None:
 
 
 def check_kinds(
-    signature: inspect.Signature, hyper: Mapping[str, object], per_anchor: Sequence[str] = ()
+    signature: inspect.Signature, hyper: Mapping[str, Any], per_anchor: Sequence[str] = ()
 ) -> None:
     """Raise ValueError for an array in place of one number, and for a fraction in place of a count.
 
