@@ -41,11 +41,11 @@ def random_images() -> Arrays:
     return {"train": coarse.repeat(SIZE // 8, axis=1).repeat(SIZE // 8, axis=2)}
 
 
-def read_pictures(path: Path) -> Arrays:
-    """Return every fifth picture of an archive and its class, of the splits train and test."""
+def read_pictures(path: Path) -> tuple[Arrays, Arrays]:
+    """Return every fifth picture of an archive and the classes, by the splits train and test."""
     from PIL import Image
 
-    arrays: Arrays = {}
+    arrays, labels = {}, {}
     with tarfile.open(path) as archive:
         members = [m for m in archive.getmembers() if m.isfile() and m.name.count("/") >= 2]
         files = sorted(members, key=lambda m: m.name)
@@ -54,8 +54,8 @@ def read_pictures(path: Path) -> Arrays:
             content = [archive.extractfile(m).read() for m in chosen]
             arrays[split] = np.stack([np.asarray(Image.open(io.BytesIO(x))) for x in content])
             names = [m.name.split("/")[-2] for m in chosen]
-            arrays[f"{split}_labels"] = np.unique(names, return_inverse=True)[1]
-    return arrays
+            labels[split] = np.unique(names, return_inverse=True)[1]
+    return arrays, labels
 
 
 def ours(arrays: Arrays, epochs: int, seed: int) -> tuple[float, Arrays]:
@@ -70,8 +70,7 @@ def ours(arrays: Arrays, epochs: int, seed: int) -> tuple[float, Arrays]:
         jaxssl.train("studies:small", data=data, loss="nt_xent", **options)
         lines = [json.loads(x) for x in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
         speeds = [x["images_per_second"] for x in lines if x.get("epoch", 0) > 1 and "loss" in x]
-        splits = [split for split in arrays if "_" not in split]
-        features = {split: np.asarray(jaxssl.embed(folder, arrays[split])) for split in splits}
+        features = {name: np.asarray(jaxssl.embed(folder, x)) for name, x in arrays.items()}
     return float(np.median(speeds)), features
 
 
@@ -136,8 +135,8 @@ def lightly(arrays: Arrays, epochs: int, seed: int, workers: int) -> tuple[float
     net.eval()
     features = {}
     with torch.no_grad():
-        for split in [split for split in arrays if "_" not in split]:
-            x = torch.from_numpy(arrays[split]).permute(0, 3, 1, 2).float() / 255
+        for split, images in arrays.items():
+            x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
             features[split] = torch.cat([backbone(part) for part in x.split(500)]).numpy()
     return speed, features
 
@@ -169,7 +168,7 @@ def main() -> None:
 
     from jaxssl.evaluation.protocols import knn
 
-    arrays = read_pictures(args.data) if args.data else random_images()
+    arrays, labels = read_pictures(args.data) if args.data else (random_images(), {})
     # Accuracy does not depend on the number of workers.
     names = list(CONTENDERS)[: 2 if args.data else 3]
     speeds, accuracies = {name: [] for name in names}, {name: [] for name in names}
@@ -184,8 +183,7 @@ def main() -> None:
                 result = np.load(path)
                 speeds[name].append(float(result["speed"]))
                 if args.data:
-                    bank = result["train"], arrays["train_labels"]
-                    test = result["test"], arrays["test_labels"]
+                    bank, test = ((result[x], labels[x]) for x in ("train", "test"))
                     found = knn.evaluate(*bank, *test, k=200, temperature=0.1)
                     accuracies[name].append(found["knn_top1"])
     for name in names:

@@ -59,16 +59,16 @@ def summarise(
     if not kernels:
         raise ValueError("the trace must hold kernels of the device, got none")
     times = dict.fromkeys(SHOWN, 0.0)
-    names_of: Counter[tuple[str, str]] = Counter()
+    longest: Counter[tuple[str, str]] = Counter()
     clock = kernels[0][0]
     for start, end, group, name in kernels:
         took = max(0.0, end - max(start, clock)) / steps / 1000
         times[group] += took
-        names_of[group, name] += took
+        longest[group, name] += took
         clock = max(clock, end)
     shares = {group: time / ms for group, time in times.items()}
     shares["gaps"] = max(0.0, 1 - sum(shares.values()))
-    top = [[*key, round(took, 4)] for key, took in names_of.most_common(TOP)]
+    top = [[*key, round(took, 4)] for key, took in longest.most_common(TOP)]
     return {**shares, "kernels": len(kernels) / steps, "ms": ms, "top": top}
 
 

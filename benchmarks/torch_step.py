@@ -15,7 +15,7 @@ VERSION = f"torch {torch.__version__}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER, HUE, TEMPERATURE = 0.8, 0.2, 0.2
 # The matrix maps RGB to luma and two colour axes, which a change of hue rotates.
-# Both lie on the device, because copying them in each step would wait for the step before.
+# It and its inverse lie on the device: a copy in each step would wait for the step before.
 YIQ = torch.tensor(
     [[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]], device=DEVICE
 )

@@ -140,8 +140,8 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         (nets, state.carried.batch_stats, (state.params, state.opt_state), state.params, state),
     )
 
-    def embed(params: Any, views: jax.Array) -> jax.Array:
-        index = given["index"]
+    def embed(params: Any, views: Any, stats: Any = stats, index: Any = given["index"]) -> Any:
+        key = jax.random.key(1)
         return networks.embed(encoder, params, stats, [views], index, key=key, axis_name=None)[0]
 
     forward = jax.jit(embed)
@@ -188,14 +188,9 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
             with_xla = chained(make_steps(loop=False), state_of_xla)
             contenders[XLA] = Timed(lambda: with_xla(given, places, 1))
     # Only the CPU's client counts the operations of a program before it is compiled.
-    on_host = jax.device_get((params, stats, given["index"], views))
-
-    def count(params: Any, stats: Any, index: Any, views: Any) -> Any:
-        key = jax.random.key(1)
-        return networks.embed(encoder, params, stats, [views], index, key=key, axis_name=None)[0]
-
+    on_host = jax.device_get((params, views, stats, given["index"]))
     with jax.default_device(jax.devices("cpu")[0]):
-        operations = 3 * jax.jit(count).lower(*on_host).cost_analysis()["flops"]
+        operations = 3 * jax.jit(embed).lower(*on_host).cost_analysis()["flops"]
     return contenders, operations, (config, np.asarray(views))
 
 

@@ -11,8 +11,8 @@ from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives,
 from jaxssl.losses.sogclr import Average, check_bounds, update_average
 
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
-PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 RANGES |= {"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"}
+PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 MAX_GRADIENT = 5.0  # Larger gradients of a temperature are clipped to this one.
 EPSILON = 1e-8  # epsilon of Adam
 

@@ -13,8 +13,8 @@ from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negative
 # LibAUC's settings of SogCLR and iSogCLR.
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
-PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 RANGES |= {"gamma": "in [0, 1]", "temperature_momentum": "in [0, 1]"}
+PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 
 
 def sogclr_loss(
