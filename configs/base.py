@@ -56,7 +56,7 @@ def get_config() -> ConfigDict:
     config.head = ConfigDict({"name": "mlp"})  # projector: a file of jaxssl/models/heads/
     config.text = ConfigDict({"name": "none"})  # network of captions: "text" or "none"
     config.predictor = ConfigDict({"name": "none"})  # predictor network: "mlp" or "none"
-    config.method = ConfigDict({"name": "siamese"})  # training method: a file of jaxssl/methods/
+    config.method = ConfigDict({"name": "siamese"})  # training scheme: a file of jaxssl/methods/
     config.loss = ConfigDict({"name": "nt_xent"})  # loss: a file of jaxssl/losses/
 
     config.optim = ConfigDict()

@@ -44,7 +44,7 @@ VARIANTS = {
         "schedule": {"warmup_epochs": 1.0},
         "eval": {"every": 2.0},
     },
-    "small": {**SMALL, "about": "a fifth of CIFAR-10, a small network, 1 to 2 hours"},
+    "small": {**SMALL, "about": "a fifth of CIFAR-10, a small network, minutes a run"},
     "medium": {
         **SMALL,
         "about": "all of CIFAR-10, the settings of small, minutes a run",

@@ -5,6 +5,7 @@ python docs/leaderboard.py
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
@@ -45,17 +46,30 @@ NAMES = {
     "lejepa": "LeJEPA",
     "dino": "DINO",
 }
-COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#56b4e9")  # Okabe and Ito
+# Colour (of Okabe and Ito) and line of the methods in the picture. Kindred ones share a colour.
+STYLES = {
+    "auc_cl": ("#d55e00", "-"),
+    "decl": ("#009e73", "-"),
+    "mmcl": ("#cc79a7", "--"),
+    "mmcl_inv": ("#cc79a7", "-"),
+    "tcl": ("#e69f00", "-"),
+    "simclr_tuned": ("#0072b2", "-"),
+    "simclr": ("#0072b2", "--"),
+    "dcl": ("#56b4e9", "-"),
+    "sogclr": ("#56b4e9", "--"),
+    "moco_v3": ("#808080", "-"),
+}
 TABLE = re.compile(r"(<!-- docs/leaderboard.py.*?-->\n).*?(<!-- end -->)", re.DOTALL)
 LEVEL = 0.05
 INTRODUCTION = """\
 # Leaderboard
 
 This page compares the accuracy of methods by batch size, to help to choose a loss. All methods of a
-table share data, network, optimiser, augmentation and epochs. Constants were chosen on held-out
-training images ([methods.md](methods.md#constants-chosen-on-validation-images)). Numbers are
-percent on test images, mean ± standard deviation over the seeds, from November 2026 on two shared
-CPU cores. Each section has its command, and this one writes the page:
+table share data, network, optimiser, augmentation and epochs. AUC-CL's constants and SimCLR's
+temperature of 0.05 were chosen on held-out training images, and the others are those of the papers
+([methods.md](methods.md#constants-chosen-on-validation-images)). Numbers are percent on test
+images, mean ± standard deviation over the seeds, from November 2026 on two shared CPU cores. Each
+section has its command, and this one writes the page:
 
     python docs/leaderboard.py    # from the JSON documents in docs/studies
 
@@ -88,7 +102,7 @@ training may change the order.
 """
 
 BIAS = """\
-## Does bias predict who loses?
+## Gradient bias and accuracy
 
 The relative bias of the minibatch gradient ([gradient bias](studies.md#gradient-bias), measured
 with fixed embeddings) beside the k-NN accuracy above, for the losses and batch sizes that both
@@ -127,7 +141,8 @@ of images are those of the tables of CIFAR-10. Most of the time is the network's
 DCL and SogCLR cost what SimCLR costs. What stands out are the second encoder or the third view of
 MoCo-v3, BYOL, DINO and TCL, the memories of NNCLR and XBM at batch 16, and MMCL's iterative solver
 at batch 256.
-[methods.md](methods.md#what-a-step-costs) compares the losses alone.
+[methods.md](methods.md#what-a-step-costs) has the steps of the demo's smaller network, where the
+loss is a larger part.
 
     {command}
 
@@ -224,8 +239,15 @@ def beaten(cells: dict[str, dict[int, float]]) -> tuple[str, set[str]]:
     return best, below
 
 
-def table(board: Board, metric: str, note: bool = False) -> str:
-    """Return a table of losses by batch size, with a row of those not below the best."""
+def table(board: Board, metric: str, shown: Collection[str], note: bool = False) -> str:
+    """Return a table of losses by batch size, with a row of those not below the best.
+
+    Args:
+        board: the results. All its losses take part in the tests.
+        metric: the accuracy to show.
+        shown: the losses that have a row.
+        note: whether to list the losses that are level, by batch size.
+    """
     accuracies = board.accuracies[metric]
     sizes = sorted({size for cells in accuracies.values() for size in cells})
     ranks = {}
@@ -233,8 +255,8 @@ def table(board: Board, metric: str, note: bool = False) -> str:
         cells = {loss: cells[size] for loss, cells in accuracies.items() if size in cells}
         ranks[size] = (*beaten(cells), set(cells))
     rows = []
-    for loss, cells in accuracies.items():
-        texts = []
+    for loss in shown:
+        cells, texts = accuracies[loss], []
         for size in sizes:
             values = list(cells.get(size, {}).values())
             text = f"{mean(values):.1f}" if values else "not run"
@@ -259,17 +281,13 @@ def table(board: Board, metric: str, note: bool = False) -> str:
     return lines + "\n" if note else lines
 
 
-def complete(board: Board) -> Board:
+def complete(board: Board, metric: str) -> list[str]:
     """Return the losses that have every seed at every batch size."""
-    accuracies = {
-        metric: {
-            loss: cells
-            for loss, cells in by_loss.items()
-            if {size: set(seeds) for size, seeds in cells.items()} == board.seeds(metric)
-        }
-        for metric, by_loss in board.accuracies.items()
-    }
-    return board._replace(accuracies=accuracies)
+    return [
+        loss
+        for loss, cells in board.accuracies[metric].items()
+        if {size: set(seeds) for size, seeds in cells.items()} == board.seeds(metric)
+    ]
 
 
 def page() -> str:
@@ -279,15 +297,16 @@ def page() -> str:
         board = read(name)
         text += f"## {title}\n\n{board.where}.\n\n    {board.command}\n"
         for metric, label in METRICS.items():
-            text += f"\n### {label}\n\n{table(board, metric, note=True)}"
+            rows = table(board, metric, list(board.accuracies[metric]), note=True)
+            text += f"\n### {label}\n\n{rows}"
         text += "\n"
     text += epochs_section() + cost_section() + lead_section() + bias_section()
     return text.rstrip() + "\n"
 
 
-def draw(board: Board, dark: bool) -> None:
+def draw(board: Board, shown: Collection[str], dark: bool) -> None:
     """Plot the accuracies against the batch size, for a page in light or dark colours."""
-    accuracies, untrained = board.accuracies["knn_top1"], board.baselines["untrained"]["knn_top1"]
+    accuracies = board.accuracies["knn_top1"]
     text = "#e6e6e6" if dark else "#1b1b1b"
     style = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text)
     lines = {"axes.edgecolor": "#808080", "grid.color": "#80808040", "axes.grid": True}
@@ -295,20 +314,22 @@ def draw(board: Board, dark: bool) -> None:
     with matplotlib.rc_context({**style, **lines, **hidden}):
         figure = Figure(figsize=(7, 3.4), layout="constrained")
         axes = figure.add_subplot(xlabel="batch size", ylabel="k-NN top-1, %")
-        for (name, cells), colour in zip(accuracies.items(), COLOURS, strict=False):
+        for name in shown:
+            cells = accuracies[name]
             values = [list(seeds.values()) for seeds in cells.values()]
+            colour, line = STYLES[name]
             axes.errorbar(
                 list(cells),
                 [mean(v) for v in values],
                 [stdev(v) for v in values],
                 color=colour,
+                linestyle=line,
                 marker="o",
                 capsize=3,
                 label=NAMES[name],
             )
-        axes.axhline(untrained, color="#808080", linestyle=":", label="untrained network")
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes := list(next(iter(accuracies.values()))), map(str, sizes))
+        axes.set_xticks(sizes := sorted(board.seeds("knn_top1")), map(str, sizes))
         axes.minorticks_off()
         figure.legend(loc="outside right center", frameon=False)
         path = DOCS / f"leaderboard-{'dark' if dark else 'light'}.svg"
@@ -334,7 +355,8 @@ def bias_section() -> str:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     rows = []
-    for title, colour in zip(list(DOCUMENTS)[:3], COLOURS, strict=False):
+    colours = ("#d55e00", "#009e73", "#cc79a7")
+    for title, colour in zip(list(DOCUMENTS)[:3], colours, strict=True):
         accuracies = read(DOCUMENTS[title]).accuracies["knn_top1"]
         for size, axes in zip((16, 64), panels, strict=True):
             points = {
@@ -421,12 +443,13 @@ def epochs_section() -> str:
 def main() -> None:
     """Write the page, both pictures, and the table of README.md."""
     (DOCS / "leaderboard.md").write_text(page(), encoding="utf-8")
-    board = complete(read(next(iter(DOCUMENTS.values()))))
+    board = read(next(iter(DOCUMENTS.values())))
+    shown = complete(board, "knn_top1")
     for dark in (False, True):
-        draw(board, dark)
+        draw(board, shown, dark)
     readme = DOCS.parent / "README.md"
     text = readme.read_text(encoding="utf-8")
-    text = TABLE.sub(lambda match: match[1] + table(board, "knn_top1") + match[2], text)
+    text = TABLE.sub(lambda match: match[1] + table(board, "knn_top1", shown) + match[2], text)
     readme.write_text(text, encoding="utf-8")
 
 

@@ -147,7 +147,9 @@ def _stem(name: str, setting: "Setting") -> str:
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:
     """Return a study's command line without output files, with absolute paths cut to file names."""
-    words = [word.partition("=") for word in _options(overrides)]
+    # How finished runs were read does not help to repeat them.
+    reading = ("--finished", "--earlier=")
+    words = [word.partition("=") for word in _options(overrides) if not word.startswith(reading)]
     portable = [
         f"{key}={Path(value).name}" if Path(value).is_absolute() else f"{key}{equals}{value}"
         for key, equals, value in words

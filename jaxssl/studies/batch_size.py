@@ -2,8 +2,8 @@
 
 Every method is trained at every batch size with all other settings equal. All runs have the same
 number of epochs, as in the papers: a smaller batch takes more steps, which alone may raise its
-accuracy. With --equal_steps all runs have the same number of steps. MMCL, losses with labels, and
-TCL without labels have their own studies: batch_size_mmcl, batch_size_tcl and views.
+accuracy. With --equal_steps all runs have the same number of steps. Losses with labels have the
+study batch_size_tcl.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -20,7 +20,8 @@ def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_
     monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
     arguments = ["--scale", "small", "--out", "a b", "--equal_steps", "--config.seed", "1"]
     paths = ["--out", "/tmp/x/out", "--config.data.path=/data/a b/x.tar.xz", "--page", "docs/x.md"]
-    for line in (arguments, paths, []):
+    earlier = ["--finished", "--earlier", "x.json"]
+    for line in (arguments, paths, earlier):
         run_command("study", "alpha", *line)
     recorded, with_paths, plain = map(shlex.split, commands)
     assert recorded[:3] == with_paths[:3] == plain == ["jaxssl", "study", "alpha"]
