@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl.errors import suggest
-from jaxssl.losses.objective import Ranges, check, check_kinds, mean_over_anchors
+from jaxssl.losses.objective import Ranges, check, check_kinds, mean_over_anchors, require_constant
 from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
 
 HALF = (jnp.bfloat16, jnp.float16)
@@ -62,6 +62,7 @@ def _bind_checked(
 ) -> inspect.BoundArguments:
     """Bind and check the arguments of a loss, and widen numbers in half precision to float32."""
     bound = bind(name, signature, args, kwargs, per_anchor)
+    require_constant(**bound.arguments)
     check(ranges, **bound.arguments)
     for key, value in bound.arguments.items():
         if np.ndim(value) == 0 and getattr(value, "dtype", None) in HALF:

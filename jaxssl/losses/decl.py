@@ -8,7 +8,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import log_average, read_examples, write_examples
+from jaxssl.losses.memory import log_average, mean_log, read_examples, write_examples
 from jaxssl.losses.objective import (
     Number,
     Objective,
@@ -27,6 +27,7 @@ from jaxssl.losses.pairs import (
     mean_where,
     negatives,
     positives,
+    require_per_anchor,
     zero_if_empty,
 )
 
@@ -103,11 +104,8 @@ def decl_loss(
             "rate must be an array [n] and weight a number in [0, 1], got a word; words such as "
             '"buffer" are settings of losses.objective("decl")'
         )
-    if rate is not None and jnp.shape(rate) != pairs.anchor.shape[:1]:
-        raise ValueError(
-            f"rate must have shape {list(pairs.anchor.shape[:1])}, one of each anchor, got "
-            f"{list(jnp.shape(rate))}"
-        )
+    if rate is not None:
+        require_per_anchor(rate, pairs, "rate")
     log_s = _log_similarity(pairs, temperature, similarity)
     return _loss(pairs, log_s, None if rate is None else jnp.log(rate), weight, include_positive)
 
@@ -245,8 +243,14 @@ def objective(
         per_anchor = _loss(pairs, log_s, log_rate, hyper["weight"], include_positive)
         return Terms(per_anchor, memory, {"weight": jnp.float32(hyper["weight"]), **params})
 
-    flags = {"per_example": rate == "buffer", "needs_two_towers": rate == "momentum"}
-    return make_objective(compute, scheduled, init, **flags)
+    return make_objective(
+        compute,
+        scheduled,
+        init,
+        merge=lambda memories: mean_log(*memories) if rate == "buffer" else (),
+        per_example=rate == "buffer",
+        needs_two_towers=rate == "momentum",
+    )
 
 
 def exponential(key: Array, pairs: Pairs) -> Array:

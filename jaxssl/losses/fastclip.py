@@ -6,9 +6,17 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import read_examples, write_examples
-from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
+from jaxssl.losses.objective import (
+    Number,
+    Objective,
+    Scalar,
+    Terms,
+    check,
+    make_objective,
+    require_constant,
+)
 from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives, swap
-from jaxssl.losses.sogclr import Average, check_bounds, update_average
+from jaxssl.losses.sogclr import Average, check_bounds, column, merge_averages, update_average
 
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
 RANGES |= {"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"}
@@ -63,10 +71,9 @@ def _one_direction(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
 ) -> tuple[Array, Average]:
     """Return g / u of each anchor, [n], and the moving averages after this batch."""
-    s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
-    logits = s - mean_where(s, pos)[:, None]
-    logits = logits / jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
-    average = update_average(logits, neg, log_u, gamma)
+    s, pos = cosine(pairs), positives(pairs)
+    logits = (s - mean_where(s, pos)[:, None]) / column(temperature, pairs)
+    average = update_average(logits, pairs, log_u, gamma)
     loss = jnp.exp(average.log_mean - average.log_u)
     return jnp.where(jnp.any(pos, axis=1), loss, 0), average
 
@@ -108,9 +115,7 @@ def objective(
     check(RANGES, beta1=beta1, beta2=beta2, **fixed, **hyper)
     check_bounds(temperature_min, temperature_max)
     constants = {**fixed, "beta1": beta1, "beta2": beta2, "temperature_max": temperature_max}
-    for name, value in constants.items():
-        if callable(value):
-            raise ValueError(f"{name} must be a number, got a schedule; set a number")
+    require_constant(**constants)
 
     def init(key, num_examples, dim):
         start = {"log_u": -math.inf, "temperature": temperature, "mean": 0, "square": 0, "count": 0}
@@ -150,4 +155,8 @@ def objective(
         metrics = {"temperature": jnp.add(query_tau, key_tau) / 2}
         return Terms(query_loss + key_loss, {"query": query, "key": keys}, metrics)
 
-    return make_objective(compute, hyper, init, per_example=True, takes_queue=False)
+    def merge(memories):
+        return {name: merge_averages([m[name] for m in memories]) for name in memories[0]}
+
+    flags = {"per_example": True, "takes_queue": False, "both_directions": True}
+    return make_objective(compute, hyper, init, merge=merge, **flags)

@@ -10,7 +10,7 @@ sharded buffer: under `jax.pmap` or ``check_vma=False``, if every device holds a
 indices r and above address the copies on the other devices. Shard the buffer there.
 """
 
-import math
+import functools
 
 import jax
 from jax import Array, lax
@@ -25,6 +25,14 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
     w_old, w_new = jnp.asarray(1 - weight, new.dtype), jnp.asarray(weight, new.dtype)
     mixed = jnp.logaddexp(jnp.log(w_old) + old, jnp.log(w_new) + new)
     return jnp.where(old == -jnp.inf, new, mixed)
+
+
+def mean_log(first: Array, *others: Array) -> Array:
+    """Return log of the mean of e^x over the arrays x. Equal numbers are returned unchanged."""
+    top = functools.reduce(jnp.maximum, others, first)
+    shift = jnp.where(top == -jnp.inf, 0, top)
+    ratios = [jnp.exp(x - shift) for x in (first, *others)]
+    return shift + jnp.log(sum(ratios) / len(ratios))
 
 
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
@@ -55,10 +63,7 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
         logs: True if entries are logarithms of the numbers to average.
     """
     views = by_view(pairs, lax.stop_gradient(value))
-    if logs:
-        value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
-    else:
-        value = jnp.mean(views, axis=0)
+    value = mean_log(*views) if logs else jnp.mean(views, axis=0)
     replicated = collectives.is_replicated(buffer, pairs.axis_name)
     value = collectives.gather(value, pairs.axis_name, equal=replicated)
     row, is_local = _local_rows(buffer, pairs)
@@ -85,7 +90,7 @@ def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
 
 
 def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
-    """Replace the oldest entries of a queue of keys by the L2-normalised ``rows`` of all devices.
+    """Replace the oldest entries of a queue of keys by the ``rows`` of all devices.
 
     Args:
         queue: from `empty_queue`.
@@ -93,7 +98,8 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
         axis_name: mapped axis whose devices share the batch, or None.
     """
     size, dim = queue["rows"].shape
-    new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1, equal=True)
+    # Rows are stored as they are, because some losses do not normalise the candidates.
+    new = collectives.gather(lax.stop_gradient(rows), axis_name, axis=1, equal=True)
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     position = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[position].set(new), "next": (position[-1] + 1) % size}

@@ -222,7 +222,9 @@ def _sum_of_minima(u: Array, v: Array) -> Array:
         x, y = feature
         return total + jnp.minimum(x[:, None], y[None, :]), None
 
-    return lax.scan(add, jnp.zeros((u.shape[0], v.shape[0]), u.dtype), (u.T, v.T))[0]
+    zeros = jnp.zeros((u.shape[0], v.shape[0]), u.dtype)
+    zeros, u, v = collectives.align((zeros, u, v))
+    return lax.scan(add, zeros, (u.T, v.T))[0]
 
 
 def _same_example(pairs: Pairs) -> Array:
@@ -257,5 +259,5 @@ objective = stateless(
     has_aux=True,
     needs_two_views=True,
     takes_labels=_takes_masks,
-    takes_queue=_takes_masks,
+    takes_queue_alone=_takes_masks,
 )

@@ -1,6 +1,7 @@
 """Objectives: losses bundled with trained parameters and the memory between steps."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NamedTuple, get_args
@@ -75,7 +76,10 @@ class Objective(NamedTuple):
         needs_labels: True if the pairs must be labelled.
         takes_labels: False if the loss ignores or rejects labels.
         takes_queue: False if the loss ignores or rejects a queue.
+        takes_queue_alone: False if the batch must be among the negatives beside a queue.
         one_tower_only: True if the pairs must come from `pair_views`.
+        both_directions: True if the loss also compares the keys of two towers with the anchors, and
+            has a memory for each direction.
     """
 
     init: Init
@@ -89,7 +93,9 @@ class Objective(NamedTuple):
     needs_labels: bool = False
     takes_labels: bool = True
     takes_queue: bool = True
+    takes_queue_alone: bool = True
     one_tower_only: bool = False
+    both_directions: bool = False
 
 
 def make_objective(
@@ -130,7 +136,7 @@ def stateless(
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
         learn: names of the hyper-parameters that are trained, starting from their given values.
-            ``objective(learn=...)`` overrides it.
+            One that must be positive is trained as its log. ``objective(learn=...)`` overrides it.
         ranges: valid values of hyper-parameters, which the factory checks. See `check`.
         has_aux: True if ``loss_fn`` returns ``([n], metrics)``.
         extra: hyper-parameters of the factory, by default value, that are not in the signature of
@@ -142,14 +148,23 @@ def stateless(
     def build(fixed: Hyper) -> Objective:
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = _pop_learned(fixed.pop("learn"), fixed)
+        logs = {name: f"log_{name}" for name in learned if (ranges or {}).get(name) == "> 0"}
 
         def init(key, num_examples, dim):
-            return {name: jnp.float32(value) for name, value in learned.items()}, ()
+            start = {
+                logs.get(name, name): math.log(value) if name in logs else value
+                for name, value in learned.items()
+            }
+            return {name: jnp.float32(value) for name, value in start.items()}, ()
 
         def compute(pairs, params, memory, hyper, key):
-            out = loss_fn(pairs, **hyper, **params)
+            values = {
+                name: jnp.exp(params[logs[name]]) if name in logs else params[name]
+                for name in learned
+            }
+            out = loss_fn(pairs, **hyper, **values)
             per_anchor, metrics = out if has_aux else (out, {})
-            return Terms(per_anchor, memory, {**metrics, **params})
+            return Terms(per_anchor, memory, {**metrics, **values})
 
         return make_objective(compute, fixed, init, **flags)
 

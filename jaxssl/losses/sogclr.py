@@ -1,14 +1,32 @@
 """SogCLR: global contrastive loss with a moving average of the denominator for every example."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import log_average, read_examples, write_examples
-from jaxssl.losses.objective import Hyper, Objective, Scalar, Terms, factory, make_objective
-from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
+from jaxssl.losses.memory import log_average, mean_log, read_examples, write_examples
+from jaxssl.losses.objective import (
+    Hyper,
+    Objective,
+    Scalar,
+    Terms,
+    factory,
+    make_objective,
+    mean_memory,
+)
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    log_sum_exp,
+    mean_where,
+    negatives,
+    positives,
+    promote,
+    require_per_anchor,
+)
 
 # LibAUC's settings of SogCLR and iSogCLR.
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
@@ -51,7 +69,7 @@ def sogclr_loss(
         does not measure progress.
 
     Raises:
-        ValueError: if ``log_u`` has another shape.
+        ValueError: if ``log_u`` or an array of temperatures has another shape.
 
     References:
         Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, 2022,
@@ -69,9 +87,8 @@ def _loss_and_average(
     pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
 ) -> tuple[Array, "Average"]:
     """Return the loss [n] and the moving averages after this batch."""
-    s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
-    tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
-    average = update_average(s / tau, neg, log_u, gamma)
+    s, pos = cosine(pairs), positives(pairs)
+    average = update_average(s / column(temperature, pairs), pairs, log_u, gamma)
     loss = 2 * (jnp.sum(average.weight * s, axis=1) - mean_where(s, pos))
     return jnp.where(jnp.any(pos, axis=1), loss, 0), average
 
@@ -82,8 +99,9 @@ class Average(NamedTuple):
     Attributes:
         log_mean: [n] log of the batch's mean, with gradient. The other numbers are constants.
         log_u: [n] log of u after this batch.
-        weight: [n, m], e^logits / (u |N|) of the negatives, at most 1 / gamma.
-        slope: [n] gradient of tau log u by the temperature tau, by which the logits are divided.
+        weight: [n, m], e^logits / (u |N|) of the negatives, at most 1 / gamma for gamma > 0.
+        slope: [n] estimate of the gradient of tau log u by the temperature tau, by which the logits
+            are divided: that of this batch's mean with the weights above, as in LibAUC.
     """
 
     log_mean: Array
@@ -92,20 +110,25 @@ class Average(NamedTuple):
     slope: Array
 
 
-def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar) -> Average:
+def column(temperature: Scalar, pairs: Pairs) -> Array:
+    """Return temperatures [n] as [n, 1], and one temperature as [1, 1]."""
+    if jnp.ndim(temperature):
+        require_per_anchor(temperature, pairs, "temperature")
+    return jnp.reshape(jnp.asarray(temperature, promote(pairs.anchor).dtype), (-1, 1))
+
+
+def update_average(logits: Array, pairs: Pairs, log_u: Array | None, gamma: Scalar) -> Average:
     """Update the moving averages of the examples in this batch.
 
     Args:
         logits: [n, m].
-        neg: [n, m], True for negatives.
+        pairs: the pairs of the logits.
         log_u: [n] log of u before this batch, -inf for an example's first batch. None is -inf.
         gamma: weight of this batch in u, in [0, 1].
     """
-    if log_u is not None and log_u.shape != logits.shape[:1]:
-        raise ValueError(
-            f"log_u must have shape {list(logits.shape[:1])}, one of each anchor, got "
-            f"{list(log_u.shape)}"
-        )
+    if log_u is not None:
+        require_per_anchor(log_u, pairs, "log_u")
+    neg = negatives(pairs)
     num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=logits.dtype), 1)
     log_mean = log_sum_exp(logits, neg) - jnp.log(num_neg)
     logits, now = lax.stop_gradient((logits, log_mean))
@@ -113,6 +136,15 @@ def update_average(logits: Array, neg: Array, log_u: Array | None, gamma: Scalar
     weight = jnp.where(neg, jnp.exp(jnp.where(neg, logits - log_u[:, None], 0)), 0)
     weight = weight / num_neg[:, None]
     return Average(log_mean, log_u, weight, log_u - jnp.sum(weight * logits, axis=1))
+
+
+def merge_averages(memories: Sequence[dict[str, Array]]) -> dict[str, object]:
+    """Average memories of several pairings, of which "log_u" holds logs."""
+    buffers = {name: [memory[name] for memory in memories] for name in memories[0]}
+    return {
+        name: mean_log(*values) if name == "log_u" else mean_memory(values)
+        for name, values in buffers.items()
+    }
 
 
 def check_bounds(temperature_min: object, temperature_max: object) -> None:
@@ -163,7 +195,7 @@ def _build(hyper: Hyper) -> Objective:
         new["temperature"] = write_examples(memory["temperature"], pairs, tau)
         return Terms(loss, new, {"temperature": jnp.mean(tau)})
 
-    return make_objective(compute, hyper, init, per_example=True)
+    return make_objective(compute, hyper, init, merge=merge_averages, per_example=True)
 
 
 objective = factory(

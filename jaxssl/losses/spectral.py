@@ -47,7 +47,7 @@ def _project_to_ball(z: Array, mu: Scalar) -> Array:
     outside = largest >= radius
     square = jnp.sum(jnp.where(outside, 0, z) ** 2, axis=1, keepdims=True)
     outside |= square >= radius**2
-    return jnp.where(outside, unit(z) * radius, jnp.where(outside, 0, z))
+    return jnp.where(outside, unit(z) * radius, z)
 
 
 objective = stateless(spectral_loss, ranges=RANGES)

@@ -66,7 +66,7 @@ def swav_loss(
     assign = partial(sinkhorn, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
     codes = jnp.concatenate([assign(view) for view in by_view(pairs, keys)])
     targets = partners(replace(pairs, anchor=codes, partner=codes), "swav")
-    return -jnp.sum(jnp.mean(jnp.stack(targets), axis=0) * log_p, axis=1)
+    return -jnp.sum(jnp.mean(targets, axis=0) * log_p, axis=1)
 
 
 def sinkhorn(

@@ -247,7 +247,7 @@ def make_train_step(
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
-        # Losses replace an embedding of NaN by zeros, so the embeddings themselves are checked.
+        # A loss leaves out anchors without a positive, so the embeddings themselves are checked.
         lost = jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32)
         finite = all_finite(outcome) & (lost == 0)
         carried = method.after(params, carried, state.step)

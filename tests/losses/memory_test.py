@@ -7,7 +7,14 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
-from jaxssl.losses.memory import empty_queue, enqueue, log_average, read_examples, write_examples
+from jaxssl.losses.memory import (
+    empty_queue,
+    enqueue,
+    log_average,
+    mean_log,
+    read_examples,
+    write_examples,
+)
 from jaxssl.losses.pairs import pair_views
 
 
@@ -39,7 +46,7 @@ def test_queue_holds_the_latest_rows_of_all_devices(size, devices):
     for step in range(4):
         z = rows(2, 8, 3, seed=step)
         queue = add(queue, z)
-        for row in unit(z).reshape(16, 3)[-size:]:
+        for row in z.reshape(16, 3)[-size:]:
             expected[place] = row
             place = (place + 1) % size
         np.testing.assert_allclose(queue["rows"], expected, rtol=1e-5, atol=1e-6)
@@ -67,6 +74,15 @@ def test_per_example_buffer_is_read_and_written_by_example_index(devices, logs):
     mean = np.log(np.exp(value).mean(0)) if logs else value.mean(0)
     buffer[index] = mean
     np.testing.assert_allclose(written, buffer, rtol=1e-5, atol=1e-6)
+
+
+def test_mean_log_is_the_log_of_the_mean_and_keeps_equal_numbers_and_unset_ones():
+    first = jnp.array([-jnp.inf, -jnp.inf, 0.1, 100.0, 3.0])
+    second = jnp.array([-jnp.inf, 1.0, 0.1, 100.0, -2.0])
+    mean = mean_log(first, second)
+    np.testing.assert_array_equal(mean[jnp.array([0, 2, 3])], [-np.inf, np.float32(0.1), 100.0])
+    expected = [1 - np.log(2), np.log((np.exp(3) + np.exp(-2)) / 2)]
+    np.testing.assert_allclose(mean[jnp.array([1, 4])], expected, rtol=1e-6)
 
 
 def test_log_average_is_the_log_of_a_moving_average_that_starts_at_the_first_value():

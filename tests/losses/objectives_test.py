@@ -208,6 +208,34 @@ def test_learn_option_selects_the_trained_hyper_parameters():
     np.testing.assert_allclose(made("clip")[1]["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
 
 
+def test_learned_temperature_is_trained_as_its_log_and_stays_positive():
+    """InfoNCE times its temperature falls with the temperature, so that large steps lower it."""
+    z = pair_views(jnp.asarray(embeddings()))
+    objective, params, memory = made("info_nce", learn=("temperature",), temperature=0.2)
+    close(params["log_temperature"], np.log(0.2))
+
+    def loss(params):
+        value, _, metrics = objective.loss(z, params, memory, step=0, key=None)
+        return value, metrics
+
+    for _ in range(3):
+        (value, metrics), slope = jax.value_and_grad(loss, has_aux=True)(params)
+        temperature = np.exp(params["log_temperature"])
+        close(metrics["temperature"], temperature)
+        close(value, losses.info_nce_loss(z, temperature=temperature).mean())
+        params = {"log_temperature": params["log_temperature"] - 5 * slope["log_temperature"]}
+    assert 0 < temperature < 0.2
+
+
+@pytest.mark.parametrize(("name", "leaf"), [("decl", None), ("sogclr", "log_u")])
+def test_averages_of_several_pairings_are_means_of_numbers_and_not_of_their_logs(name, leaf):
+    objective, _, memory = made(name, 4)
+    logs = [np.log([1.0, 2.0, 3.0, 4.0]), np.log([3.0, 2.0, 9.0, 1.0])]
+    memories = [jax.tree.map(lambda _, x=x: jnp.float32(x), memory) for x in logs]
+    merged = objective.merge(memories)
+    close(np.exp(merged[leaf] if leaf else merged), [2.0, 2.0, 6.0, 2.5])
+
+
 def test_isogclr_temperatures_start_at_the_given_value_and_stop_at_their_bounds():
     limits = {"temperature_min": 0.08, "temperature_max": 0.12, "temperature_lr": 10.0}
     settings = {"individual_temperature": True, "temperature": 0.11, "rho": 0.0}
@@ -387,6 +415,18 @@ def step_of(setting: str, mapping: str) -> Any:
             lambda z: losses.dino(z[0], z[1], jnp.zeros((8, 4))),
             r"center must have shape \[4\] like one embedding, got \(8, 4\)",
         ),
+        (
+            lambda z: losses.nt_xent(*z, temperature=lambda step: 0.1),
+            "temperature must be constant, got a schedule; set one value",
+        ),
+        (
+            lambda z: losses.sogclr(*z, temperature=jnp.full(8, 0.1)),
+            r"temperature must have shape \[16\], one number for each anchor, got \[8\]",
+        ),
+        (
+            lambda z: losses.fastclip(*z, temperature=jnp.full(1, 0.1)),
+            r"temperature must have shape \[8\], one number for each anchor, got \[1\]",
+        ),
         (lambda z: losses.nt_xent(*z, ring=True), "needs a mapped axis, got axis_name=None"),
         (
             lambda z: losses.mmcl(*z, solver="inv", labels=jnp.arange(8)),
@@ -400,13 +440,13 @@ def step_of(setting: str, mapping: str) -> Any:
         (lambda z: losses.sinkhorn(z[0], num_iters=0), "num_iters must be > 0, got 0"),
         (
             lambda z: losses.decl(*z, rate=jnp.ones((16, 1))),
-            r"rate must have shape \[16\], one of each anchor, got \[16, 1\]",
+            r"rate must have shape \[16\], one number for each anchor, got \[16, 1\]",
         ),
         (lambda z: losses.decl(*z, rate="buffer"), r"rate must be an array \[n\] .* got a word"),
         (lambda z: losses.decl(*z, weight="inverse"), "weight a number in .* got a word"),
         (
             lambda z: losses.sogclr(*z, log_u=jnp.zeros((16, 1))),
-            r"log_u must have shape \[16\], one of each anchor, got \[16, 1\]",
+            r"log_u must have shape \[16\], one number for each anchor, got \[16, 1\]",
         ),
         (lambda z: losses.nnclr(z[0], z[1], jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
         (lambda z: losses.nt_xent(*z, temperature="a"), "temperature must be > 0, got 'a'"),
@@ -580,5 +620,6 @@ def test_learned_scale_of_decl_above_its_bound_starts_at_the_bound_and_has_a_gra
 
 @pytest.mark.parametrize("name", ["beta1", "beta2", "temperature", "temperature_max"])
 def test_constants_of_fastclip_take_no_schedule(name):
-    with pytest.raises(ValueError, match=f"^{name} must be a number, got a schedule"):
+    message = f"^hyper-parameter {name} must be constant, got a schedule"
+    with pytest.raises(ValueError, match=message):
         made("fastclip", 8, **{name: lambda step: 0.5})

@@ -118,20 +118,19 @@ def decl_rate(pairs, buffer=(), anchor=None):
 
 
 def decl(x, pairs, weights, *, of_partner=False, **hyper):
-    """Every pairing has its own samples and weight, and the logs of their rates are averaged."""
-    value, buffers = 0.0, []
+    """Every pairing has its own samples and weight, and their rates are averaged."""
+    value, rates = 0.0, []
     for number, (weight, p) in enumerate(zip(weights, pairs, strict=True)):
         rate = decl_rate(p, x.memory, p.partner if of_partner else None)
         sample = rate / exponential(jax.random.fold_in(x.key, number), p)
         value += weight * losses.decl_loss(p, sample, **TAU, **hyper).mean()
         if not of_partner:
-            rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
-            buffers.append(x.memory.at[x.index].set(rows) / len(pairs))
-    return value, sum(buffers) if buffers else ()
+            rates.append(rate.reshape(-1, BATCH).mean(0))
+    return value, x.memory.at[x.index].set(jnp.log(sum(rates) / len(pairs))) if rates else ()
 
 
 def decl_of_views(x):
-    """The weight alternates. Every pairing has its own samples, and the logs are averaged."""
+    """The weight alternates. Every pairing has its own samples, and the rates are averaged."""
     pairs = [pair_views(x.z, x.index)]
     pairs += [pair_towers(crop, z, x.index) for crop in x.crops for z in x.z]
     weights = [w / (1 + len(pairs)) for w in (2, *[1] * (len(pairs) - 1))]
@@ -163,7 +162,7 @@ def moco_v3(x):
 def moco_v2(x):
     """The queue is shorter than a batch, so that it holds the last keys only."""
     pairs = pair_towers(x.q[0], x.k[0], queue=x.queue, batch_negatives=False)
-    x.new_queue = unit(x.k[0])[-6:]
+    x.new_queue = x.k[0][-6:]
     return losses.info_nce_loss(pairs, **TAU).mean(), ()
 
 

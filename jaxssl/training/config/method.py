@@ -193,6 +193,8 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
         return NEEDS_MOMENTUM
     if method != "siamese" and objective.one_tower_only:
         return "its classifier sees one tower; set method.name=siamese"
+    if method == "two_tower" and objective.both_directions and config.method.symmetric:
+        return "it has both directions itself; set method.symmetric=False"
     if labels and not objective.takes_labels:
         return "it does not use labels; set method.labels=False"
     if not labels and objective.needs_labels:
@@ -206,8 +208,11 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
         has_equal_networks = objective.needs_other_keys and config.method.momentum == 0
         if objective.needs_predictor or has_equal_networks:
             return "without a predictor it collapses to constant embeddings; set predictor.name=mlp"
-    if config.method.get("queue_size", 0) and not objective.takes_queue:
-        return "it does not use a queue; set method.queue_size=0"
+    if config.method.get("queue_size", 0):
+        if not objective.takes_queue:
+            return "it does not use a queue; set method.queue_size=0"
+        if method == "momentum" and not objective.takes_queue_alone:
+            return "it needs the negatives of the batch; set method.queue_size=0"
     return None
 
 
