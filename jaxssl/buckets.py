@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from filelock import FileLock
 
-from jaxssl.errors import UserError, WriteError, explain_write_errors, one_line
+from jaxssl.errors import TransientError, UserError, WriteError, explain_write_errors, one_line
 
 # If TensorFlow is installed, epath would use TensorFlow's file systems, which report other errors.
 os.environ.setdefault("EPATH_USE_TF", "false")
@@ -39,7 +39,11 @@ _down: dict[str, tuple[float, str]] = {}
 
 
 class BucketError(WriteError):
-    """A bucket that cannot be reached, read or written."""
+    """A bucket that cannot be read or written."""
+
+
+class LostBucket(BucketError, TransientError):
+    """A bucket that cannot be reached."""
 
 
 def is_bucket(path: str | PathLike[str]) -> bool:
@@ -153,9 +157,11 @@ def _explain(path: str | PathLike[str], verb: str) -> Iterator[None]:
     except Exception as error:  # of any type of gcsfs, aiohttp or google.auth
         slow = isinstance(error, TimeoutError)
         reason = f"no answer within {SECONDS:g} s" if slow else one_line(error, 200)
+        fault = BucketError
         if slow or type(error).__module__.startswith(("aiohttp", "requests")):
             _down[_bucket(path)] = time.monotonic(), reason
-        raise BucketError(f"cannot {verb} {fspath(path)}: {reason}") from error
+            fault = LostBucket
+        raise fault(f"cannot {verb} {fspath(path)}: {reason}") from error
 
 
 class ObjectStat(NamedTuple):
@@ -175,7 +181,7 @@ class BucketPath(PosixGPath):
         verb = VERBS.get(name, "read")
         failed, reason = _down.get(_bucket(self), (-SECONDS, ""))
         if time.monotonic() - failed < SECONDS:
-            raise BucketError(f"cannot {verb} {fspath(self)}: {reason}")
+            raise LostBucket(f"cannot {verb} {fspath(self)}: {reason}")
         with _explain(self, verb):
             return getattr(_file_system(), name)(fspath(self), *arguments, **options)
 

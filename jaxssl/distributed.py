@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxssl.errors import UserError
+from jaxssl.errors import LostProcess, UserError
 
 DATA_AXIS = "data"
 T = TypeVar("T")
@@ -64,15 +64,18 @@ def raise_together(check: Callable[[], T]) -> T:
 
     Raises:
         Exception: the exception of this process.
-        UserError: if another process failed.
+        UserError: if another process failed. It is `LostProcess` if that process may be retried.
     """
     result, error = None, None
     try:
         result = check()
     except Exception as caught:  # The exception is raised below, in every process at once.
         error = caught
-    if any_process(error is not None):
-        raise error or UserError("another process of this run has stopped; see its message")
+    status = 0 if error is None else getattr(error, "status", 1)
+    statuses = gather_processes(np.asarray(status, np.int32))
+    if statuses.any():
+        other = LostProcess if 1 in statuses else UserError
+        raise error or other("another process of this run has stopped; see its message")
     return cast(T, result)
 
 

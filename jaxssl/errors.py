@@ -45,10 +45,14 @@ class Stopped(KeyboardInterrupt):
     _render_traceback_ = UserError._render_traceback_
 
 
-class LostProcess(UserError):
-    """Another process of the run is missing. `--retry` starts the run again."""
+class TransientError(UserError):
+    """A fault that may pass, such as a disk that cannot be read. `--retry` starts the run again."""
 
     status = 1
+
+
+class LostProcess(TransientError):
+    """Another process of the run is missing."""
 
 
 class WriteError(UserError):

@@ -16,7 +16,7 @@ from jaxssl import distributed
 from jaxssl.data import batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source, Splits
-from jaxssl.errors import UserError
+from jaxssl.errors import LostProcess, TransientError, UserError
 from jaxssl.evaluation.features import extract
 from jaxssl.kinds import image
 from jaxssl.training import processes
@@ -62,9 +62,20 @@ def test_error_in_one_process_stops_all_processes(monkeypatch):
     )
     assert isinstance(second, KeyError)
     for error in (first, third):
-        assert isinstance(error, UserError) and "another process of this run" in str(error)
+        assert isinstance(error, LostProcess) and "another process of this run" in str(error)
+
     assert in_processes(monkeypatch, 2, lambda i: distributed.any_process(i == 1)) == [True, True]
     assert in_processes(monkeypatch, 2, lambda i: distributed.raise_together(lambda: i)) == [0, 1]
+
+
+@pytest.mark.parametrize(("fault", "status"), [(OSError, 1), (TransientError, 1), (UserError, 2)])
+def test_processes_are_retried_together_or_not_at_all(monkeypatch, fault, status):
+    def fail(index):
+        if index == 1:
+            raise fault("disk")
+
+    first, _ = in_processes(monkeypatch, 2, lambda i: distributed.raise_together(lambda: fail(i)))
+    assert first.status == status
 
 
 def test_error_names_the_process_whose_workdir_is_not_the_shared_one(monkeypatch, tmp_path):

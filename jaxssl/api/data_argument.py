@@ -16,7 +16,7 @@ from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training import config as configs
-from jaxssl.training.config import values
+from jaxssl.training.config import trust, values
 
 # Settings of `config.data` for Python objects. The key "path" is their digest.
 OF_OBJECTS = {
@@ -58,7 +58,7 @@ def settings(
     """Return how to read data from Python for an encoder, as far as encoder and run tell.
 
     These are the split into training and test examples, the number of tokens of a caption, and the
-    channels of pictures.
+    channels of pictures, or the folder of prepared data sets.
 
     Args:
         encoder: an encoder, the workdir of a run, or a weights file.
@@ -69,11 +69,13 @@ def settings(
         config = encoder.metadata.get("config") or {}
     else:
         config = configs.read_config(encoder) if is_run(encoder) else {}
-    names = "test_fraction", "split_seed", "context"
+    is_name = isinstance(data, str) and data in known_names()
+    names = ["test_fraction", "split_seed", "context", *(["dir"] if is_name else [])]
     settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
     for name, value in settings.items():  # The config of a run may have been forged.
         values.require(f"data.{name}", value, values.TYPES[f"data.{name}"])
-    if isinstance(data, str) and data in known_names():
+    if is_name:
+        trust.require_data(settings, "the run", bool(loading.get("trust")))
         return settings
     if not isinstance(encoder, PretrainedEncoder):
         encoder = load_pretrained(encoder, **loading)

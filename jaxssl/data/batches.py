@@ -27,7 +27,7 @@ from jaxssl.data.decoders import files
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import Example
 from jaxssl.data.splits import Source
-from jaxssl.errors import UserError
+from jaxssl.errors import TransientError, UserError
 
 Batch = dict[str, Any]
 
@@ -148,7 +148,7 @@ class Batches:
         except RuntimeError as error:
             if "terminated unexpectedly" not in str(error):
                 raise
-            raise UserError(
+            raise TransientError(
                 "a process that reads examples was killed, probably because memory or shared "
                 "memory (/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set "
                 "it to 0"

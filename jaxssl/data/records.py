@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxssl.data.decoders import decoding, tokens
 from jaxssl.data.decoders.arrays import BLOCK, load_or_compute
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import TransientError, UserError, one_line
 
 UNLABELLED = -1
 CAPTION_FEATURES = ("captions", "caption")  # caption feature names in our data sets and in TFDS
@@ -124,7 +124,8 @@ class PreparedSplit:
         except UserError:
             raise
         except Exception as error:  # A damaged file raises many exception types.
-            raise UserError(
+            fault = TransientError if isinstance(error, OSError) else UserError
+            raise fault(
                 f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "
                 "prepare or copy the set again"
             ) from error

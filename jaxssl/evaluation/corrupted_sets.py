@@ -23,6 +23,7 @@ from jaxssl.buckets import fetch
 from jaxssl.data import source
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
+from jaxssl.errors import one_line
 
 CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
@@ -37,7 +38,13 @@ Key = tuple[str, int]  # corruption and severity
 Readers = dict[Key, Callable[[], Labelled]]
 
 
-def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
+def open_set(
+    name: str,
+    data: ConfigDict,
+    class_names: Sequence[str],
+    size: int,
+    interpolation: str = "bilinear",
+) -> Readers:
     """Open a published set of corrupted images. Pictures are read later.
 
     Args:
@@ -45,6 +52,7 @@ def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int)
         data: the group `config.data`, whose "dir" holds the folder.
         class_names: the classes. Labels of the result are indices of them.
         size: side in pixels to which pictures of files are resized.
+        interpolation: of the resizing, "bilinear" or "bicubic".
 
     Returns:
         Functions that read images and labels, by corruption and severity.
@@ -63,9 +71,9 @@ def open_set(name: str, data: ConfigDict, class_names: Sequence[str], size: int)
     if name == "CIFAR-10-C":
         readers = _find_arrays(root)
     elif name == "ImageNet-C":
-        readers = _find_pictures(root, class_names, size)
+        readers = _find_pictures(root, class_names, size, interpolation)
     else:
-        readers = _find_prepared(root, data, class_names, size)
+        readers = _find_prepared(root, data, class_names, size, interpolation)
     expected = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
     if lacking := [key for key in expected if key not in readers]:
         raise ValueError(
@@ -87,7 +95,7 @@ def _find_arrays(root: Path) -> Readers:
     """Find the severities in the arrays of CIFAR-10-C."""
     if not (root / "labels.npy").is_file():
         raise ValueError(f"{root} lacks labels.npy; put the files of CIFAR-10-C there")
-    labels = np.load(root / "labels.npy").astype(np.int64)
+    labels = _load(root / "labels.npy").astype(np.int64)
     number, rest = divmod(len(labels), len(SEVERITIES))  # number of images of each severity
     if rest or not number:
         raise ValueError(f"{root}/labels.npy must have labels of 5 severities, got {len(labels)}")
@@ -98,7 +106,7 @@ def _find_arrays(root: Path) -> Readers:
 
     readers = {}
     for path in filter(Path.is_file, [root / f"{name}.npy" for name in CORRUPTIONS]):
-        images = np.load(path, mmap_mode="r")
+        images = _load(path)
         if len(images) > len(labels):
             raise ValueError(
                 f"{path} must have {len(labels)} images like labels.npy, got {len(images)}"
@@ -108,7 +116,16 @@ def _find_arrays(root: Path) -> Readers:
     return readers
 
 
-def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers:
+def _load(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def _find_pictures(
+    root: Path, class_names: Sequence[str], size: int, interpolation: str
+) -> Readers:
     """Find ImageNet-C's folders, one for each corruption and severity."""
     counts: dict[Path, int] = {}  # number of pictures in each folder that was read
 
@@ -127,8 +144,7 @@ def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers
             )
 
         def decode(indices: np.ndarray) -> Iterator[np.ndarray]:
-            opened = (decoding.open_picture(pictures[i].read_bytes(), 3) for i in indices)
-            return (decoding.centre(picture, size, 1.0) for picture in opened)
+            return (_decode(pictures[i], size, interpolation) for i in indices)
 
         return LazyArray(decode, (len(pictures), size, size, 3), files.cpu_count()), labels
 
@@ -136,11 +152,22 @@ def _find_pictures(root: Path, class_names: Sequence[str], size: int) -> Readers
     return {key: partial(read, folder) for key, folder in folders.items() if folder.is_dir()}
 
 
+def _decode(path: Path, size: int, interpolation: str) -> np.ndarray:
+    """Read a picture and resize its central square."""
+    try:
+        picture = decoding.open_picture(path.read_bytes(), 3)
+        return decoding.centre(picture, size, 1.0, interpolation)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
+
+
 def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in decoding.SUFFIXES
 
 
-def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], size: int) -> Readers:
+def _find_prepared(
+    root: Path, data: ConfigDict, class_names: Sequence[str], size: int, interpolation: str
+) -> Readers:
     """Find a TFDS data set's prepared configurations, one for each corruption and severity."""
     names, split = TFDS[root.name]
 
@@ -152,7 +179,7 @@ def _find_prepared(root: Path, data: ConfigDict, class_names: Sequence[str], siz
         if root.name != "cifar10_corrupted":  # TFDS has no class names of CIFAR-10-C.
             _check_classes(opened.class_names, class_names, root / config)
             labels = np.array([class_names.index(name) for name in opened.class_names])[labels]
-        return opened.lazy_images(size), labels
+        return opened.lazy_images(size, 1.0, interpolation), labels
 
     configs = {(name, s): f"{theirs}_{s}" for name, theirs in names.items() for s in SEVERITIES}
     prepared = {path.parents[1].name for path in root.glob("*/*/dataset_info.json")}

@@ -69,7 +69,7 @@ def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> Setting
 
 
 def data_fields(
-    splits: Splits, settings: Settings, encoder: PretrainedEncoder, path: Path | None, seed: int
+    splits: Splits, settings: Settings, encoder: PretrainedEncoder, identity: str, seed: int
 ) -> Settings:
     """Return the fields of a results row that identify the data set and the random draws.
 
@@ -80,13 +80,14 @@ def data_fields(
         splits: the data set.
         settings: the group `config.data`.
         encoder: the encoder.
-        path: the weights file, or a run whose results are kept elsewhere; else None.
+        identity: what distinguishes the encoder from others of its name: the path of its file, or a
+            digest of its weights. "" for a run whose results are in its workdir.
         seed: seed of the protocols' random draws.
     """
     classes = Path(settings["classes"]).name
     relevant = {k: v for k, v in settings.items() if k not in ("dir", "cache", "workers")}
-    hashed = [relevant, dict(encoder.metadata["net"]), path and str(path.resolve())]
-    if path:  # The flags of the command choose the inputs of a weights file.
+    hashed = [relevant, dict(encoder.metadata["net"]), identity or None]
+    if identity:  # The flags of the command choose the inputs of a weights file.
         hashed.append(encoder.inputs)
     text = json.dumps(hashed, default=str, sort_keys=True)
     return {

@@ -121,8 +121,11 @@ def evaluate(
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else operator.index(seed)
     content = distributed.raise_together(lambda: rows_of.content(splits))
-    if distributed.process_count() > 1:
+    weights = ""
+    if path is None or distributed.process_count() > 1:
         weights = run_record.digest(digests.compute(encoder.variables))
+    identity = weights if path is None else "" if workdir else str(path.resolve())
+    if distributed.process_count() > 1:
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
         run_record.require_equal({**asked, **measured, "bank and test examples": content})
@@ -146,7 +149,7 @@ def evaluate(
 
     # ---- Every protocol on every kind of features.
     data_fields = {
-        **rows_of.data_fields(splits, settings, encoder, None if workdir else path, seed),
+        **rows_of.data_fields(splits, settings, encoder, identity, seed),
         "content": content,
     }
     if online and config and workdir:

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -67,6 +67,9 @@ def _select(text: str) -> Selected:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
         )
+    settings = protocol.presets.get(preset)
+    if isinstance(settings, Mapping) and "training" in settings:  # It trains on images.
+        protocol = protocol._replace(needs_features=False)
     return Selected(text, components.short_name(name), preset or None, protocol)
 
 

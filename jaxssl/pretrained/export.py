@@ -154,7 +154,7 @@ MAX_PROGRAM = 2**31  # limit of the format in bytes
 
 
 def _stablehlo(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
-    inputs = pretrained.inputs
+    inputs = pretrained.inputs._replace(crop=0.0)  # The program takes images that are resized.
     encode = make_encode(pretrained, inputs)
     variables = {"net": pretrained.variables["net"]}
     if sum(x.nbytes for x in jax.tree.leaves(variables)) >= MAX_PROGRAM:

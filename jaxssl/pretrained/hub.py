@@ -39,6 +39,15 @@ def local(path: str | PathLike[str]) -> Path:
     return target
 
 
+def source_name(path: Path) -> str:
+    """Return the name of a weights file or folder, and owner/name for one in the Hub's cache."""
+    path = path.absolute()
+    repository = path.parent.parent.name  # models--OWNER--NAME/snapshots/COMMIT
+    if path.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/", 1)
+    return path.name
+
+
 def _download(path: str | PathLike[str]) -> Path:
     """Download weights from the Hub to its cache, and return their folder."""
     match = REPOSITORY.fullmatch(fspath(path))

@@ -131,13 +131,17 @@ RENAMES: Mapping[str, Mapping[str, str]] = {
 }
 OPEN_CLIP = "visual.trunk."  # end of the prefix of timm's networks in files of open_clip
 QUICK_GELU = {"activation": "quick_gelu"}
-_TRANSFORMERS_VIT = "embeddings.patch_embeddings.projection.weight"
 # The dialects, by project. If a file has the ``mark`` array of several, the first one counts.
 DIALECTS: Mapping[str, Dialect] = {
     # DeiT, MoCo-v3, DINO, iBOT, MAE, DINOv2, DINOv3 and open_clip's SigLIP use timm's names.
     "timm's ViT": Dialect("vit", "patch_embed.proj.weight", IMAGENET_BICUBIC),
     "torchvision's ViT": Dialect("vit", "conv_proj.weight", IMAGENET),
-    "transformers' ViT and DINOv2": Dialect("vit", _TRANSFORMERS_VIT, {**HALF, "crop": 0.0}),
+    "transformers' DINOv2": Dialect(
+        "vit", "encoder.layer.0.layer_scale1.lambda1", IMAGENET_BICUBIC
+    ),
+    "transformers' ViT": Dialect(
+        "vit", "embeddings.patch_embeddings.projection.weight", {**HALF, "crop": 0.0}
+    ),
     "transformers' DINOv3": Dialect(
         "vit", "layer.0.attention.q_proj.weight", {**IMAGENET, "crop": 0.0}
     ),

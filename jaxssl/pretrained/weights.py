@@ -34,6 +34,7 @@ from jaxssl.models.vit import ViT
 from jaxssl.pretrained import (
     architecture,
     folders,
+    hub,
     input_settings,
     names,
     parameter_names,
@@ -265,7 +266,7 @@ def _load(
         fitted = position_tables.fit(arrays, net, inputs.size)
     variables = _read_variables(net, inputs, fitted, path)
     if not entries:
-        _log_choice(path, arrays, config)
+        _log_choice(path, arrays, config, inputs)
     elif entries["version"] > 1:
         # The digest is that of the positions before they are interpolated.
         is_resized = stated.size != inputs.size
@@ -275,7 +276,7 @@ def _load(
                 "the parameters do not match the digest in the file, which was changed"
             )
 
-    metadata = {"source": path.absolute().name, "checkpoint": "file", "net": config}
+    metadata = {"source": hub.source_name(path), "checkpoint": "file", "net": config}
     metadata |= {name: entries.get(name) for name in ("step", "loss")}
     precision = entries.get("precision", "float32")
     encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
@@ -366,13 +367,20 @@ def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
 
 
-def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, object]) -> None:
-    """Log the loaded network, the prefix of its array names, and the ignored names."""
+def _log_choice(
+    path: Path, arrays: EncoderArrays, config: Mapping[str, object], inputs: Inputs
+) -> None:
+    """Log the loaded network, the prefix of its array names, the ignored names and the inputs."""
     settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
     prefix = f", at {arrays.prefix!r}" if arrays.prefix else ""
     modules = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
     ignored = f"; ignored: {abbreviate(modules, 6)}" if modules else ""
+    mean, std = (", ".join(f"{x:g}" for x in numbers) for numbers in (inputs.mean, inputs.std))
     log.info("%s: %s (%s)%s%s", path.name, config["name"], settings, prefix, ignored)
+    log.info(
+        "%s: images of %d pixels, crop %g, %s, mean %s, std %s",
+        *(path.name, inputs.size, inputs.crop, inputs.interpolation, mean, std),
+    )
 
 
 def _distinct_start(name: str, prefix: str) -> str:

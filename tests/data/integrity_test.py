@@ -11,6 +11,8 @@ from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
 from jaxssl.data import integrity, source
+from jaxssl.data.splits import PreparedSplit
+from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast
 
@@ -154,3 +156,14 @@ def test_set_with_a_feature_called_like_a_number_of_classes_is_opened(tmp_path):
     tree = {"pythonClassName": name, "featuresDict": {"features": features}}
     (tmp_path / FEATURES).write_text(json.dumps(tree))
     integrity.check_files(tmp_path)
+
+
+@pytest.mark.parametrize(("fault", "status"), [(OSError("I/O error"), 1), (ValueError("CRC"), 2)])
+def test_records_on_a_failing_disk_may_be_read_again_and_damaged_ones_not(fault, status):
+    class Records:
+        def __getitem__(self, index):
+            raise fault
+
+    with pytest.raises(UserError, match="records of a data set cannot be read") as caught:
+        PreparedSplit(Records()).read_records([0])
+    assert caught.value.status == status

@@ -167,7 +167,7 @@ def test_missing_corrupted_sets_and_test_sets_of_other_classes_are_refused(folde
 
 def test_severity_with_fewer_pictures_is_refused_and_other_files_are_ignored(folder, tmp_path):
     shutil.copytree(folder / "ImageNet-C" / "fog", tmp_path / "ImageNet-C" / "fog")
-    readers = corrupted_sets._find_pictures(tmp_path / "ImageNet-C", WNIDS, 32)
+    readers = corrupted_sets._find_pictures(tmp_path / "ImageNet-C", WNIDS, 32, "bilinear")
     fog = tmp_path / "ImageNet-C" / "fog"
     (fog / "1" / WNIDS[0] / ".DS_Store").touch()
     images, labels = readers["fog", 1]()
@@ -193,6 +193,26 @@ def test_labels_of_fewer_images_than_the_corrupted_set_has_are_refused(number, m
     write_arrays(tmp_path / "CIFAR-10-C")
     np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.tile(LABELS, 5)[:number])
     with pytest.raises(ValueError, match=message):
+        open_set(tmp_path, "CIFAR-10-C")
+
+
+def test_corrupted_pictures_are_resized_as_the_encoder_asks_and_damaged_ones_are_named(tmp_path):
+    path = tmp_path / "ImageNet-C" / "fog" / "1" / WNIDS[0] / "x.png"
+    path.parent.mkdir(parents=True)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    picture.save(path)
+    for interpolation in ("bilinear", "bicubic"):
+        root = tmp_path / "ImageNet-C"
+        readers = corrupted_sets._find_pictures(root, WNIDS[:1], 32, interpolation)
+        images, _ = readers["fog", 1]()
+        expected = picture.resize((32, 32), Image.Resampling[interpolation.upper()])
+        np.testing.assert_allclose(images[:][0], np.asarray(expected), atol=1)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"fog/1/n01440764/x.png cannot be read"):
+        images[:]
+    write_arrays(tmp_path / "CIFAR-10-C")
+    (tmp_path / "CIFAR-10-C" / "labels.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"CIFAR-10-C/labels.npy cannot be read"):
         open_set(tmp_path, "CIFAR-10-C")
 
 

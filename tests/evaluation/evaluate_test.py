@@ -87,6 +87,31 @@ def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsy
         assert shown in text
 
 
+def test_results_of_encoders_of_one_name_are_kept_apart(run, out):
+    """Encoders that are passed as objects differ in weights or inputs, not in a path."""
+    encoder = load.load_pretrained(run)
+    other = encoder._replace(variables=jax.tree.map(lambda x: 2 * x, encoder.variables))
+    brighter = encoder._replace(inputs=encoder.inputs._replace(mean=(0.1,)))
+    for one in (encoder, other, brighter, encoder):
+        knn(one, out, kinds=["pretrained"])
+    rows = [row for row in results.read_results(out) if row["metric"] == "knn_top1"]
+    assert len({row["data"] for row in rows}) == len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "reads"),
+    [
+        ("linear", "image", True),
+        ("linear:cifar", "image", False),
+        ("finetune:quick", "image", False),
+        ("captions", "image_text", False),
+    ],
+)
+def test_features_are_only_extracted_for_protocols_that_read_them(protocol, kind, reads):
+    (selected,) = select_protocols([protocol], kind)
+    assert selected.protocol.needs_features == reads
+
+
 def test_best_checkpoint_is_the_one_with_the_best_online_knn_accuracy(run, out):
     rows = by_kind(knn(run, out, step="best"))
     assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")

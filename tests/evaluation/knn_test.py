@@ -29,7 +29,11 @@ def ranking_oracle(bank, labels, queries, *, k, temperature, num_classes, weight
         votes = np.zeros(num_classes)
         for j in np.argsort(-similarity, kind="stable")[:k]:
             s = similarity[j]
-            votes[labels[j]] += (1 + s) / 2 if weight == "linear" else np.exp((s - 1) / temperature)
+            votes[labels[j]] += {
+                "linear": (1 + s) / 2,
+                "exp": np.exp((s - 1) / temperature),
+                "equal": 1,
+            }[weight]
         ranked.append(np.argsort(-votes, kind="stable"))
     return np.array(ranked)
 
@@ -232,7 +236,7 @@ LABELS = [
         ("temperature", np.inf, "temperature > 0 and finite, got k=3 and temperature=inf"),
         ("temperature", 0.0, "got k=3 and temperature=0.0"),
         ("temperature", np.nan, "got k=3 and temperature=nan"),
-        ("weight", "cosine", "one of exp, linear, got 'cosine'"),
+        ("weight", "cosine", "one of exp, linear, equal, got 'cosine'"),
         *(("train_labels", *case) for case in LABELS),
         *(("test_labels", *case) for case in LABELS),
         ("train", last(np.nan), "must be finite, but row 9 of the bank has NaN"),

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors
+import weights_cases
 from jax import export as programs
 from safetensors.numpy import save_file
 from weights_cases import refused
@@ -22,7 +23,8 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import encoder, resnet, vit
 from jaxssl.pretrained import load, model_card, timm_format, weights
-from jaxssl.pretrained.export import export
+from jaxssl.pretrained.encoder import make_encode
+from jaxssl.pretrained.export import FORMATS, export
 from jaxssl.training import config
 from jaxssl.training.config.method import make_networks
 from jaxssl.training.workdir import checkpoint
@@ -209,6 +211,18 @@ def test_exported_stablehlo_program_maps_raw_images_to_the_same_features(name, r
     features = program.call(IMAGES)
     np.testing.assert_allclose(features, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     np.testing.assert_allclose(program.call(IMAGES[:1]), features[:1], rtol=1e-4, atol=1e-6)
+
+
+def test_exported_program_does_not_crop_images_of_the_size_of_the_network(file):
+    path = file(weights_cases.draw_weights("tiny", 8), "tiny.safetensors")
+    encoder = load.load_pretrained(path, num_heads=2)
+    assert encoder.inputs.crop == 0.875
+    (program,) = FORMATS["stablehlo"](encoder, "", "x").values()
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    encode = jax.jit(make_encode(encoder, encoder.inputs._replace(crop=0.0)))
+    expected = np.asarray(encode({"net": encoder.variables["net"]}, images))
+    actual = programs.deserialize(bytearray(program)).call(images)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
 def test_model_card_has_the_settings_and_results_of_its_checkpoint(runs):

@@ -134,6 +134,13 @@ def test_results_folder_is_named_after_repository_and_revision(address, name):
     assert load.results_folder(f"hf://{address}") == Path(f"{name}.eval")
 
 
+def test_weights_of_the_hub_are_named_after_the_repository_and_not_after_the_commit(tmp_path):
+    folder = tmp_path / "models--owner--my--vit" / "snapshots" / "0123abcd"
+    folder.parent.mkdir(parents=True)
+    write_folder(folder, "transformers_vit")
+    assert load.load_pretrained(folder).metadata["source"] == "owner/my--vit"
+
+
 def test_results_of_weights_are_stored_beside_them_with_the_whole_name_of_a_folder(
     tmp_path, monkeypatch
 ):

@@ -24,6 +24,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.pretrained import architecture, folders, names, parameter_names, timm_format
 from jaxssl.pretrained.export import export
+from jaxssl.pretrained.load import load_pretrained
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
 CASES = json.loads(str(GOLDEN["cases"]))
@@ -63,6 +64,26 @@ def assert_features_equal(path, case):
 )
 def test_features_of_public_architectures_match_those_of_their_libraries(case, tmp_path):
     assert_features_equal(write_folder(tmp_path / "x", case), case)
+
+
+@pytest.mark.parametrize(
+    ("case", "mean", "crop", "interpolation"),
+    [
+        ("transformers_dinov2", 0.485, 0.875, "bicubic"),
+        ("transformers_dinov2_registers_swiglu_smaller", 0.485, 0.875, "bicubic"),
+        ("transformers_vit", 0.5, 0.0, "bilinear"),
+        ("transformers_clip", 0.48145466, 1.0, "bicubic"),
+        ("transformers_siglip", 0.5, 0.0, "bicubic"),
+    ],
+)
+def test_file_without_json_files_has_the_image_settings_of_its_project(
+    case, mean, crop, interpolation, tmp_path, caplog
+):
+    path = tmp_path / "x.safetensors"
+    save_file(draw_arrays(CASES[case]["shapes"]), path)
+    inputs = load_pretrained(path, num_heads=2).inputs
+    assert (inputs.mean[0], inputs.crop, inputs.interpolation) == (mean, crop, interpolation)
+    assert f"crop {crop:g}, {interpolation}, mean {mean:g}" in caplog.text
 
 
 def test_sharded_folder_is_read_and_a_missing_shard_is_named(tmp_path):

@@ -66,7 +66,7 @@ def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     kernel = backbone.variables["net"]["params"]["Block_0"]["mlp_out"]["kernel"]
     np.testing.assert_allclose(kernel, expected, rtol=2**-8)
     assert {leaf.dtype for leaf in jax.tree.leaves(backbone.variables)} == {np.dtype(np.float32)}
-    (line,) = caplog.messages
+    line, _ = caplog.messages
     assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
 
 

@@ -75,6 +75,26 @@ def test_service_logger_gets_each_step_once_under_its_first_identity(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages
+@pytest.mark.fast
+def test_training_goes_on_if_a_service_fails_which_is_logged_once(tmp_path, caplog):
+    sent = []
+
+    def log(metrics, step):
+        if step in (2, 3):
+            raise ConnectionError("the server is gone")
+        sent.append(step)
+
+    client = SimpleNamespace(log=log, finish=lambda: log({}, 3))
+    state = loggers.ServiceState(tmp_path / "mlflow.json", "a")
+    logger = loggers.ServiceLogger(client, state)
+    for step in range(1, 5):
+        logger.write(step, {"loss": 1.0})
+    logger.close()
+    assert sent == [1, 4]
+    (message,) = caplog.messages
+    assert message.startswith("the logger 'mlflow' fails (the server is gone); its service may")
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_logger_continues_its_run_after_resume_and_gets_no_step_twice(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

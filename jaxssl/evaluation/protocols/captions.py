@@ -63,5 +63,11 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> lis
 
 
 protocol = base.Protocol(
-    run, PRESETS, ("image_text",), base.NETWORKS, layer="projector", needs_labels=False
+    run,
+    PRESETS,
+    examples=("image_text",),
+    kinds=base.NETWORKS,
+    layer="projector",
+    needs_labels=False,
+    needs_features=False,
 )

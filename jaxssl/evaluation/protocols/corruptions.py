@@ -115,7 +115,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     published = {}
     if origin != "ours":
         class_names = context.test.class_names
-        published = corrupted_sets.open_set(origin, context.data, class_names, context.size)
+        interpolation = context.resizing[-1] if context.resizing else "bilinear"
+        published = corrupted_sets.open_set(
+            origin, context.data, class_names, context.size, str(interpolation)
+        )
     classes, y = np.unique(features.train_labels, return_inverse=True)
     probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
 

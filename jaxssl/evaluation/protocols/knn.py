@@ -26,12 +26,12 @@ PRESETS: base.Presets = {
     "moco_v3_100": {"k": 100, "temperature": 0.07},
     "moco_v3_200": {"k": 200, "temperature": 0.07},
     # Source: lemniscate.pytorch test.py `NN`, the class of the nearest neighbour.
-    "uniform": {"k": 1, "temperature": 1.0},
-    # Source: rohan1561/AUC-CL cifar/main.py `test`. The weight "linear" has no temperature.
+    "uniform": {"k": 1, "temperature": 1.0, "weight": "equal"},
+    # Source: rohan1561/AUC-CL cifar/main.py `test`. Only the weight "exp" has a temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
 DEFAULT = "cifar_simclr"
-WEIGHTS = ("exp", "linear")
+WEIGHTS = ("exp", "linear", "equal")
 MAX_CLASSES = 10**6  # The table of the votes of 100 queries then takes 400 MB.
 MAX_EXPONENT = 60.0  # largest exponent of a vote, so that sums of votes stay finite in float32
 SMALLEST = 2.0**-126  # smallest temperature, so that exponents stay finite in float32
@@ -73,7 +73,7 @@ def accuracy(
         features: features of the bank and of the queries, possibly memory maps. Labels are below
             `MAX_CLASSES`. Classes that the bank lacks get no votes.
         k: number of neighbours. At most n are used.
-        temperature: T, > 0. Ignored by the weight "linear".
+        temperature: T, > 0, of the weight "exp".
         weight: weight of a vote, see `votes`.
 
     Returns:
@@ -175,7 +175,7 @@ def votes(
         labels: [m, k] int in [0, c).
         num_classes: c.
         temperature: T, > 0.
-        weight: "exp" or "linear".
+        weight: "exp", "linear", or "equal", which counts neighbours.
 
     Returns:
         [m, c] float32. Weights are added nearest first on every device, so that classes with equal
@@ -183,6 +183,8 @@ def votes(
     """
     if weight == "linear":
         weights = 0.5 * (jnp.asarray(similarity) + 1)
+    elif weight == "equal":
+        weights = jnp.ones_like(similarity, jnp.float32)
     else:
         similarity, tau = jnp.asarray(similarity), jnp.maximum(temperature, SMALLEST)
         nearest = similarity[:, :1]

@@ -6,7 +6,8 @@ A file whose logger needs an optional package names the package in ``PACKAGE``.
 
 import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from jaxssl import components
 from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
 from jaxssl.training.output import file_io
 
+log = logging.getLogger("jaxssl")
 METHODS = ("write", "sync", "close")
 
 
@@ -37,12 +39,12 @@ class ServiceState:
     twice.
 
     Args:
-        path: JSON file of the state.
+        path: JSON file of the state, named after the service.
         new_id: identity of a run that has no such file.
     """
 
     def __init__(self, path: Path, new_id: str) -> None:
-        self._path, self.id, self.last_step = path, new_id, 0
+        self.path, self.id, self.last_step = path, new_id, 0
         if path.exists():
             try:
                 state = file_io.read_json(path)
@@ -55,11 +57,13 @@ class ServiceState:
     def save(self, last_step: int) -> None:
         """Store in the workdir the run's identity at the service, and the last step sent to it."""
         self.last_step = last_step
-        file_io.write_json(self._path, {"id": self.id, "last_step": last_step})
+        file_io.write_json(self.path, {"id": self.id, "last_step": last_step})
 
 
 class ServiceLogger:
     """Logger of a service whose client has ``log(metrics, step=step)`` and ``finish()``.
+
+    Training goes on without a service that fails. The first failure is logged.
 
     Args:
         run: the client's run.
@@ -67,13 +71,14 @@ class ServiceLogger:
     """
 
     def __init__(self, run: Any, state: ServiceState) -> None:
-        self._run, self._state = run, state
+        self._run, self._state, self._has_failed = run, state, False
         state.save(state.last_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of a step, unless the run sent them before it was interrupted."""
-        if step > self._state.last_step:
-            self._run.log(dict(metrics), step=step)
+        if step <= self._state.last_step:
+            return
+        if self._call(lambda: self._run.log(dict(metrics), step=step)):
             self._state.save(step)
 
     def sync(self) -> None:
@@ -81,7 +86,22 @@ class ServiceLogger:
 
     def close(self) -> None:
         """Wait until the client has sent everything, and end the run at the service."""
-        self._run.finish()
+        self._call(self._run.finish)
+
+    def _call(self, action: Callable[[], object]) -> bool:
+        """Call the client, and return whether that succeeded."""
+        try:
+            action()
+        except Exception as error:  # Clients raise errors of their own types.
+            if not self._has_failed:
+                log.warning(
+                    "the logger %r fails (%s); its service may lack steps that metrics.jsonl has",
+                    self._state.path.stem,
+                    one_line(error),
+                )
+            self._has_failed = True
+            return False
+        return True
 
 
 def check(names: Sequence[str]) -> None:
