@@ -94,7 +94,7 @@ def get_config() -> ConfigDict:
     config.eval.protocols = ("knn", "linear", "fewshot")  # run after training: NAME or NAME:PRESET
 
     config.checkpoint = ConfigDict()
-    config.checkpoint.every = 10.0  # epochs between checkpoints, also fractions
+    config.checkpoint.every = 10.0  # epochs between checkpoints (also at each evaluation)
     return config
 
 

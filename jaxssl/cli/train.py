@@ -117,9 +117,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
         pretrain.check(settings)
         # A run that has a checkpoint does not need the weights that it started from.
-        if settings.init and not checkpoint.steps(workdir):
+        starts = settings.init and not checkpoint.steps(workdir)
+        if starts and not TOPOLOGY.value:
             load_init(settings, trust=TRUST.value)
-        return dry_run(settings, TOPOLOGY.value)
+        dry_run(settings, TOPOLOGY.value)
+        if starts and TOPOLOGY.value:  # Weights start JAX, after which a topology cannot be set.
+            load_init(settings, trust=TRUST.value)
+        return None
     pretrain.train(settings, workdir, profile=profile, trust=TRUST.value)
 
 

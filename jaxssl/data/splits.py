@@ -94,6 +94,11 @@ class Source:
             if len(indices)
         )
 
+    @property
+    def all_labelled(self) -> bool:
+        """Return True if every example has a label. The labels of all examples are read."""
+        return self.labelled and bool((self.labels != UNLABELLED).all())
+
     @cached_property
     def labels(self) -> np.ndarray:
         """Return the labels of all examples, int32 [n]. Unlabelled examples have -1."""

@@ -178,9 +178,10 @@ def find_crops(size: int, views: Sequence[Settings], small: Sequence[Settings]) 
 
 def _find_crop(values: Settings) -> Crop | None:
     """Return a recipe's random resized crop, or None if the recipe crops in another way."""
-    if "crop_scale" not in values or values.get("crop") == "pad":
+    area = values.get("crop_scale")
+    if not isinstance(area, list | tuple) or len(area) != 2 or values.get("crop") == "pad":
         return None
-    scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
+    scale, ratio = tuple(area), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
         u = jax.ShapeDtypeStruct((4,), jnp.float32)
         # Tracing `random_crop_box` checks the ranges of scale and ratio.

@@ -57,12 +57,18 @@ def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None)
 
         def choose_caption(texts: Array, i: Array) -> Array:
             drawn = jax.random.fold_in(text_key, i)
-            return texts[jax.random.randint(drawn, (), 0, texts.shape[0], jnp.int32)]
+            return texts[jax.random.randint(drawn, (), 0, _count_captions(texts), jnp.int32)]
 
         texts = jax.vmap(choose_caption)(pairs["text"], index)[None]
         return {**make_image_views(image_key, pairs["image"], index), "texts": texts}
 
     return augment
+
+
+def _count_captions(texts: Array) -> Array:
+    """Return the number of captions before they repeat, as those of an image with few do."""
+    repeats = [jnp.all(texts[k:] == texts[:-k]) for k in range(1, texts.shape[0])]
+    return 1 + jnp.argmax(jnp.stack([*repeats, jnp.bool_(True)]))
 
 
 def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, object]:

@@ -29,7 +29,8 @@ def clip_loss(
 
     Args:
         pairs: n images, m captions, from `pair_towers` without a queue.
-        logit_scale: log of t, trained together with the network from t = 1 / 0.07.
+        logit_scale: log of t, trained together with the network from t = 1 / 0.07. Above the log of
+            t_max it has no gradient, and therefore stays there. CLIP's code lowers it to the bound.
         max_scale: t_max, > 0.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.

@@ -176,8 +176,8 @@ def objective(
 
     Args:
         rate: source of the rates. "buffer": a moving average for every example; "momentum": the
-            mean similarity of the anchor's key to the other keys, for `pair_towers`; "batch": the
-            current batch.
+            mean similarity of the anchor's key to the other keys, for `pair_towers` with keys of a
+            momentum network; "batch": the current batch.
         u: "sample" samples from the Gamma distribution, "mean" uses its mean 1 / rate.
         momentum: weight of the past in the moving average, in [0, 1].
         weight: lambda, in [0, 1]; "alternate", which alternates 1 and 0; or "inverse",
@@ -191,7 +191,8 @@ def objective(
             distance. "score": to every exp(similarity / tau), as in the paper's Figure 1. Scores
             below 1e-3 are then set to 1e-3.
         learn_scale: train log(1 / tau) together with the network, as in CLIP. It starts from
-            ``temperature``, which must be a number, and 1 / tau is at most 100.
+            ``temperature``, which must be a number. 1 / tau is at most 100, and is no longer
+            trained once log(1 / tau) has passed this bound.
 
     Raises:
         ValueError: if a value is out of range or unknown.

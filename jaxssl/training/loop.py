@@ -116,7 +116,8 @@ def train(
     )
     train_set = splits.train
     kind.require(train_set.name, train_set.kind, examples.data)
-    check_labels(config, train_set.num_classes, train_set.labelled)
+    labelled = not config.method.get("labels") or train_set.all_labelled
+    check_labels(config, train_set.num_classes, labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
     record = run_record.RunRecord(None, data_digest, run_record.environment())
     run_record.require_equal_data(splits, data_digest)
@@ -219,7 +220,7 @@ def train(
                 if calls <= 2:  # before the metrics of the embeddings are compiled
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 if calls == 1:
-                    jax.block_until_ready(metrics)
+                    jax.block_until_ready((metrics, collapse.embedding_metrics(embeddings)))
                     times.lap("compilation")
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}

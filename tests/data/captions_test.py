@@ -380,6 +380,21 @@ def test_captioned_images_of_different_sizes_are_cropped_on_the_host(opened_as, 
         assert (np.asarray(text) == own).all(axis=1).any()
 
 
+@pytest.mark.parametrize(
+    "stored", [[0, 0, 0, 0, 0], [0, 1, 0, 1, 0], [0, 1, 2, 0, 1], [0, 1, 2, 3, 0], [0, 0, 1, 2, 3]]
+)
+def test_each_caption_of_an_image_is_drawn_equally_often(stored):
+    """An image with fewer than five captions repeats them. One may also be there twice itself."""
+    number = 4000
+    texts = np.broadcast_to(np.array(stored, np.int32)[:, None], (number, 5, 3))
+    batch = {"image": np.zeros((number, 1, 1, 1), np.uint8), "text": texts}
+    augment = jax.jit(make_image_text_views([lambda key, image: image]))
+    drawn = augment(jax.random.key(0), batch, np.arange(number, dtype=np.int32))["texts"][0, :, 0]
+    twice = stored == [0, 0, 1, 2, 3]
+    shares = [0.4, 0.2, 0.2, 0.2] if twice else [1 / len(set(stored))] * len(set(stored))
+    np.testing.assert_allclose(np.bincount(drawn) / number, shares, atol=0.03)
+
+
 def test_image_text_recipe_refuses_images_without_captions(load, labelled):
     plain = load(labelled)
     assert not plain.captioned and plain.read(np.arange(1))[0].text is None

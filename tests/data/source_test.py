@@ -445,3 +445,14 @@ def test_examples_are_decoded_one_by_one(directory):
     examples = replace(split, parts=((counted, members),)).decode(np.arange(4))
     next(examples)
     assert len(decoded) == 1
+
+
+@pytest.mark.parametrize(("labels", "all_labelled"), [([0, 1], True), ([0, -1], False)])
+def test_prepared_split_with_one_unlabelled_example_is_not_labelled_throughout(
+    labels, all_labelled, tmp_path
+):
+    """Only the label of the first example tells cheaply whether a set has labels."""
+    records = [{"label": label} for label in labels]
+    part = PreparedSplit(records, path=tmp_path / "x", labels=np.array(labels, np.int32))
+    split = Source("made", "train", ((part, np.arange(2)),), ("a", "b"), (1, 1, 1))
+    assert split.labelled and split.all_labelled == all_labelled

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from file_cases import picture, refused
 
+from jaxssl.data.decoders import decoding
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.opening import items as items_of
 from jaxssl.data.opening.in_memory import load_images, load_splits
@@ -113,3 +114,27 @@ def test_sequences_with_unequal_shapes_or_channels_or_too_many_items_are_refused
         splits.train.read(np.array([5]))
     with refused("data has 2147483648 items; expected at most 2147483647"):
         load_splits(Items(2**31))
+
+
+def test_large_array_that_lies_on_disk_is_streamed_and_one_in_memory_is_not(monkeypatch):
+    """h5py's and zarr's arrays have the attributes of an array, and read what is indexed."""
+    monkeypatch.setattr(items_of, "IN_ADVANCE", 100 * 8 * 8)
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
+
+    class OnDisk:
+        shape, dtype = images.shape, images.dtype
+
+        def __len__(self):
+            return len(images)
+
+        def __getitem__(self, index):
+            return images[index]
+
+        def __array__(self, *args, **kwargs):
+            pytest.fail("the whole array is read")
+
+    train = load_splits((OnDisk(), np.arange(50) % 2))[0].train
+    assert train.streamed and not load_splits((images, np.arange(50) % 2))[0].train.streamed
+    examples = train.read(np.arange(len(train)))
+    rows = train.parts[0][1]
+    np.testing.assert_array_equal([decoding.pixels(x.input) for x in examples], images[rows])

@@ -15,6 +15,8 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.context import Arrays
 from jaxssl.evaluation.protocol import Features, subset
+from jaxssl.kinds import image as image_kind
+from jaxssl.kinds import video
 from jaxssl.kinds.video import frame_grid
 from jaxssl.report.images import shrink
 from jaxssl.report.workdir import read_gallery
@@ -56,6 +58,13 @@ def test_host_does_not_crop_for_recipes_that_pad_and_crop(pads):
     changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
     crops = make_crops(settings("tcl_supervised:cifar100", **changes))
     assert crops == Crops((), (), 32)
+
+
+def test_crop_scale_of_an_own_augmentation_that_is_no_range_is_not_cut_on_the_host():
+    views = [{"size": 32, "crop_scale": 0.2}] * 2
+    assert image_kind.find_crops(32, views, []) == Crops((), (), 32)
+    with pytest.raises(UserError, match="an augmentation of clips needs the argument stride"):
+        video.find_crops(32, [{"frames": 4}] * 2, [])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
@@ -259,7 +260,9 @@ def _read(
     if labels is None and (column := items.label_column(data)):
         class_names = tuple(getattr(data.features[column], "names", None) or ())
 
-    if hasattr(data, "shape") and hasattr(data, "dtype"):
+    is_array = hasattr(data, "shape") and hasattr(data, "dtype")
+    in_memory = isinstance(data, np.ndarray | jax.Array)  # Arrays of HDF5 and zarr are on disk.
+    if is_array and (in_memory or not items.is_streamed(data, name, channels, cache)):
         images = samples = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]]
     elif items.is_streamed(data, name, channels, cache):

@@ -13,7 +13,7 @@ NUM_TRAIN = 1297
 
 
 class Builder(toy.ToyBuilder):
-    """8x8 grey images of digits by 43 writers, the test set of UCI's optical recognition data.
+    """8x8 grey images of digits by 13 writers, the test set of UCI's optical recognition data.
 
     The set is https://archive.ics.uci.edu/dataset/80. The first 1 297 images of a fixed permutation
     are "train", the other 500 are "test". Images are stored as PNG bytes, so neither preparing nor

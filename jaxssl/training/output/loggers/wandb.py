@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxssl.buckets import is_bucket
 from jaxssl.training.output.loggers import ServiceLogger, ServiceState
 
 PACKAGE = "wandb"
@@ -18,7 +19,7 @@ def logger(workdir: Path, step: int, config: Mapping[str, object]) -> ServiceLog
     run = wandb.init(  # pyright: ignore[reportAttributeAccessIssue]
         project=os.environ.get("WANDB_PROJECT", "jaxssl"),
         name=workdir.resolve().name,
-        dir=str(workdir),
+        dir=None if is_bucket(workdir) else str(workdir),
         id=state.id,
         resume="allow",
         config=dict(config),
