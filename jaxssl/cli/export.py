@@ -5,6 +5,9 @@ usage: jaxssl export DIR --to safetensors|torch|stablehlo|timm [--out FOLDER] [-
 DIR is the folder of a run, a weights file, or hf://OWNER/NAME. The file and a model card,
 README.md, are written to --out, by default the folder `export` in the run's folder or beside the
 file. Parameters have the names of torchvision for ResNets and of timm for ViTs.
+
+--config.net.KEY and --config.inputs.KEY give settings that a weights file does not hold, such as
+--config.net.num_heads=6 or --config.inputs.crop=0.9.
 """
 
 from absl import flags
@@ -33,10 +36,11 @@ TRUST = cli.define_trust(FLAGS)
 cli.define_processes(FLAGS)
 
 
-def main() -> None:
+def main(overrides: list[tuple[str, str]]) -> None:
     """Export a run's encoder with `jaxssl.pretrained.export.export`."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.buckets import as_path
+    from jaxssl.evaluation.overrides import split_overrides
     from jaxssl.pretrained.export import export
     from jaxssl.training import processes
     from jaxssl.training.output.console import show
@@ -46,7 +50,9 @@ def main() -> None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
     processes.check_platform()
     out = as_path(OUT.value) if OUT.value else None
+    _, of_weights = split_overrides(overrides, "export")
     options = {"step": cli.parse_step(STEP.value), "trust": TRUST.value, "push": PUSH.value}
+    options["weights_options"] = of_weights
     for path in export(as_path(WORKDIR.value), TO.value, out=out, **options):
         show(str(path))
     if PUSH.value:

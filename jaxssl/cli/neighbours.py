@@ -6,6 +6,9 @@ ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a 
 an archive of pictures, or a .npy, .npz, .csv or .parquet file. The page shows pictures beside their
 neighbours by cosine similarity, and pairs of likely duplicates. A CSV file beside the page lists
 the neighbours of all pictures.
+
+--config.net.KEY and --config.inputs.KEY give settings that a weights file does not hold, such as
+--config.net.num_heads=6 or --config.inputs.crop=0.9.
 """
 
 from absl import flags
@@ -36,17 +39,19 @@ ROWS = flags.DEFINE_integer(
 cli.define_pictures(FLAGS)
 
 
-def main() -> None:
+def main(overrides: list[tuple[str, str]]) -> None:
     """Write the page with `jaxssl.evaluation.picture_neighbours.write`."""
     encoder, images = cli.encoder_and_pictures(FLAGS, "neighbours")
     options = cli.encoder_options(FLAGS)
     from jaxssl.buckets import local_path
     from jaxssl.evaluation import picture_neighbours
+    from jaxssl.evaluation.overrides import split_overrides
     from jaxssl.pretrained.load import load_pretrained
     from jaxssl.training.output import console
 
+    _, of_weights = split_overrides(overrides, "neighbours")
     number, pairs = picture_neighbours.write(
-        load_pretrained(encoder, options["step"], trust=options["trust"]),
+        load_pretrained(encoder, options["step"], trust=options["trust"], **of_weights),
         images,
         local_path("out", OUT.value),
         k=K.value,

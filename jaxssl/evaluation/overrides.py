@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -27,12 +28,13 @@ WEIGHTS_OPTIONS |= {f"inputs.{name}": name for name in weights.INPUT_OPTIONS}
 
 
 def split_overrides(
-    overrides: Sequence[tuple[str, str]],
-) -> tuple[list[tuple[str, str]], dict[str, object]]:
+    overrides: Sequence[tuple[str, str]], command: str = "eval"
+) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """Separate command-line overrides of data settings from options of a weights file.
 
     Args:
         overrides: (key, text) from the command line.
+        command: name of the command. Only "eval" takes data settings.
 
     Returns:
         The overrides of "data.KEY" as they are, and the parsed options of a weights file without
@@ -43,7 +45,7 @@ def split_overrides(
     """
     data, options = [], {}
     for key, text in overrides:
-        if key.startswith("data."):
+        if key.startswith("data.") and command == "eval":
             data.append((key, text))
         elif key in WEIGHTS_OPTIONS:
             name = WEIGHTS_OPTIONS[key]
@@ -52,10 +54,11 @@ def split_overrides(
             except ValueError as error:
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         else:
+            images = "--config.data.KEY, to evaluate on other images, and "
             raise UserError(
-                f"--config.{key}: jaxssl eval takes the config from the run; only "
-                f"--config.data.KEY, to evaluate on other images, and for a weights "
-                f"file {', '.join(WEIGHTS_OPTIONS)} may be given"
+                f"--config.{key}: jaxssl {command} takes the config from the run; only "
+                f"{images if command == 'eval' else ''}for a weights file "
+                f"{', '.join(WEIGHTS_OPTIONS)} may be given"
             )
     return data, options
 

@@ -3,7 +3,7 @@
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def export(
     out: Path | None = None,
     trust: bool = False,
     push: str | None = None,
+    weights_options: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Export the backbone of a run or a weights file, with its model card.
 
@@ -40,6 +41,8 @@ def export(
         out: output folder, by default "export" in the workdir, or beside the file.
         trust: as for `jaxssl.load_encoder`.
         push: "hf://owner/name", a model repository to which the files are uploaded too.
+        weights_options: details that a weights file does not record, see
+            `jaxssl.pretrained.weights.load`.
 
     Returns:
         The paths of the files, the card last.
@@ -59,7 +62,7 @@ def export(
     path = hub.local(given)  # a copy on this machine, of weights on the Hub or in a bucket
     # The name of a file is kept, because its target in a cache may have no suffix.
     path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
-    pretrained = load_pretrained(path, step, trust=trust)
+    pretrained = load_pretrained(path, step, trust=trust, **(weights_options or {}))
     if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
     if is_run(path):
@@ -97,7 +100,7 @@ def export(
     )
     names = [*contents, "README.md"]
     if push is not None:
-        hub.push(out, names, push)
+        hub.push(out, sorted({*names, *files}), push)
     return [out / name for name in names]
 
 

@@ -23,7 +23,7 @@ import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, convnext, resnet, vit
-from jaxssl.pretrained import architecture, input_settings, names, parameter_names, weights
+from jaxssl.pretrained import architecture, input_settings, load, names, parameter_names, weights
 from jaxssl.pretrained.encoder import make_apply
 from jaxssl.pretrained.start import start
 
@@ -421,3 +421,20 @@ def test_vit_image_size_must_fit_positions_and_patches(file):
     assert input_settings.override(inputs, parameter_names.make_net(net), size=48).size == 48
     with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):
         input_settings.override(inputs, parameter_names.make_net(net), size=40)
+
+
+def test_commands_take_the_settings_that_a_weights_file_does_not_hold(file, run_command, tmp_path):
+    path, pictures = file(draw_weights("tiny", 8)), tmp_path / "pictures.npy"
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    np.save(pictures, images)
+    options = ("--config.net.num_heads=2", "--config.inputs.mean=0.1", "--config.inputs.crop=0")
+    out = tmp_path / "out.npy"
+    assert run_command("embed", path, pictures, "--out", out, *options)[0] == 0
+    encoder = load.load_pretrained(path, num_heads=2, mean=0.1, crop=0)
+    np.testing.assert_array_equal(np.load(out), jaxssl.embed(encoder, images))
+    exported = ("export", path, "--to", "safetensors", "--out", tmp_path / "exported", *options)
+    assert run_command(*exported)[0] == 0
+    (again,) = (tmp_path / "exported").glob("*.safetensors")
+    assert load.load_pretrained(again).inputs == encoder.inputs
+    page = tmp_path / "page.html"
+    assert run_command("neighbours", path, pictures, "--out", page, *options)[0] == 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from jaxssl import distributed
 from jaxssl.augment.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.evaluation import corrupted_sets, logistic_regression
@@ -116,8 +117,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     if origin != "ours":
         class_names = context.test.class_names
         interpolation = context.resizing[-1] if context.resizing else "bilinear"
-        published = corrupted_sets.open_set(
-            origin, context.data, class_names, context.size, str(interpolation)
+        settings_of_set = context.data, class_names, context.size, str(interpolation)
+        # The set may be missing on one host only.
+        published = distributed.raise_together(
+            lambda: corrupted_sets.open_set(origin, *settings_of_set)
         )
     classes, y = np.unique(features.train_labels, return_inverse=True)
     probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
@@ -137,7 +140,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     if published:
         accuracies = _accuracies(lambda *key: published[key](), severities, predict)
     else:
-        images = context.test.images(context.size, *context.resizing)[drawn]
+        images = context.test.lazy_images(context.size, *context.resizing)[drawn]
         accuracies = evaluate(images, labels, predict, severities=severities, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
