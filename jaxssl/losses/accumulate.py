@@ -41,19 +41,28 @@ def accumulate(
     References:
         Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
     """
-    embeddings = map_chunks(encode, batch, num_chunks)
-    return loss(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), embeddings))
+    # With consecutive examples, a chunk of a batch that is split over devices under `jax.jit` would
+    # lie on one device, and XLA would let every device encode it.
+    embeddings = map_chunks(encode, batch, num_chunks, strided=True)
+    merge = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])  # noqa: E731
+    return loss(jax.tree.map(merge, embeddings))
 
 
-def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int) -> U:
+def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int, *, strided: bool = False) -> U:
     """Encode a batch chunk by chunk and stack the results: [num_chunks, b / num_chunks, ...].
 
-    The backward pass encodes each chunk again.
+    The backward pass encodes each chunk again. A chunk has consecutive examples, or every
+    ``num_chunks``-th example if ``strided``.
     """
+
+    def split(x: jax.Array) -> jax.Array:
+        if strided:
+            return x.reshape(-1, num_chunks, *x.shape[1:]).swapaxes(0, 1)
+        return x.reshape(num_chunks, -1, *x.shape[1:])
+
     lengths = sorted({x.shape[0] for x in jax.tree.leaves(batch)})
     if len(lengths) != 1:
         raise ValueError(f"all arrays of a batch must have the same length, got lengths {lengths}")
     if num_chunks < 1 or lengths[0] % num_chunks:
         raise ValueError(f"num_chunks must divide the batch size {lengths[0]}, got {num_chunks}")
-    chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-    return lax.map(jax.checkpoint(encode), chunks)
+    return lax.map(jax.checkpoint(encode), jax.tree.map(split, batch))

@@ -162,7 +162,9 @@ def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Ar
         return candidate, ids
     require_width(queue, candidate.shape[1], "queue")
     queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
-    candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
+    # A float32 queue is not rounded to the dtype of embeddings in half precision.
+    dtype = max(candidate.dtype, queue.dtype, key=lambda dtype: jnp.finfo(dtype).bits)
+    candidate = jnp.concatenate([candidate.astype(dtype), queue.astype(dtype)])
     return candidate, jnp.concatenate([ids, queue_ids])
 
 

@@ -68,6 +68,13 @@ def test_positive_of_a_query_is_the_key_of_its_image_and_queue_rows_are_negative
     np.testing.assert_array_equal(pairs.candidate[3:], queue)
 
 
+def test_float32_queue_beside_bfloat16_embeddings_keeps_its_numbers():
+    queue = jax.random.normal(jax.random.key(0), (3, 4))
+    pairs = pair_towers(*jnp.ones((2, 2, 4), jnp.bfloat16), queue=queue)
+    np.testing.assert_array_equal(pairs.candidate[2:], queue)
+    assert pairs.anchor.dtype == jnp.bfloat16
+
+
 def test_with_batch_negatives_off_only_queue_rows_are_negatives():
     z, queue = embeddings(2, 3, 4), embeddings(5, 4)
     pairs = pair_towers(z[0], z[1], queue=queue, batch_negatives=False)
