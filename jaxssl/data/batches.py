@@ -156,14 +156,17 @@ class Batches:
         self._position += 1
         return batch
 
-    @property
-    def take(self) -> Callable[[int, int], tuple[Batch, jax.Array]] | None:
-        """Return the function that takes several batches at once, or None if examples are streamed.
+    def take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
+        """Take the next n <= k batches of examples that are kept on every device.
 
-        ``(n, k) -> (data, indices int32 [k, B])`` returns the next n <= k batches as indices into
-        data that are kept on every device. The rows after the first n repeat the last one.
+        Returns:
+            The examples, and indices of them, int32 [k, B]. Rows after the first n repeat the last.
         """
-        return self._take if self.plan.cached else None
+        steps = [self._position + min(i, n - 1) for i in range(k)]
+        indices = np.stack([self.indices(step)[self._local] for step in steps])
+        self._iterator = None  # `next` starts again at the new position.
+        self._position += n
+        return self._cached, distributed.shard_rows(indices, self._mesh, axis=1)
 
     def get_state(self) -> dict[str, int]:
         """Return the position in the stream of batches, serialisable as JSON."""
@@ -198,13 +201,6 @@ class Batches:
         if close := getattr(self._iterator, "close", None):
             close()
         self._iterator = None
-
-    def _take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
-        steps = [self._position + min(i, n - 1) for i in range(k)]
-        indices = np.stack([self.indices(step)[self._local] for step in steps])
-        self._iterator = None  # `next` starts again at the new position.
-        self._position += n
-        return self._cached, distributed.shard_rows(indices, self._mesh, axis=1)
 
     @functools.cached_property
     def _cached(self) -> Batch:

@@ -136,18 +136,16 @@ class SupportVectors(NamedTuple):
 
 
 def support_vectors(
-    z1: np.ndarray, z2: np.ndarray, labels: np.ndarray | None, **mmcl_settings: Any
+    z: np.ndarray, labels: np.ndarray | None, **mmcl_settings: Any
 ) -> SupportVectors:
-    """Solve MMCL's SVMs of a batch as the released code does, second views against first views.
+    """Solve MMCL's SVMs of a batch as the released code does.
 
-    The pairs are ``pair_towers(z2, z1)``: the anchor is a second view, its positive is the first
-    view of the same image, and its negatives are the first views of the n - 1 other images. The SVM
-    separates the positive from the negatives, so alpha depends on ``z1`` only. Swap the views to
-    solve the SVMs of the first views.
+    There, the anchor is a second view, its positive is the first view of the same image, and its
+    negatives are the first views of the n - 1 other images. The SVM separates the positive from the
+    negatives, so that the anchor itself takes no part.
 
     Args:
-        z1: [n, d] embeddings of the first views.
-        z2: [n, d] embeddings of the second views; pass ``z1`` again if there is only one view.
+        z: [n, d] embeddings of one view of each image.
         labels: [n] int, -1 for unlabelled images; None without labels. They are used for the
             shares only, not by the SVMs.
         **mmcl_settings: arguments of `jaxssl.losses.mmcl_loss`, without schedules or arrays.
@@ -158,7 +156,7 @@ def support_vectors(
     numbers = {k: float(mmcl_settings.pop(k, default)) for k, default in DEFAULTS.items()}
     check(RANGES, **numbers)
     options = tuple(sorted(mmcl_settings.items()))
-    alpha = np.asarray(_alpha(jnp.asarray(z1), jnp.asarray(z2), numbers, options))
+    alpha = np.asarray(_alpha(jnp.asarray(z), numbers, options))
     is_support, is_bound = alpha > 0, alpha >= np.float32(numbers["C"])
     pairs = max(len(alpha) * (len(alpha) - 1), 1)
     return SupportVectors(
@@ -191,8 +189,8 @@ def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | Non
 
 
 @partial(jax.jit, static_argnames="options")
-def _alpha(z1: Array, z2: Array, numbers: dict[str, float], options: tuple) -> Array:
-    return mmcl_info(pair_towers(z2, z1), **numbers, **dict(options)).alpha
+def _alpha(z: Array, numbers: dict[str, float], options: tuple) -> Array:
+    return mmcl_info(pair_towers(z, z), **numbers, **dict(options)).alpha
 
 
 def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -230,7 +228,7 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str,
     Returns:
         The arrays "svm_..." of gallery.npz.
     """
-    svms = support_vectors(z, z, labels, **settings)
+    svms = support_vectors(z, labels, **settings)
     _, by_similarity = nearest_others(z, len(z))
     query = one_of_each(labels, ANCHORS)
     place = np.stack([_shown(svms.alpha[i], by_similarity[i], settings["C"]) for i in query])

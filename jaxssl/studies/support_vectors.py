@@ -112,16 +112,14 @@ def _analyse(workdir: Path) -> Analysis:
     train = source.load(config.data, config.data.train_split)
     drawn = train.take(subset(len(train), IMAGES, seed=config.seed))
     images, pairs = gallery.example_views(config, drawn, IMAGES)
-    views = pairs["views"][:, :2]  # [n, 2, s, s, c], already of the network's size
-    inputs = encoder.inputs._replace(crop=0.0)
-    z = encode_images(encoder, views.reshape(-1, *views.shape[2:]), inputs)
-    z1, z2 = z[::2], z[1::2]
+    views = pairs["views"][:, 0]  # [n, s, s, c], already of the network's size
+    z = encode_images(encoder, views, encoder.inputs._replace(crop=0.0))
     settings = loss_inspection.mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
     labels = np.array([example.label for example in drawn.read(np.arange(len(images)))])
     return Analysis(
         C=settings["C"],
-        at_run_C=support_vectors(z1, z2, labels, **settings),
-        binding=support_vectors(z1, z2, labels, **{**settings, "C": BINDING_C}),
+        at_run_C=support_vectors(z, labels, **settings),
+        binding=support_vectors(z, labels, **{**settings, "C": BINDING_C}),
         images=images,
         labels=labels,
         class_names=train.class_names,

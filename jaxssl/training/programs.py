@@ -84,7 +84,7 @@ def make_programs(
         UserError: if the networks or the views reject the examples.
     """
     values = shared_numbers(config.loss, config.optim.lr)
-    resident = batches.take is not None
+    resident = batches.plan.cached
     leaves, tree = jax.tree.flatten(batches.example)
     shapes = tuple((x.shape, x.dtype) for x in leaves)
     data = batches.num_examples, tree, shapes, batches.plan.crops, resident
@@ -102,7 +102,7 @@ def make_programs(
     every_row = distributed.shard_rows(every_row, mesh, axis=1)
 
     def next_batches(n: int) -> tuple[Batch, Array]:
-        return batches.take(n, capacity) if batches.take else (batches.next(), every_row)
+        return batches.take(n, capacity) if batches.plan.cached else (batches.next(), every_row)
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     steps = partial(shared.steps, numbers=numbers)
@@ -162,7 +162,7 @@ def _make_shared(
     """
     # The programs must not keep ``batches`` alive, because that object holds the data set.
     num_examples, crops = batches.num_examples, batches.plan.crops
-    resident = batches.take is not None
+    resident = batches.plan.cached
 
     def make_step(numbers: dict[str, Array]) -> Step:
         traced = build(config, num_examples, mesh.size, crops=crops, numbers=numbers)
