@@ -297,6 +297,8 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferre
         inputs = CLIP
     if "attn_pool.latent" in arrays:
         inputs, net["pool"] = SIGLIP, "attention"
+    if _is_moco_v3(encoder, net["positions"]):  # Its code resizes as torchvision does by default.
+        inputs = {**inputs, "interpolation": "bilinear"}
     net |= _without_defaults("vit", _vit_extras(encoder, dim, net["positions"]))
     if options.get("num_heads") is None:
         net["num_heads"] = _vit_heads(encoder, dim, net["positions"])
@@ -344,13 +346,16 @@ def _vit_extras(encoder: EncoderArrays, dim: int, positions: str) -> dict[str, o
     return extras
 
 
+def _is_moco_v3(encoder: EncoderArrays, positions: object) -> bool:
+    """Return True for a ViT of MoCo-v3. Only its public ViTs have fixed positions."""
+    return positions == "fixed" or bool(re.search(r"(base|momentum)_encoder\.$", encoder.prefix))
+
+
 def _vit_heads(encoder: EncoderArrays, dim: int, positions: str) -> int:
     """Return the number of attention heads that public ViTs of this width have."""
     if dim % 64:
         raise ValueError(f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads")
-    # Only MoCo-v3's public ViTs have fixed positions. Its small ViT has 12 heads in place of 6.
-    is_moco = positions == "fixed" or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
-    if is_moco and dim == 384:
+    if _is_moco_v3(encoder, positions) and dim == 384:  # Others have 6 heads.
         return 12
     if positions == "rotary":  # DINOv3
         return {4096: 32}.get(dim, dim // 64)

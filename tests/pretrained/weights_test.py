@@ -188,13 +188,15 @@ def test_dinov3_and_siglips_giant_have_their_own_numbers_of_heads(dim, rotary, h
         (768, "module.base_encoder.", False, 12),
     ],
 )
-def test_number_of_attention_heads_is_inferred_from_weights(dim, place, learned, heads):
+def test_heads_and_resizing_of_a_vit_are_inferred_from_weights(dim, place, learned, heads):
+    """MoCo-v3's code resizes bilinearly, and its small ViT has 12 heads."""
     net, inputs = described(small_vit(dim, learned=learned), place, layers=1)
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
     assert described(small_vit(dim), place, num_heads=2, layers=1)[0]["num_heads"] == 2
     imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875
-    assert inputs == Inputs(32, 3, *imagenet, "bicubic")
+    is_moco = not learned or "base_encoder" in place
+    assert inputs == Inputs(32, 3, *imagenet, "bilinear" if is_moco else "bicubic")
 
 
 def test_vit_positions_are_fixed_only_if_the_class_token_position_is_zero():
