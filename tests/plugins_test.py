@@ -745,6 +745,57 @@ def test_digest_of_a_function_depends_on_what_it_has_captured():
     assert len({components.register("loss", x) for x in scaled}) == 2
 
 
+USING_OTHERS = """
+TAU = {number}
+
+def helper(x):
+    return TAU * x
+
+def loss(pairs):
+    return helper(pairs)
+
+def step(pairs, helper=helper):
+    return helper(pairs)
+
+class Margin:
+    def __init__(self, margin):
+        self.margin = margin
+
+    def __call__(self, pairs):
+        return self.margin * TAU
+"""
+
+
+@pytest.mark.fast
+def test_digest_depends_on_global_values_and_on_attributes_that_the_code_uses(tmp_path):
+    names = []
+    for i, number in enumerate((1, 1, 2)):
+        path = tmp_path / str(i) / "own.py"
+        path.parent.mkdir()
+        path.write_text(USING_OTHERS.format(number=number))
+        own = components.load_file(path, "file")
+        values = [own.loss, jax.jit(own.loss), own.step, own.Margin(3), own.Margin(3).__call__]
+        names.append([components.register("loss", x) for x in values])
+    assert names[0] == names[1]
+    assert not set(names[1]) & set(names[2])
+    objects = [own.Margin(3), own.Margin(4), lambda x: x + 1, lambda x: x + 2]
+    assert len({components.register("loss", x) for x in objects}) == 4
+    margin = own.Margin(3)
+    before = components.register("loss", margin)
+    margin.margin = 5
+    assert components.register("loss", margin) != before
+
+
+@pytest.mark.fast
+def test_digest_of_code_without_a_source_depends_on_the_code():
+    names = []
+    for number in (1, 1, 2):
+        scope = {"__name__": "notebook"}
+        exec(USING_OTHERS.format(number=number), scope)
+        names.append([components.register("loss", scope[x]) for x in ("loss", "Margin")])
+    assert names[0] == names[1] and not set(names[1]) & set(names[2])
+
+
 def test_python_objects_as_components_have_names_that_depend_on_their_settings():
     name = components.register("net", Alone())
     assert name.startswith("python:Alone-") and components.is_custom(name)

@@ -8,7 +8,13 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import log_average, mean_log, read_examples, write_examples
+from jaxssl.losses.memory import (
+    log_average,
+    mean_log,
+    read_examples,
+    require_per_anchor,
+    write_examples,
+)
 from jaxssl.losses.objective import (
     Number,
     Objective,
@@ -27,7 +33,6 @@ from jaxssl.losses.pairs import (
     mean_where,
     negatives,
     positives,
-    require_per_anchor,
     zero_if_empty,
 )
 

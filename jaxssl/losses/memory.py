@@ -35,6 +35,15 @@ def mean_log(first: Array, *others: Array) -> Array:
     return shift + jnp.log(sum(ratios) / len(ratios))
 
 
+def require_per_anchor(x: Array | float, pairs: Pairs, name: str) -> None:
+    """Raise ValueError unless an array has shape [n], with a number for each anchor."""
+    if (shape := jnp.shape(x)) != pairs.anchor.shape[:1]:
+        raise ValueError(
+            f"{name} must have shape {list(pairs.anchor.shape[:1])}, one number for each anchor, "
+            f"got {list(shape)}"
+        )
+
+
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
     """Read the anchors' entries [n] from a per-example buffer; NaN for an index out of range."""
     if collectives.is_replicated(buffer, pairs.axis_name):

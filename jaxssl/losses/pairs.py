@@ -174,15 +174,6 @@ def require_width(x: Array, d: int, name: str) -> None:
         raise ValueError(f"{name} must have shape [k, {d}] like the embeddings, got {x.shape}")
 
 
-def require_per_anchor(x: Array | float, pairs: Pairs, name: str) -> None:
-    """Raise ValueError unless an array has shape [n], with a number for each anchor."""
-    if (shape := jnp.shape(x)) != pairs.anchor.shape[:1]:
-        raise ValueError(
-            f"{name} must have shape {list(pairs.anchor.shape[:1])}, one number for each anchor, "
-            f"got {list(shape)}"
-        )
-
-
 def swap(pairs: Pairs) -> Pairs:
     """Exchange queries and keys of two towers. Pairs of views are returned unchanged.
 

@@ -7,7 +7,13 @@ from typing import NamedTuple
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.memory import log_average, mean_log, read_examples, write_examples
+from jaxssl.losses.memory import (
+    log_average,
+    mean_log,
+    read_examples,
+    require_per_anchor,
+    write_examples,
+)
 from jaxssl.losses.objective import (
     Hyper,
     Objective,
@@ -25,7 +31,6 @@ from jaxssl.losses.pairs import (
     negatives,
     positives,
     promote,
-    require_per_anchor,
 )
 
 # LibAUC's settings of SogCLR and iSogCLR.
