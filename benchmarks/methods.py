@@ -122,7 +122,7 @@ def table(lines: list[dict]) -> str:
         runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
         if runs:
             columns = [[run[name] for run in runs] for name in SHOWN]
-            cells = [f"{np.mean(values):.1f} ± {np.std(values):.1f}" for values in columns]
+            cells = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in columns]
             speed = f"{np.median([run['images_per_second'] for run in runs]):.0f}"
             rows.append([str(batch), method, *cells, speed, str(len(runs))])
     return markdown_table(heads, rows)

@@ -66,7 +66,7 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """Time `jaxssl.models._attention.attend` against `jax.nn.dot_product_attention`.
+    """Time `jaxssl.models._layers.attend` against `jax.nn.dot_product_attention`.
 
     Times are seconds per round of the forward and backward pass of one layer and, if a row is
     named, of a training step with it. Implementations that the device refuses are listed with the

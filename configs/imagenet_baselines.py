@@ -2,8 +2,8 @@
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies.
-Notes: LARS has one learning rate here. The codes of Barlow Twins and VICReg lower that of biases
-and norms (Barlow Twins: 0.0048). BYOL averages its weights from step to step with a momentum that
+Notes: LARS has one learning rate here. The code of Barlow Twins lowers that of biases and norms to
+0.0048. BYOL averages its weights from step to step with a momentum that
 rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE has
 no config here, because its settings on ImageNet are not known to us.
 """
@@ -41,6 +41,12 @@ MOCO_V2 = {
     "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
     "schedule": {"warmup_epochs": 0.0},
 }
+ZERO_INIT = {"zero_init_residual": True}
+BARLOW_CODE = {  # also VICReg's
+    "net": ZERO_INIT,
+    "optim": {"lr": 0.2},
+    "schedule": {"end_factor": 1e-3},
+}
 WIDE_HEAD = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_layers": 3}
 
 VARIANTS = {
@@ -62,6 +68,7 @@ VARIANTS = {
         "about": "68.3 % linear, 100 epochs (the authors' README). Chen and He, SimSiam, 2021",
         "batch_size": 512,
         "augment": MOCO_VIEWS,
+        "net": ZERO_INIT,
         "head": {"proj_output_dim": 2048, "proj_layers": 3, "proj_last_norm": "bn_fixed"},
         "predictor": {"name": "mlp", "pred_hidden_dim": 512},
         "method": {"name": "momentum", "preset": "simsiam"},
@@ -82,12 +89,12 @@ VARIANTS = {
     },
     "barlow_twins": {
         **BYOL_VIEWS,
+        **BARLOW_CODE,
         "about": "73.2 % linear, 1000 epochs. Zbontar et al., Barlow Twins, 2021",
         "batch_size": 2048,
         "epochs": 1000,
         "head": WIDE_HEAD,
         "loss": {"name": "barlow_twins"},
-        "optim": {"lr": 0.2},
     },
     "arb": {  # settings of ARB's released code
         **BYOL_VIEWS,
@@ -100,12 +107,12 @@ VARIANTS = {
     },
     "vicreg": {
         **BYOL_VIEWS,
+        **BARLOW_CODE,
         "about": "73.2 % linear, 1000 epochs. Bardes et al., VICReg, 2022",
         "batch_size": 2048,
         "epochs": 1000,
         "head": WIDE_HEAD,
         "loss": {"name": "vicreg"},
-        "optim": {"lr": 0.2},
     },
     "nnclr": {
         **BYOL_VIEWS,

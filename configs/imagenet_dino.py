@@ -5,8 +5,9 @@ code's plain run; Sharma et al., AUC-CL, ICLR 2024, rohan1561/AUC-CL.
 Command: jaxssl train --config imagenet_dino:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies.
 Notes: Prototypes are trained from the start. The released code freezes them for an epoch. Positions
-are fixed, not trained. The last learning rate is 0, not 1e-6. The gradient is clipped by its global
-norm. The code clips parameter by parameter.
+are fixed, not trained, and small crops have those of the upper left corner, where the code resizes
+its table. The network starts from MoCo-v3's distributions. The last learning rate is 0, not 1e-6.
+The gradient is clipped by its global norm. The code clips parameter by parameter.
 AUC-CL's code is DINO's with another loss, which is not the paper's method. Its result is the last
 line of the repository's only log, whose name says ResNet-50 and 650 epochs. The code's defaults are
 these. Here the large crops have no RandAugment (n=2, m=10), a box is erased with one value (code:

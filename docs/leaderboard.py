@@ -215,7 +215,8 @@ def read(name: str) -> Board:
         loss, size = run["cell"]
         for metric, sizes in accuracies.items():
             cell = sizes.setdefault(loss, {}).setdefault(int(size), {})
-            cell[run["seed"]] = run["metrics"][metric]
+            if (value := run["metrics"][metric]) is not None:  # The run has not diverged.
+                cell[run["seed"]] = value
     return Board(document["where"], document["command"], accuracies, data["baselines"])
 
 
@@ -266,8 +267,8 @@ def table(board: Board, metric: str, shown: Collection[str], note: bool = False)
             text = f"{mean(values):.1f}" if values else "not run"
             text += f" ± {stdev(values):.1f}" if len(values) > 1 else ""
             best, below, run = ranks[size]
-            complete = len(accuracies) == len(run) > 1
-            wins = loss == best and complete and below == run - {best}
+            all_run = len(accuracies) == len(run) > 1
+            wins = loss == best and all_run and below == run - {best}
             texts.append(f"**{text}**" if wins else text)
         rows.append([NAMES[loss], *texts])
     for key, name in (("raw", "raw pixels"), ("untrained", "untrained network")):

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.net = ConfigDict({"name": "s3d"})
     config.head.update(proj_hidden_dim=1024, proj_norm="none")
     config.loss = ConfigDict({"name": "mmcl"})
-    config.optim.update(name="adam", weight_decay=1e-5)
+    config.optim.update(name="adam", weight_decay=1e-5, decay_all=True)
     config.schedule.update(name="step", milestones=(250.0, 280.0))
     config.eval.protocols = ("retrieval:mmcl_video", "linear:video")
     return config

@@ -67,7 +67,8 @@ class Run:
     splits: Splits | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:  # noqa: D105
-        object.__setattr__(self, "workdir", as_path(self.workdir))
+        # The run is found again after a change of the working directory.
+        object.__setattr__(self, "workdir", as_path(self.workdir).absolute())
         configs.read_config(self.workdir)  # raises an error if the folder holds no run
 
     def __fspath__(self) -> str:  # noqa: D105

@@ -86,7 +86,6 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             results=_results(rows),
             curves=run_curves(metrics),
             **sections,
-            num_pairs=gallery.NUM_PAIRS,
             same_class=gallery.SAME_CLASS,
             command=shlex.join(["jaxssl", "eval", "--workdir", str(workdir)]),
             settings=Table("config", ["key", "value"], settings),
@@ -113,7 +112,7 @@ def _facts(
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
     steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
-    steps += [row["step"] for row in metrics[-1:]]
+    trained = [f"step {row['step']}" for row in metrics[-1:]]
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
         ("loss", _loss(config, rows)),
@@ -121,7 +120,8 @@ def _facts(
         ("method", str(groups["method"].get("name"))),
         ("batch size", str(config.get("batch_size"))),
         ("length", " ".join(files.length(config))),
-        ("checkpoint", f"step {max(steps)}" if steps else "none"),
+        ("logged up to", trained[0] if trained else "none"),
+        ("evaluated checkpoint", f"step {max(steps)}" if steps else "none"),
         ("seed", str(config.get("seed"))),
     ]
     if files.speed(metrics):
@@ -139,6 +139,10 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
         pretrained = [row for row in of_protocol if row["features"] == "pretrained"]
         if not pretrained or pretrained[-1].get("unit", "%") != "%":
             continue
+        # Rows of the projector or of an earlier checkpoint may have been added later.
+        backbone = [row for row in pretrained if row.get("layer") != "projector"] or pretrained
+        last = max(row["step"] or 0 for row in backbone)
+        pretrained = [row for row in backbone if (row["step"] or 0) == last]
         comparable = [row for row in of_protocol if _comparable(row, pretrained[-1])]
         metric = comparable[0]["metric"]
         kinds = {row["features"]: row for row in comparable if row["metric"] == metric}
@@ -237,7 +241,7 @@ def _protocol(name: str, preset: str, metrics: Sequence[Kinds]) -> Protocol:
         for text, names in metrics_of.items()
         if text
     ]
-    head = ["metric", *results.KINDS, "gain over untrained"]
+    head = ["metric", *results.KINDS, "difference to untrained"]
     title = ":".join(filter(None, (name, preset)))
     about = ONLINE if name == "online" else ""
     if name in components.names("protocol"):  # The first line of its file is "TITLE: about."

@@ -69,7 +69,7 @@ def _run_table(results: Results) -> Table:
         for run in runs
     ]
     heading = ("run", METRIC_NAMES[KNN], METRIC_NAMES[LINEAR], "minutes", "commit", "folder")
-    return Table("Runs", heading, rows, "Minutes of training and evaluation together.")
+    return Table("Runs", heading, rows, "Minutes of training and evaluation in the last command.")
 
 
 def _verdicts(results: Results, sizes: Sequence[int], default: int) -> dict[str, Verdict]:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
-from scipy.stats import norm
+from scipy.stats import t
 
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_views
@@ -131,7 +131,8 @@ def estimate_gradient_bias(
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
     means = np.stack(means).astype(np.float64)  # shape [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
-    width = float(norm.ppf((1 + level) / 2))  # half of the interval, in standard errors
+    # Half of the interval, in standard errors. Few groups estimate the error poorly.
+    width = float(t.ppf((1 + level) / 2, groups - 1))
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 

@@ -29,6 +29,6 @@ def run(setting: Setting) -> Findings:
     claims["small_like_sup_con"] = judge_similar({"": (like[0], like[1])}, CLOSE)
     findings = grid.grid_findings(results, "k1", [LINEAR, KNN], CLAIMS, claims, pictured=())
     of_tcl = {cell: runs for cell, runs in results.items() if cell != SUP_CON}
-    base = findings.data["baselines"]
+    base = findings.data.get("baselines", {})
     picture = grid.accuracy_picture(of_tcl, "k1", LINEAR, base, log="x")
     return findings._replace(pictures=[picture])

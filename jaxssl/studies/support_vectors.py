@@ -64,7 +64,7 @@ class Analysis(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Analyse the support vectors of --workdir, or of an MMCL run of every seed."""
     if setting.workdir:
-        workdirs, where = [setting.workdir], str(setting.workdir)
+        workdirs, where = [setting.workdir], setting.workdir.resolve().name
     else:
         results = grid.run_grid(setting, {"mmcl": mmcl(setting)})
         workdirs = [result.workdir for result in results["mmcl"] if result.is_finite]

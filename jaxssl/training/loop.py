@@ -35,7 +35,7 @@ from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_metrics import has_online_probe, without_probe
 from jaxssl.training.output import compile_cache, console, file_io, logs
 from jaxssl.training.output.logs import log
-from jaxssl.training.output.metrics_writer import MetricsWriter
+from jaxssl.training.output.metrics_writer import MetricsWriter, read_metrics
 from jaxssl.training.programs import make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, opening, run_record
@@ -153,6 +153,13 @@ def train(
         record = record._replace(init=init)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
+    if not checkpoint.steps(workdir):
+        rows = read_metrics(workdir / "metrics.jsonl")
+        if rows and rows[-1]["step"] >= total:  # Training again would replace its metrics.
+            raise UserError(
+                f"{workdir} is a finished run whose checkpoints are gone; move it away, or give "
+                "another --workdir"
+            )
     with opening.open_workdir(config, workdir) as check_lock, ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, record))

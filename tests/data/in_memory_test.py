@@ -430,3 +430,18 @@ def test_load_images_takes_one_image(files):
         assert names == ([str(paths[0])] if isinstance(one, str) else None)
     grey = load_images(images[0, :, :, 0])[0].images(0)[..., 0]
     np.testing.assert_array_equal(grey, images[:1, ..., 0])
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "dev", "eval"])
+def test_split_of_a_mapping_under_any_usual_name_is_the_test_split(name, caplog):
+    images = np.zeros((4, 2, 2, 3), np.uint8)
+    splits, _ = load_splits({"train": (images, [0, 1, 0, 1]), name: (images[:2], [0, 1])})
+    assert len(splits.train) == 4 and len(splits.test) == 2 and not caplog.text
+    load_splits({"train": (images, [0, 1, 0, 1]), "unlabelled": images})
+    assert "'unlabelled' is not used; splits are train, test" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(20, 20, 4), (3, 20, 20), (20, 20, 2)])
+def test_one_image_with_channels_that_cannot_be_told_is_refused(shape):
+    with refused("may be one image; expected [n, h, w, c], with 3 channels last"):
+        load_images(np.zeros(shape, np.uint8), channels=3)

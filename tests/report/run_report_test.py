@@ -70,7 +70,7 @@ def html_of(workdir):
     return run_report.write_report(workdir).read_text(encoding="utf-8")
 
 
-HEAD = ["metric", "raw", "untrained", "pretrained", "gain over untrained"]
+HEAD = ["metric", "raw", "untrained", "pretrained", "difference to untrained"]
 CELLS = ["fewshot_1shot_top1", "64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25"]
 
 
@@ -145,7 +145,7 @@ def test_title_and_facts_of_the_report_describe_the_run(tmp_path, steps, length)
     write(tmp_path, changed(COMPLETE, seed=3, total_steps=steps), rows, metrics)
     text = text_of(tmp_path)
     assert "digits: mmcl (C=7) with convnet" in text
-    for fact in (f"length {length}", "checkpoint step 100", "seed 3", "batch size 64"):
+    for fact in (f"length {length}", "evaluated checkpoint step 100", "seed 3", "batch size 64"):
         assert fact in text, fact
     assert "method siamese" in text and "speed 100 examples/s" in text
 
@@ -168,9 +168,16 @@ def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(w
 
 
 def test_summary_leaves_out_baselines_of_another_layer():
-    rows = [{**row, "layer": "backbone"} for row in RESULTS]
+    rows = [{**row, "layer": "backbone"} for row in RESULTS if row["features"] != "pretrained"]
     [figure] = run_report._key_figures([*rows, {**RESULTS[2], "layer": "projector"}])
     assert [kind for kind, *_ in figure.bars] == ["pretrained"]
+
+
+@pytest.mark.parametrize("change", [{"layer": "projector"}, {"step": 1}])
+def test_summary_shows_the_backbone_of_the_last_checkpoint_whatever_was_evaluated_last(change):
+    rows = [{**row, "layer": "backbone"} for row in RESULTS]
+    later = {**RESULTS[2], "layer": "backbone", "value": 1.0, **change}
+    assert run_report._key_figures([*rows, later]) == run_report._key_figures(rows)
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,18 @@ def test_tensorboard_events_equal_metrics_jsonl_even_with_a_clock_set_back(tmp_p
     assert events(tmp_path) == dict(zip((1, 2, 3, 4, 5), rows, strict=True))
 
 
+def test_finished_run_without_its_checkpoints_is_refused_and_keeps_its_metrics(
+    tiny, whole, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="is a finished run whose checkpoints are gone; move it"):
+        pretrain.train(tiny(), run)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
 def test_train_on_a_finished_run_says_so_and_changes_no_file(tiny, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
     # The cache of the data and the number of workers may change.

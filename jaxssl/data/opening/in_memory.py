@@ -27,7 +27,7 @@ from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
-TEST_SPLITS = ("test", "validation", "val")  # keys of a test split, the preferred one first
+TEST_SPLITS = ("test", "validation", "val", "valid", "dev", "eval")  # the preferred one first
 
 
 class Examples(NamedTuple):
@@ -205,6 +205,9 @@ def load_images(
     # Data frames and Hugging Face sets have a shape too.
     shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, channels))
+    if len(shape) == 3 and not is_one and (shape[2] in (2, 4) or shape[0] <= 4 < shape[1]):
+        expected = f"[n, h, w, c], with {channels or 3} channels last"
+        raise UserError(f"images {list(shape)} may be one image; expected {expected}")
     if isinstance(images, Image.Image | bytes) or is_one:
         images = [images]
     options: Any = {"on_error": on_error, "channels": channels, "cache": "auto"}
@@ -219,7 +222,10 @@ def load_images(
 def _split(data: object) -> tuple[object, object]:
     """Return the training data and the test data (or None) that a user has passed as one object."""
     if isinstance(data, Mapping) and "train" in data:
-        return data["train"], next((data[x] for x in TEST_SPLITS if x in data), None)
+        test = next((x for x in TEST_SPLITS if x in data), None)
+        for unused in sorted(set(map(str, data)) - {"train", *TEST_SPLITS}):
+            log.warning("data       %r is not used; splits are train, %s", unused, TEST_SPLITS[0])
+        return data["train"], data[test] if test else None
     if isinstance(data, tuple) and len(data) == 2 and not _is_labelled(data):
         return data
     return data, None
