@@ -146,7 +146,8 @@ def _estimate(
             target=losses.reference,
             visits=visits,
             draws=point.draws // 4 if has_memory else point.draws,
-            chunk=point.chunk,
+            # A chunk is a group of the jackknife, whose interval is wide with few groups.
+            chunk=max(1, point.chunk // 8) if has_memory else point.chunk,
             level=level,
             seed=seed,
         )
