@@ -363,3 +363,28 @@ def test_importing_jaxssl_imports_jax_only_when_a_name_is_used():
     assert out.split() == ["False", "True"]
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         jaxssl.trian  # noqa: B018
+
+
+def probe(context, *, seed):
+    return []
+
+
+@pytest.mark.parametrize(
+    ("protocols", "options", "message"),
+    [
+        (probe, {}, "protocols are names, got function; put it into a file and name it: file.py:"),
+        (["knn", probe], {}, "protocols are names, got function"),
+        ("knn", {"lyer": "projector"}, r"evaluate\(\) has no option 'lyer'; did you mean 'layer'"),
+        ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the data set that it"),
+        ("knn", {"data": "digits", "data.test_splt": "x"}, "data.test_splt.* is unknown"),
+        ("knn", {"data": "digits", "data.test_split": "val"}, "has no split 'val'"),
+    ],
+)
+def test_wrong_arguments_of_evaluate_are_refused_in_one_line(run, protocols, options, message):
+    with pytest.raises(UserError, match=message):
+        jaxssl.evaluate(run, protocols, **options)
+
+
+def test_evaluate_takes_the_splits_of_another_data_set(run):
+    rows = jaxssl.evaluate(run, "knn", data="digits", **{"data.test_split": "test[:50%]"})
+    assert {row["split"] for row in rows} == {"test[:50%]"}

@@ -18,7 +18,8 @@ from tiny import flags, short
 from xla_flags import QUICK_FLAGS
 
 import jaxssl
-from jaxssl import cli, components
+from jaxssl import buckets, cli, components
+from jaxssl.cli import eval as eval_command
 from jaxssl.errors import UserError
 from jaxssl.training import config, processes
 from jaxssl.training.config.help import component_settings
@@ -330,3 +331,14 @@ def test_list_and_help_show_each_setting_with_type_value_and_description(run_com
 def test_every_setting_of_a_component_has_a_description(group):
     for name in components.names(group):
         assert all(one.line for one in component_settings(group, name)), name
+
+
+@pytest.mark.fast
+def test_paths_of_commands_may_have_commas_and_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lr=0.1,seed=0").mkdir()
+    parts = [f"{tmp_path}/lr=0.1", "seed=0"]
+    assert eval_command._whole(parts) == [f"{tmp_path}/lr=0.1,seed=0"]
+    assert eval_command._whole(["~/lr=0.1", "seed=0"]) == ["~/lr=0.1,seed=0"]
+    assert eval_command._whole(["a", "b"]) == ["a", "b"]
+    assert buckets.as_path("~/x") == buckets.local_path("out", "~/x") == tmp_path / "x"

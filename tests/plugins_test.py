@@ -451,6 +451,17 @@ def test_settings_of_a_user_loss_that_a_config_cannot_hold_keep_their_defaults(t
 
 
 @pytest.mark.fast
+def test_argument_of_a_user_with_the_default_none_takes_a_value_of_its_annotation(tmp_path):
+    path = tmp_path / "loss.py"
+    path.write_text("def loss(pairs, *, t: float = None, name_of: str = None):\n    return t\n")
+    name = f"{path}:loss"
+    assert config.load("digits", [("loss.name", name)]).loss.t is None
+    assert config.load("digits", [("loss.name", name), ("loss.t", "0.5")]).loss.t == 0.5
+    with pytest.raises(UserError, match="loss.t.*expects"):
+        config.load("digits", [("loss.name", name), ("loss.t", "word")])
+
+
+@pytest.mark.fast
 def test_digest_of_a_pair_of_functions_depends_on_their_code(tmp_path):
     digests = []
     for number in (1, 2):

@@ -7,6 +7,7 @@ These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.e
     features = jaxssl.embed(run, images)
 """
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +23,21 @@ from jaxssl.api import data_argument
 from jaxssl.buckets import as_path
 from jaxssl.components import Settings
 from jaxssl.data.splits import Splits
-from jaxssl.errors import Stopped, UserError
+from jaxssl.errors import Stopped, UserError, suggest
 from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.results import Row, read_results
 from jaxssl.training import config as configs
+from jaxssl.training.config.overrides import apply_overrides
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Settings | Any
+EVALUATE_OPTIONS = frozenset(inspect.signature(evaluation.evaluate).parameters)
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,8 @@ def evaluate(
             split them. Default: the run's data set. A run that is opened by its folder has no data
             that were given as Python objects.
         **options: ``step``, ``kinds``, ``layer``, ``seed``, ``out`` and ``trust`` of
-            `jaxssl.evaluation.run.evaluate`.
+            `jaxssl.evaluation.run.evaluate`, and settings of ``data``, such as
+            ``**{"data.test_split": "val"}``.
 
     Returns:
         A dict for each result with "protocol", "metric", "value", "std", "features" and more. For a
@@ -274,13 +278,24 @@ def evaluate(
         UserError: if an argument is invalid, or a protocol does not fit the data.
     """
     compile_cache.enable()
-    names = [protocols] if isinstance(protocols, str) else list(protocols)
+    given: Any = protocols
+    names = [given] if isinstance(given, str) or callable(given) else list(given)
+    for name in names:
+        if not isinstance(name, str):
+            what = f"protocols are names, got {type(name).__name__}"
+            raise UserError(f"{what}; put it into a file and name it: file.py:NAME")
+    of_data = {key: options.pop(key) for key in list(options) if key.startswith("data.")}
+    for key in options.keys() - EVALUATE_OPTIONS:
+        raise UserError(f"evaluate() has no option {key!r}{suggest(key, EVALUATE_OPTIONS)}")
+    if of_data and data is None:
+        raise UserError(f"{next(iter(of_data))} needs data=, the data set that it changes")
     target = _encoder_or_path(encoder, options.get("step"))
     if data is not None:
         settings = configs.load("base")
         loading = {key: options[key] for key in ("step", "trust") if key in options}
         loading |= options.get("weights_options") or {}
         settings.data.update(data_argument.settings(target, data, loading))
+        apply_overrides(settings, list(of_data.items()))
         options["splits"] = data_argument.use(settings, data)
         options["data"] = settings.data
     elif isinstance(encoder, Run):

@@ -10,6 +10,8 @@ every protocol that fits. The data set of the run is used unless --dataset names
 --config.inputs.KEY what a weights file does not record.
 """
 
+import os
+
 from absl import flags
 
 from jaxssl import cli
@@ -49,6 +51,12 @@ SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 
 
+def _whole(paths: list[str]) -> list[str]:
+    """Join the parts of one path with commas, as grids and studies name their runs."""
+    whole = ",".join(paths)
+    return [whole] if len(paths) > 1 and os.path.exists(os.path.expanduser(whole)) else paths
+
+
 def main(overrides: list[tuple[str, str]]) -> None:
     """Evaluate a run, a weights file or a suite of data sets, as the flags say."""
     # configs is imported after the flags are checked, so that wrong flags are reported at once.
@@ -58,7 +66,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.evaluation import run
     from jaxssl.evaluation.overrides import data_config, split_overrides
 
-    paths = [as_path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
+    paths = [as_path(path) for path in (*_whole(WORKDIR.value), *_whole(WEIGHTS.value))]
     if not paths:
         raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
     data_overrides, weights_options = split_overrides(overrides)

@@ -150,7 +150,8 @@ class Batches:
                 raise
             raise TransientError(
                 "a process that reads examples was killed, probably because memory or shared "
-                "memory (/dev/shm, docker run --shm-size) is used up; reduce data.workers, or set "
+                "memory (/dev/shm, docker run --shm-size) is used up, or because a script calls "
+                'jaxssl.train outside of `if __name__ == "__main__":`; reduce data.workers, or set '
                 "it to 0"
             ) from error
         self._position += 1

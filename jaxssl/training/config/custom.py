@@ -233,6 +233,8 @@ def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:
         if parameter.annotation is inspect.Parameter.empty or isinstance(parameter.annotation, str):
             plain = isinstance(parameter.default, bool | int | float | str)
             parameter = parameter.replace(annotation=type(parameter.default) if plain else Any)
+        elif parameter.default is None and isinstance(parameter.annotation, type):
+            parameter = parameter.replace(annotation=parameter.annotation | None)
         parameters.append(parameter)
     return signature.replace(parameters=parameters)
 
