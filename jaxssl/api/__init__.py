@@ -279,7 +279,7 @@ def evaluate(
     """
     compile_cache.enable()
     given: Any = protocols
-    names = [given] if isinstance(given, str) or callable(given) else list(given)
+    names: list[Any] = [given] if isinstance(given, str) or callable(given) else list(given)
     for name in names:
         if not isinstance(name, str):
             what = f"protocols are names, got {type(name).__name__}"
