@@ -68,7 +68,7 @@ def as_path(path: str | PathLike[str]) -> Path:
         )
     address = re.match(r"(\w+)://[^/]*", fspath(path))
     if not address or address[1] == "hf":
-        return Path(path).expanduser()
+        return Path(os.path.expanduser(path))
     if address[1] != "gs" or address[0] == "gs://":
         raise UserError(f"{fspath(path)} must be a local path or gs://BUCKET/PATH")
     check(path)
@@ -83,7 +83,7 @@ def local_path(flag: str, path: str) -> Path:
     """
     if "://" in path:
         raise UserError(f"--{flag}={path} must be a local path; only runs may be in buckets")
-    return Path(path).expanduser()
+    return Path(os.path.expanduser(path))
 
 
 def check(path: str | PathLike[str]) -> None:

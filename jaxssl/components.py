@@ -9,7 +9,6 @@ function of a file, and `register` gives a name to a Python object.
 """
 
 import ast
-import dataclasses
 import errno
 import functools
 import hashlib
@@ -20,11 +19,10 @@ import itertools
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxssl.errors import UserError, one_line, suggest
@@ -72,13 +70,10 @@ PACKAGE = Path(__file__).parent
 # The configs of the package; a link to the folder of the same name in a source checkout.
 CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
-# Global values on which the code of a user may depend.
-PLAIN = (int, float, complex, str, bytes, tuple, list, Mapping, NoneType)
 IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:.+)?)")  # with a preset for a protocol
 # The line of a key in the config `base`, or of a group, and its comment.
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 DIGITS = 16  # hexadecimal digits of a digest
-SHORT_DIGITS = 8  # of the digest in the name of a Python object
 MOST_BYTES = 2**24  # size limit of the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
 _NUMBERS = itertools.count()
@@ -207,108 +202,21 @@ def digest(name: str) -> str:
     return hashlib.sha256(read_file(name)[1]).hexdigest()[:DIGITS]
 
 
-def register(group: str, value: Any) -> str:
+def register(group: str, value: Any, digest: str) -> str:
     """Register a Python object as a component of a group, and return its name.
 
-    The name ends in a digest of the object's source code, its settings and the values that they
-    use, so that another object of the same class has another name. It holds until the process ends.
+    The name holds until the process ends.
 
     Args:
         group: a key of `GROUPS`.
         value: a factory of the group, or a component.
+        digest: distinguishes the object from others of its class, and ends the name.
     """
-    digest = hashlib.sha256(_describe(value).encode()).hexdigest()[:SHORT_DIGITS]
     name = f"{FROM_PYTHON}{getattr(value, '__name__', type(value).__name__)}-{digest}"
     before = _REGISTERED.get((group, name))
     if before is None or before.value is not value:
         _REGISTERED[group, name] = _Registered(value, next(_NUMBERS))
     return name
-
-
-def _describe(value: Any, outer: tuple[int, ...] = (), seen: dict[int, Any] | None = None) -> str:
-    """Return a text that differs for objects of different code, settings or captured values.
-
-    Code of the user is followed to the global values, functions and classes that it names. Objects
-    of packages are described by their repr, without addresses, which differ by process.
-
-    Args:
-        value: the object.
-        outer: ids of the containers around it, because a container may hold itself.
-        seen: functions and classes that have been described, by id. They may refer to each other.
-    """
-    seen = {} if seen is None else seen
-    if id(value) in outer:
-        return ""
-    inside = functools.partial(_describe, outer=(*outer, id(value)), seen=seen)
-    if isinstance(value, functools.partial):
-        return inside((value.func, value.args, value.keywords))
-    if inspect.ismethod(value):
-        return inside((value.__func__, value.__self__))
-    if isinstance(value, Mapping):
-        return inside(tuple(value.items()))
-    if isinstance(value, tuple | list):  # such as (init, apply), or an `Objective`
-        return f"({', '.join(map(inside, value))})"
-    if hasattr(value, "tobytes") and hasattr(value, "shape") and not isinstance(value, type):
-        if value.dtype == object:  # The bytes would be memory addresses.
-            return inside(value.tolist())
-        return f"{value.dtype}{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if inspect.isfunction(value) or isinstance(value, type):
-        if id(value) in seen:
-            return value.__qualname__
-        seen[id(value)] = value
-        if inspect.isfunction(value):
-            values = value.__defaults__, value.__kwdefaults__, _references(value)
-            return f"{_source(value)} {inside(values)}"
-        if not _is_own(value):
-            return f"{value.__module__}.{value.__qualname__}"
-        members = map(inspect.unwrap, vars(value).values())
-        own = [x for x in members if inspect.isfunction(x) and x.__module__ == value.__module__]
-        return f"{_source(value)} {inside((value.__bases__, *map(_references, own)))}"
-    if callable(getattr(value, "__wrapped__", None)):  # such as the result of `jax.jit`
-        return f"{type(value).__name__} {inside(value.__wrapped__)}"
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.name != "parent"]
-        return inside((type(value), *((name, getattr(value, name, None)) for name in names)))
-    own = (type(value), getattr(value, "__dict__", {})) if _is_own(type(value)) else ()
-    if own and type(value).__repr__ is object.__repr__:  # which tells no settings
-        return inside(own)
-    return f"{re.sub(r' at 0x[0-9a-f]+', '', repr(value))} {inside(own) if own else ''}"
-
-
-def _references(function: Any) -> dict[str, Any]:
-    """Return the values that a function has captured, and the global ones that own code names."""
-    variables = inspect.getclosurevars(function)
-    values = dict(variables.nonlocals)
-    for name, value in variables.globals.items() if _is_own(function) else ():
-        if isinstance(value, PLAIN) or hasattr(value, "tobytes") or _is_own(value):
-            values[name] = value
-    return values
-
-
-def _is_own(value: Any) -> bool:
-    """Return True for a function or class that is not of an installed package."""
-    name = getattr(value, "__module__", None)
-    if not isinstance(name, str) or name in sys.builtin_module_names:
-        return False
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    installed = [PACKAGE, *map(Path, sysconfig.get_paths().values())]
-    return name == "__main__" or not any(Path(file).is_relative_to(path) for path in installed)
-
-
-def _source(value: Any) -> str:
-    """Return the source code of a function or class, or without a source what it is made of."""
-    code = getattr(value, "__code__", None)
-    constants = [x.co_consts if inspect.iscode(x) else x for x in code.co_consts] if code else []
-    compiled = f"{code.co_names} {constants} {code.co_code.hex()}" if code else ""
-    try:
-        source = inspect.getsource(value)
-        return source + (compiled if value.__name__ == "<lambda>" else "")
-    except (OSError, TypeError):  # Of a class of a notebook, only the functions have a source.
-        members = vars(value).items() if isinstance(value, type) else ()
-        described = [
-            (name, x) for name, x in members if isinstance(x, PLAIN) or inspect.isfunction(x)
-        ]
-        return compiled + _describe([x for x in described if x[0] != "__module__"])
 
 
 def number(group: str, name: str) -> int | None:

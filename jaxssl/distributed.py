@@ -71,7 +71,7 @@ def raise_together(check: Callable[[], T]) -> T:
         result = check()
     except Exception as caught:  # The exception is raised below, in every process at once.
         error = caught
-    status = 0 if error is None else getattr(error, "status", 1)
+    status = 0 if error is None else error.status if isinstance(error, UserError) else 1
     statuses = gather_processes(np.asarray(status, np.int32))
     if statuses.any():
         other = LostProcess if 1 in statuses else UserError

@@ -25,7 +25,7 @@ OTHER_NAMES = {
 class UserError(Exception):
     """Invalid input from the user. The one-line message says how to correct the input.
 
-    The command line prints the message and exits with status 2, and a notebook shows the message
+    The command line prints the message and exits with ``status``, and a notebook shows the message
     alone. Any other exception is a bug. Of a message with more than `LONGEST` characters, the
     middle is left out.
     """

@@ -375,7 +375,7 @@ def probe(context, *, seed):
         (probe, {}, "protocols are names, got function; put it into a file and name it: file.py:"),
         (["knn", probe], {}, "protocols are names, got function"),
         ("knn", {"lyer": "projector"}, r"evaluate\(\) has no option 'lyer'; did you mean 'layer'"),
-        ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the data set that it"),
+        ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the name or path"),
         ("knn", {"data": "digits", "data.test_splt": "x"}, "data.test_splt.* is unknown"),
         ("knn", {"data": "digits", "data.test_split": "val"}, "has no split 'val'"),
     ],

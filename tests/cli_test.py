@@ -338,7 +338,7 @@ def test_paths_of_commands_may_have_commas_and_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "lr=0.1,seed=0").mkdir()
     parts = [f"{tmp_path}/lr=0.1", "seed=0"]
-    assert eval_command._whole(parts) == [f"{tmp_path}/lr=0.1,seed=0"]
-    assert eval_command._whole(["~/lr=0.1", "seed=0"]) == ["~/lr=0.1,seed=0"]
-    assert eval_command._whole(["a", "b"]) == ["a", "b"]
+    assert eval_command._join_path_with_commas(parts) == [f"{tmp_path}/lr=0.1,seed=0"]
+    assert eval_command._join_path_with_commas(["~/lr=0.1", "seed=0"]) == ["~/lr=0.1,seed=0"]
+    assert eval_command._join_path_with_commas(["a", "b"]) == ["a", "b"]
     assert buckets.as_path("~/x") == buckets.local_path("out", "~/x") == tmp_path / "x"

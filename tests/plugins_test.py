@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxssl
 from jaxssl import cli, components, losses
+from jaxssl.api import python_objects
 from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation_run
@@ -471,7 +472,7 @@ def test_digest_of_a_pair_of_functions_depends_on_their_code(tmp_path):
         )
         module = components.load_file(path, "file")
         pairs = (module.init, module.apply), functools.partial(module.apply, {})
-        digests.append([components.register("net", x) for x in pairs])
+        digests.append([python_objects.register("net", x) for x in pairs])
     assert all(one != other for one, other in zip(*digests, strict=True))
 
 
@@ -732,18 +733,18 @@ def test_digest_of_a_function_depends_on_what_it_has_captured():
 
     values = [make(0.1), make(0.5), (make(0.1), make(0.5)), jaxssl.losses.objective("nt_xent")]
     values += [jaxssl.losses.objective("nt_xent", temperature=0.1), make(0.1)]
-    names = [components.register("loss", x) for x in values]
+    names = [python_objects.register("loss", x) for x in values]
     assert len(set(names)) == 5 and names[0] == names[-1]
     ones = np.ones(10_000)  # whose repr leaves out most of the numbers
     middle = ones.copy()
     middle[5000] = 2
     forms = (jnp.array, lambda x: {"w": [x]}, lambda x: functools.partial(losses.nt_xent_loss, x))
     for form in forms:
-        assert len({components.register("loss", make(form(x))) for x in (ones, middle)}) == 2
-    shapes = [components.register("loss", make(np.zeros(shape))) for shape in (4, (2, 2))]
+        assert len({python_objects.register("loss", make(form(x))) for x in (ones, middle)}) == 2
+    shapes = [python_objects.register("loss", make(np.zeros(shape))) for shape in (4, (2, 2))]
     assert shapes[0] != shapes[1]
-    assert components.register("loss", make(np.float32)) != shapes[0]
-    texts = [components.register("loss", make(np.array([x], object))) for x in "aab"]
+    assert python_objects.register("loss", make(np.float32)) != shapes[0]
+    texts = [python_objects.register("loss", make(np.array([x], object))) for x in "aab"]
     assert texts[0] == texts[1] != texts[2]
 
     def once(x):
@@ -753,7 +754,7 @@ def test_digest_of_a_function_depends_on_what_it_has_captured():
         return 2 * x
 
     scaled = (functools.partial(losses.nt_xent_loss, key=f) for f in (once, twice))
-    assert len({components.register("loss", x) for x in scaled}) == 2
+    assert len({python_objects.register("loss", x) for x in scaled}) == 2
 
 
 USING_OTHERS = """
@@ -763,14 +764,15 @@ def helper(x):
     return TAU * x
 
 def loss(pairs):
-    return helper(pairs)
+    return list(map(lambda pair: helper(pair), pairs))
 
 def step(pairs, helper=helper):
     return helper(pairs)
 
 class Margin:
     def __init__(self, margin):
-        self.margin = margin
+        super().__init__()
+        self.margin, self.again = margin, lambda: Margin(margin)
 
     def __call__(self, pairs):
         return self.margin * TAU
@@ -786,15 +788,15 @@ def test_digest_depends_on_global_values_and_on_attributes_that_the_code_uses(tm
         path.write_text(USING_OTHERS.format(number=number))
         own = components.load_file(path, "file")
         values = [own.loss, jax.jit(own.loss), own.step, own.Margin(3), own.Margin(3).__call__]
-        names.append([components.register("loss", x) for x in values])
+        names.append([python_objects.register("loss", x) for x in values])
     assert names[0] == names[1]
     assert not set(names[1]) & set(names[2])
     objects = [own.Margin(3), own.Margin(4), lambda x: x + 1, lambda x: x + 2]
-    assert len({components.register("loss", x) for x in objects}) == 4
+    assert len({python_objects.register("loss", x) for x in objects}) == 4
     margin = own.Margin(3)
-    before = components.register("loss", margin)
+    before = python_objects.register("loss", margin)
     margin.margin = 5
-    assert components.register("loss", margin) != before
+    assert python_objects.register("loss", margin) != before
 
 
 @pytest.mark.fast
@@ -803,18 +805,18 @@ def test_digest_of_code_without_a_source_depends_on_the_code():
     for number in (1, 1, 2):
         scope = {"__name__": "notebook"}
         exec(USING_OTHERS.format(number=number), scope)
-        names.append([components.register("loss", scope[x]) for x in ("loss", "Margin")])
+        names.append([python_objects.register("loss", scope[x]) for x in ("loss", "Margin")])
     assert names[0] == names[1] and not set(names[1]) & set(names[2])
 
 
 def test_python_objects_as_components_have_names_that_depend_on_their_settings():
-    name = components.register("net", Alone())
+    name = python_objects.register("net", Alone())
     assert name.startswith("python:Alone-") and components.is_custom(name)
-    assert components.register("net", Alone()) == name
-    three, four = (components.register("net", nn.Dense(width)) for width in (3, 4))
+    assert python_objects.register("net", Alone()) == name
+    three, four = (python_objects.register("net", nn.Dense(width)) for width in (3, 4))
     assert components.factory("net", three).features == 3
     assert components.factory("net", four).features == 4
-    assert kind.of_network(components.register("net", OfVideos())) == "video"
+    assert kind.of_network(python_objects.register("net", OfVideos())) == "video"
     assert kind.of_network(three) == "image"
     with pytest.raises(UserError, match=r"Python object, which is not stored.* file.py:Missing$"):
         components.factory("net", "python:Missing-0123abcd")

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl import components
-from jaxssl.api import data_argument
+from jaxssl.api import data_argument, python_objects
 from jaxssl.buckets import as_path
 from jaxssl.components import Settings
 from jaxssl.data.splits import Splits
@@ -37,7 +36,9 @@ from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Settings | Any
-EVALUATE_OPTIONS = frozenset(inspect.signature(evaluation.evaluate).parameters)
+EVALUATE_OPTIONS = frozenset(inspect.signature(evaluation.evaluate).parameters) - {
+    *("encoder_or_path", "protocols", "data", "splits"),
+}
 
 
 @dataclass(frozen=True)
@@ -287,8 +288,8 @@ def evaluate(
     of_data = {key: options.pop(key) for key in list(options) if key.startswith("data.")}
     for key in options.keys() - EVALUATE_OPTIONS:
         raise UserError(f"evaluate() has no option {key!r}{suggest(key, EVALUATE_OPTIONS)}")
-    if of_data and data is None:
-        raise UserError(f"{next(iter(of_data))} needs data=, the data set that it changes")
+    if of_data and not isinstance(data, str | Path):
+        raise UserError(f"{next(iter(of_data))} needs data=, the name or path of a data set")
     target = _encoder_or_path(encoder, options.get("step"))
     if data is not None:
         settings = configs.load("base")
@@ -359,5 +360,5 @@ def _component(group: str, value: object) -> dict[str, object]:
     """Return the config group of a component. A Python object gets a name."""
     settings = dict(value) if isinstance(value, Mapping | ConfigDict) else {"name": value}
     if not isinstance(settings.get("name", ""), str):
-        settings["name"] = components.register(group, settings["name"])
+        settings["name"] = python_objects.register(group, settings["name"])
     return settings

@@ -10,6 +10,7 @@ every protocol that fits. The data set of the run is used unless --dataset names
 --config.inputs.KEY what a weights file does not record.
 """
 
+import itertools
 import os
 
 from absl import flags
@@ -51,7 +52,7 @@ SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 
 
-def _whole(paths: list[str]) -> list[str]:
+def _join_path_with_commas(paths: list[str]) -> list[str]:
     """Join the parts of one path with commas, as grids and studies name their runs."""
     whole = ",".join(paths)
     return [whole] if len(paths) > 1 and os.path.exists(os.path.expanduser(whole)) else paths
@@ -66,7 +67,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.evaluation import run
     from jaxssl.evaluation.overrides import data_config, split_overrides
 
-    paths = [as_path(path) for path in (*_whole(WORKDIR.value), *_whole(WEIGHTS.value))]
+    given = [_join_path_with_commas(flag.value) for flag in (WORKDIR, WEIGHTS)]
+    paths = [as_path(path) for path in itertools.chain(*given)]
     if not paths:
         raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
     data_overrides, weights_options = split_overrides(overrides)

@@ -122,9 +122,11 @@ def evaluate(
     seed = run_seed if seed is None else operator.index(seed)
     content = distributed.raise_together(lambda: rows_of.content(splits))
     weights = ""
-    if path is None or distributed.process_count() > 1:
+    if (path is None and out is not None) or distributed.process_count() > 1:
         weights = run_record.digest(digests.compute(encoder.variables))
-    identity = weights if path is None else "" if workdir else str(path.resolve())
+    identity = weights if path is None else str(path.resolve())
+    if workdir:
+        identity = ""
     if distributed.process_count() > 1:
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}

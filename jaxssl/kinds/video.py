@@ -162,10 +162,7 @@ def find_crops(size: int, views: Sequence[Settings], small: Sequence[object]) ->
         UserError: if the views have different numbers of frames.
     """
     if missing := sorted({"frames", "stride"} - set.intersection(*map(set, views))):
-        raise UserError(
-            f"augment.name: an augmentation of clips needs the argument {missing[0]}, the "
-            "number of frames of a view or the step between two of them"
-        )
+        raise UserError(f"augment.name: an augmentation of clips needs the argument {missing[0]}")
     if len({view["frames"] for view in views}) > 1:
         raise UserError(
             "second_view.frames: all views have the same number of frames; set augment.frames"

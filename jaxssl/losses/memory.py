@@ -28,11 +28,15 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
 
 
 def mean_log(first: Array, *others: Array) -> Array:
-    """Return log of the mean of e^x over the arrays x. Equal numbers are returned unchanged."""
-    top = functools.reduce(jnp.maximum, others, first)
+    """Return log of the mean of e^x over the arrays x, without entries of -inf, which are unset.
+
+    Equal numbers are returned unchanged.
+    """
+    arrays = (first, *others)
+    top = functools.reduce(jnp.maximum, arrays)
     shift = jnp.where(top == -jnp.inf, 0, top)
-    ratios = [jnp.exp(x - shift) for x in (first, *others)]
-    return shift + jnp.log(sum(ratios) / len(ratios))
+    number = jnp.maximum(sum((x > -jnp.inf).astype(x.dtype) for x in arrays), 1)
+    return shift + jnp.log(sum(jnp.exp(x - shift) for x in arrays) / number)
 
 
 def require_per_anchor(x: Array | float, pairs: Pairs, name: str) -> None:

@@ -35,7 +35,7 @@ from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_metrics import has_online_probe, without_probe
 from jaxssl.training.output import compile_cache, console, file_io, logs
 from jaxssl.training.output.logs import log
-from jaxssl.training.output.metrics_writer import MetricsWriter, read_metrics
+from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, opening, run_record
@@ -116,7 +116,9 @@ def train(
     )
     train_set = splits.train
     kind.require(train_set.name, train_set.kind, examples.data)
-    labelled = not config.method.get("labels") or train_set.all_labelled
+    labelled = not config.method.get("labels") or distributed.raise_together(
+        lambda: train_set.all_labelled
+    )
     check_labels(config, train_set.num_classes, labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
     record = run_record.RunRecord(None, data_digest, run_record.environment())
@@ -153,13 +155,7 @@ def train(
         record = record._replace(init=init)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
-    if not checkpoint.steps(workdir):
-        rows = read_metrics(workdir / "metrics.jsonl")
-        if rows and rows[-1]["step"] >= total:  # Training again would replace its metrics.
-            raise UserError(
-                f"{workdir} is a finished run whose checkpoints are gone; move it away, or give "
-                "another --workdir"
-            )
+    distributed.on_first_process(lambda: opening.check_unfinished(workdir))
     with opening.open_workdir(config, workdir) as check_lock, ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, record))

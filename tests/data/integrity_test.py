@@ -158,7 +158,9 @@ def test_set_with_a_feature_called_like_a_number_of_classes_is_opened(tmp_path):
     integrity.check_files(tmp_path)
 
 
-@pytest.mark.parametrize(("fault", "status"), [(OSError("I/O error"), 1), (ValueError("CRC"), 2)])
+@pytest.mark.parametrize(
+    ("fault", "status"), [(OSError(5, "I/O"), 1), (FileNotFoundError(2, "x"), 2)]
+)
 def test_records_on_a_failing_disk_may_be_read_again_and_damaged_ones_not(fault, status):
     class Records:
         def __getitem__(self, index):

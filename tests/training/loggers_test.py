@@ -74,7 +74,6 @@ def test_service_logger_gets_each_step_once_under_its_first_identity(tmp_path):
         loggers.ServiceState(path, "c")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages
 @pytest.mark.fast
 def test_training_goes_on_if_a_service_fails_which_is_logged_once(tmp_path, caplog):
     sent = []
@@ -95,6 +94,7 @@ def test_training_goes_on_if_a_service_fails_which_is_logged_once(tmp_path, capl
     assert message.startswith("the logger 'mlflow' fails (the server is gone); its service may")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the loggers' packages
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_logger_continues_its_run_after_resume_and_gets_no_step_twice(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -253,7 +253,7 @@ def test_finished_run_without_its_checkpoints_is_refused_and_keeps_its_metrics(
     shutil.copytree(whole, run)
     shutil.rmtree(run / "checkpoints")
     before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match="is a finished run whose checkpoints are gone; move it"):
+    with pytest.raises(UserError, match="has ended, and its checkpoints are gone; move it"):
         pretrain.train(tiny(), run)
     assert (run / "metrics.jsonl").read_bytes() == before
 

@@ -12,7 +12,8 @@ from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 from tiny import DIGITS, TINY
 
-from jaxssl import components, distributed
+from jaxssl import distributed
+from jaxssl.api import python_objects
 from jaxssl.data import kind, source
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.nt_xent import nt_xent_loss
@@ -77,7 +78,9 @@ def test_closures_with_the_same_source_have_separate_compiled_programs(data_dir)
 
     one, two = scaled(1.0), scaled(2.0)
     steps = [
-        programs_of(load(data_dir, **{"loss.name": components.register("loss", loss)})).steps.func
+        programs_of(
+            load(data_dir, **{"loss.name": python_objects.register("loss", loss)})
+        ).steps.func
         for loss in (one, one, two)
     ]
     assert steps[0] is steps[1] and steps[1] is not steps[2]

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
@@ -205,7 +204,7 @@ def load_images(
     # Data frames and Hugging Face sets have a shape too.
     shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, channels))
-    if len(shape) == 3 and not is_one and (shape[2] in (2, 4) or shape[0] <= 4 < shape[1]):
+    if len(shape) == 3 and not is_one and channels != 1 and (shape[2] in (2, 4) or shape[0] == 3):
         expected = f"[n, h, w, c], with {channels or 3} channels last"
         raise UserError(f"images {list(shape)} may be one image; expected {expected}")
     if isinstance(images, Image.Image | bytes) or is_one:
@@ -267,11 +266,11 @@ def _read(
         class_names = tuple(getattr(data.features[column], "names", None) or ())
 
     is_array = hasattr(data, "shape") and hasattr(data, "dtype")
-    in_memory = isinstance(data, np.ndarray | jax.Array)  # Arrays of HDF5 and zarr are on disk.
-    if is_array and (in_memory or not items.is_streamed(data, name, channels, cache)):
+    streamed = items.is_streamed(data, name, channels, cache)
+    if is_array and not streamed:
         images = samples = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]]
-    elif items.is_streamed(data, name, channels, cache):
+    elif streamed:
         images = items.Stream(data, name, channels)
         samples = images.probe()
         shapes = [sample.shape for sample in samples]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from PIL import Image
 
@@ -201,12 +202,14 @@ class Stream:
         return [self[index] for index in chosen]
 
 
-def is_streamed(data: Sequence, name: str, channels: int, cache: str) -> bool:
+def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
     """Return True for an object that is read by index as training goes on.
 
     Lists and data sets of up to `IN_ADVANCE` bytes are read in advance, and so is everything if
     ``cache`` is "device". With "none" only lists are.
     """
+    if isinstance(data, np.ndarray | jax.Array):  # Arrays of HDF5 and zarr are on disk.
+        return False
     by_index = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not by_index or isinstance(data, list | tuple) or cache == "device" or not len(data):
         return False

@@ -8,6 +8,7 @@ sets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -118,10 +119,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         class_names = context.test.class_names
         interpolation = context.resizing[-1] if context.resizing else "bilinear"
         settings_of_set = context.data, class_names, context.size, str(interpolation)
-        # The set may be missing on one host only.
-        published = distributed.raise_together(
-            lambda: corrupted_sets.open_set(origin, *settings_of_set)
-        )
+        published = _open_everywhere(origin, *settings_of_set)
     classes, y = np.unique(features.train_labels, return_inverse=True)
     probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
 
@@ -175,6 +173,18 @@ def _accuracies(
         return 100 * float(np.mean(predict(images) == labels))
 
     return {name: np.array([accuracy(name, s) for s in severities]) for name in CORRUPTIONS}
+
+
+def _open_everywhere(origin: str, *settings: Any) -> corrupted_sets.Readers:
+    """Open a published set in all processes, or raise the same ValueError in all of them."""
+    reason, opened = "", {}
+    try:
+        opened = corrupted_sets.open_set(origin, *settings)
+    except ValueError as error:
+        reason = str(error)
+    if reasons := [text for text in distributed.gather_process_texts(reason) if text]:
+        raise ValueError(reasons[0])
+    return opened
 
 
 protocol = Protocol(run, PRESETS, examples=("image", "image_text"))

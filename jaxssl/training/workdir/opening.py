@@ -22,7 +22,7 @@ from jaxssl.training.config import (
     validate,
 )
 from jaxssl.training.output import file_io, logs
-from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir import checkpoint, goodput
 from jaxssl.training.workdir.run_lock import lock
 
 # NFS may take a minute to show a new file on a host that has looked for it before.
@@ -131,6 +131,19 @@ def take_lengths(config: ConfigDict, workdir: Path) -> ConfigDict:
         return config
     lengths = custom.texts(read_config(workdir).get("extended"))
     return ConfigDict({**config, "extended": lengths}).lock() if lengths else config
+
+
+def check_unfinished(workdir: Path) -> None:
+    """Raise UserError for a run that has ended and lost its checkpoints.
+
+    To train it again would replace its metrics.
+    """
+    times = goodput.read(workdir)
+    if times and times["ended"] and not checkpoint.steps(workdir):
+        raise UserError(
+            f"{workdir} is a run that has ended, and its checkpoints are gone; move it away, or "
+            "give another --workdir"
+        )
 
 
 def check_name(workdir: Path) -> None:
