@@ -86,4 +86,5 @@ def auc_dino_loss(
     return jnp.where(jnp.any(pos, axis=1), loss, 0)
 
 
-objective = with_center(auc_dino_loss, RANGES, needs_other_keys=True)
+# The rows of a queue are normalised, and logits are not.
+objective = with_center(auc_dino_loss, RANGES, needs_other_keys=True, takes_queue=False)

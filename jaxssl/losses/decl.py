@@ -256,6 +256,7 @@ def objective(
         merge=lambda memories: mean_log(*memories) if rate == "buffer" else (),
         per_example=rate == "buffer",
         needs_two_towers=rate == "momentum",
+        takes_queue=similarity == "cosine",  # The rows of a queue are normalised.
     )
 
 

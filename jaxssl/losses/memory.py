@@ -103,7 +103,7 @@ def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
 
 
 def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
-    """Replace the oldest entries of a queue of keys by the ``rows`` of all devices.
+    """Replace the oldest entries of a queue of keys by the L2-normalised ``rows`` of all devices.
 
     Args:
         queue: from `empty_queue`.
@@ -111,8 +111,7 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
         axis_name: mapped axis whose devices share the batch, or None.
     """
     size, dim = queue["rows"].shape
-    # Rows are stored as they are, because some losses do not normalise the candidates.
-    new = collectives.gather(lax.stop_gradient(rows), axis_name, axis=1, equal=True)
+    new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1, equal=True)
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     position = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[position].set(new), "next": (position[-1] + 1) % size}

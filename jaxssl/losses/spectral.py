@@ -50,4 +50,5 @@ def _project_to_ball(z: Array, mu: Scalar) -> Array:
     return jnp.where(outside, unit(z) * radius, z)
 
 
-objective = stateless(spectral_loss, ranges=RANGES)
+# The rows of a queue are normalised, and this loss's embeddings are not.
+objective = stateless(spectral_loss, ranges=RANGES, takes_queue=False)

@@ -85,8 +85,7 @@ def judge(
         digits: of the printed numbers.
 
     Returns:
-        The decision by the t interval of the mean difference. It is None with fewer than two pairs,
-        and if all differences are equal, as those of probes with few test images may be.
+        The decision by the t interval of the mean difference. It is None with fewer than two pairs.
     """
     pairs = [pair for pair in map(finite, zip(ours, theirs, strict=True)) if len(pair) == 2]
     if not pairs:
@@ -97,8 +96,6 @@ def judge(
     text += f"{fmean(differences):+.{digits}f}"
     if len(differences) == 1:
         return Verdict(f"{text} (one pair)", None)
-    if differences[0] and len(set(differences)) == 1:
-        return Verdict(f"{text} (all differences are equal)", None)
     low, high = interval(differences, level)
     text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     room = inf if top is None else top - fmean(b for _, b in pairs)

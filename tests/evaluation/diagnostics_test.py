@@ -191,7 +191,7 @@ def make_context(num_classes, names=()):
         return np.clip(images + change, 0, 255).astype(np.uint8)
 
     images = noisy(np.broadcast_to(colours[labels][:, None, None], (len(labels), 2, 2, 3)), 1)
-    source = SimpleNamespace(lazy_images=lambda size: images, class_names=names)
+    source = SimpleNamespace(images=lambda size: images, class_names=names)
 
     def encode(x):
         return np.float32(x.reshape(len(x), -1)) - 128
@@ -280,8 +280,8 @@ def test_diagnostics_use_a_limited_number_of_features_and_images(monkeypatch):
 
 def test_diagnostics_views_are_of_training_images_and_drawn_with_the_seed():
     context, seen = make_context(3), []
-    images = context.train.lazy_images(context.size)
-    test = SimpleNamespace(lazy_images=lambda size: 255 - images, class_names=())
+    images = context.train.images(context.size)
+    test = SimpleNamespace(images=lambda size: 255 - images, class_names=())
 
     def views(x, number, seed):
         seen.append((x, number, seed))

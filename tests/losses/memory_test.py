@@ -46,7 +46,7 @@ def test_queue_holds_the_latest_rows_of_all_devices(size, devices):
     for step in range(4):
         z = rows(2, 8, 3, seed=step)
         queue = add(queue, z)
-        for row in z.reshape(16, 3)[-size:]:
+        for row in unit(z).reshape(16, 3)[-size:]:
             expected[place] = row
             place = (place + 1) % size
         np.testing.assert_allclose(queue["rows"], expected, rtol=1e-5, atol=1e-6)

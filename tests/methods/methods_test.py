@@ -75,7 +75,7 @@ def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
         jax.tree.map(close, gradient["net"], jax.grad(expected)(params)["net"])
         place = (np.arange(2 * B) + step * 2 * B) % (2 * B + 3)
         rows = rows.copy()
-        rows[place] = z.reshape(2 * B, DIM)
+        rows[place] = unit(z.reshape(2 * B, DIM))
         close(carried.memory["queue"]["rows"], rows)
 
 
@@ -108,6 +108,7 @@ def test_momentum_queue_stores_the_keys_of_all_views():
     batch = batch_of()
     params, _, _, _, carried, _ = first_step(method, batch)
     keys = embed(params, batch["views"]).reshape(2 * B, DIM)
+    keys /= jnp.linalg.norm(keys, axis=1, keepdims=True)
     close(carried.memory["queue"]["rows"][: 2 * B], keys)
     assert carried.memory["queue"]["next"] == 2 * B
 
@@ -272,6 +273,11 @@ NO_QUEUE = "does not use a queue; set method.queue_size=0"
         (MOCO_V2 | {"loss__name": "vicreg"}, NO_QUEUE),
         ({"loss__name": "vicreg", "method__queue_size": "8"}, NO_QUEUE),
         (MOCO_V2 | {"loss__name": "nt_xent", "loss__ring": "True"}, NO_QUEUE),
+        ({"loss__name": "spectral", "method__queue_size": "8"}, NO_QUEUE),
+        (
+            {"loss__name": "decl", "loss__similarity": "neg_euclidean", "method__queue_size": "8"},
+            NO_QUEUE,
+        ),
         (
             MOCO_V2 | {"loss__name": "mmcl", "loss__solver": "inv"},
             "it needs the negatives of the batch; set method.queue_size=0",

@@ -162,7 +162,7 @@ def moco_v3(x):
 def moco_v2(x):
     """The queue is shorter than a batch, so that it holds the last keys only."""
     pairs = pair_towers(x.q[0], x.k[0], queue=x.queue, batch_negatives=False)
-    x.new_queue = x.k[0][-6:]
+    x.new_queue = unit(x.k[0])[-6:]
     return losses.info_nce_loss(pairs, **TAU).mean(), ()
 
 

@@ -138,7 +138,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     if published:
         accuracies = _accuracies(lambda *key: published[key](), severities, predict)
     else:
-        images = context.test.lazy_images(context.size, *context.resizing)[drawn]
+        images = context.test.images(context.size, *context.resizing)[drawn]
         accuracies = evaluate(images, labels, predict, severities=severities, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)

@@ -103,7 +103,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     settings, features = PRESETS[preset], context.features
     features.require_finite()
     train = features.train[subset(len(features.train), settings["features"], seed=seed)]
-    images = context.train.lazy_images(context.size, *context.resizing)
+    images = context.train.images(context.size, *context.resizing)
     drawn = subset(len(images), settings["images"], seed=seed)
     views = context.views(images[drawn], settings["views"], seed)
     metrics = evaluate(train, views, delta=settings["delta"])
