@@ -115,7 +115,8 @@ def _is_own(value: Any) -> bool:
 
 
 def _is_own_module(name: str) -> bool:
-    if name.partition(".")[0] in sys.stdlib_module_names | {"jaxssl"}:
+    top = name.partition(".")[0]
+    if top == "jaxssl" or top in sys.stdlib_module_names:
         return False
     file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
     return not {"site-packages", "dist-packages"} & set(file.parts)

@@ -151,11 +151,11 @@ def stateless(
         logs = {name: f"log_{name}" for name in learned if (ranges or {}).get(name) == "> 0"}
 
         def init(key, num_examples, dim):
-            start = {
-                logs.get(name, name): math.log(value) if name in logs else value
+            params = {
+                logs.get(name, name): jnp.float32(math.log(value) if name in logs else value)
                 for name, value in learned.items()
             }
-            return {name: jnp.float32(value) for name, value in start.items()}, ()
+            return params, ()
 
         def compute(pairs, params, memory, hyper, key):
             values = {

@@ -112,7 +112,6 @@ def _facts(
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
     steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
-    trained = [f"step {row['step']}" for row in metrics[-1:]]
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
         ("loss", _loss(config, rows)),
@@ -120,7 +119,7 @@ def _facts(
         ("method", str(groups["method"].get("name"))),
         ("batch size", str(config.get("batch_size"))),
         ("length", " ".join(files.length(config))),
-        ("logged up to", trained[0] if trained else "none"),
+        ("logged up to", f"step {metrics[-1]['step']}" if metrics else "none"),
         ("evaluated checkpoint", f"step {max(steps)}" if steps else "none"),
         ("seed", str(config.get("seed"))),
     ]
