@@ -12,8 +12,8 @@ def _predicting(name: str) -> Cell:
     return {**MOMENTUM, **width, "method.preset": name, "loss.name": name}
 
 
-# The settings are the papers', except for AUC-CL, whose paper leaves constants open, and the tuned
-# SimCLR. All other settings come from the scale's config.
+# The settings are the papers', except for AUC-CL, whose paper leaves constants open, and for names
+# with "tuned", whose constants the study `tuning` chose. All others come from the scale's config.
 METHODS: dict[str, Cell] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
@@ -24,9 +24,22 @@ METHODS: dict[str, Cell] = {
     "auc_cl": {"loss.name": "auc_cl", "loss.preset": "recommended"},
     "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
     "decl": {"loss.name": "decl", "loss.preset": "simclr"},
+    "decl_tuned": {
+        "loss.name": "decl",
+        "loss.preset": "simclr",
+        "loss.temperature": 0.2,
+        "loss.weight": 1.0,
+        "loss.u": "mean",
+    },
     "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
     "mmcl_inv": {"loss.name": "mmcl", "loss.preset": "stl10", "loss.solver": "inv"},
     "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
+    "tcl_tuned": {
+        "loss.name": "tcl",
+        "loss.preset": "self_supervised",
+        "loss.temperature": 0.1,
+        "views": 3,
+    },
     # SimCLR with the embeddings of past batches as further negatives
     "xbm": {"loss.name": "nt_xent", "loss.temperature": 0.5, "method.queue_size": 4096},
     "nnclr": _predicting("nnclr"),
@@ -42,5 +55,6 @@ METHODS: dict[str, Cell] = {
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.
 ON_REQUEST = tuple(
-    "auc_cl_sum mmcl_inv xbm nnclr byol simsiam barlow_twins vicreg lejepa dino".split()
+    "auc_cl_sum decl_tuned mmcl_inv tcl_tuned xbm nnclr byol simsiam barlow_twins vicreg lejepa"
+    " dino".split()
 )
