@@ -41,7 +41,7 @@ SEEDS = flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 OUT = flags.DEFINE_string(
-    "out", None, "Output folder; default: runs/studies/SCALE or SCALE-DATASET.", FLAGS
+    "out", None, "Output folder; default: runs/studies/SCALE[_PAPER][-DATASET].", FLAGS
 )
 METHODS = flags.DEFINE_list("methods", [], "Methods, for studies that compare methods.", FLAGS)
 BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, for studies that vary them.", FLAGS)
@@ -100,9 +100,10 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
             raise UserError(f"--{flag.name} is not used by the study {name!r}; leave it out")
     compile_cache.enable()
     processes.check_platform()
-    default = f"runs/studies/{'-'.join(filter(None, [SCALE.value, DATASET.value]))}"
     page = local_path("page", PAGE.value) if PAGE.value else None
     name_of_config = scale_config(SCALE.value, getattr(study, "PAPER", ""))
+    variant = name_of_config.partition(":")[2]
+    default = f"runs/studies/{'-'.join(filter(None, [variant, DATASET.value]))}"
     base = config.load(name_of_config)
     setting = Setting(
         scale=SCALE.value,
@@ -138,11 +139,15 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
 
 
 def _stem(name: str, setting: "Setting") -> str:
-    """Return the stem of a study's file names: its name and the flags that select a part of it."""
+    """Return the stem of a study's file names: its name and the flags that change its results."""
+    from jaxssl.studies.cells import file_settings, safe_name
+
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
     methods = map(components.short_name, setting.methods)
-    return "-".join([name, *methods, *map(str, setting.batch_sizes), *steps, *run])
+    changes = file_settings(dict(setting.overrides))
+    parts = [name, *methods, *map(str, setting.batch_sizes), *steps, *run, changes]
+    return safe_name("-".join(filter(None, parts)))
 
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:

@@ -81,8 +81,8 @@ def evaluate(
         The new rows of results.json. Other rows in the file are kept.
 
     Raises:
-        UserError: if the run, checkpoint or file does not exist, a protocol is unknown, or a
-            protocol does not fit the data set.
+        UserError: if the run, checkpoint or file does not exist, the folder of the results is
+            read-only, a protocol is unknown, or a protocol does not fit the data set.
     """
     logs.log_to_screen(distributed.process_index())
     kinds = _check_kinds(kinds)
@@ -114,7 +114,10 @@ def evaluate(
         trusted.require_data(settings, run_name, trust)
     selected = select_protocols(names, encoder.inputs.kind)
     if out is not None:
-        results.read_results(out)  # raises an error for a damaged file before any work is done
+        # These raise an error before any work is done.
+        results.read_results(out)
+        folder = out
+        distributed.on_first_process(lambda: results.require_writable(folder))
     examples = kind_of_examples.get(encoder.inputs.kind).data
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)

@@ -31,8 +31,9 @@ def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
     values: dict[str, str] = {}
     if setting.dataset:
         values["data.name"] = setting.dataset
-        if config.load(setting.config).data.train_split == "train":
-            values |= studies.SPLITS.get(setting.dataset, {})
+        if config.load(setting.config).data.train_split in ("train", "train+unlabelled"):
+            whole = {"data.train_split": "train", "data.bank_split": ""}
+            values |= studies.SPLITS.get(setting.dataset, whole)
     values |= dict(setting.overrides)
     values |= {key: _text(value) for key, value in cell.items()}
     # Runs are evaluated by the study, without a report page for each.
@@ -55,11 +56,17 @@ def run_name(setting: Setting, cell: Cell) -> str:
             others = {other: text for other, text in values.items() if other != key}
             if cell_config(bare, others).to_dict() == complete:
                 values = others
-    name = ",".join(
-        f"{key}={text}"
-        for key, text in values.items()
-        if key not in (*config.CHANGEABLE_KEYS, "data.path")
-    )
+    return safe_name(file_settings(values))
+
+
+def file_settings(values: Mapping[str, str]) -> str:
+    """Format settings for a file name, without paths and those that do not change a result."""
+    hidden = (*config.CHANGEABLE_KEYS, "data.path")
+    return ",".join(f"{key}={text}" for key, text in values.items() if key not in hidden)
+
+
+def safe_name(name: str) -> str:
+    """Return a file name without special characters, which is shortened and distinct if long."""
     safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
     if len(safe) <= MAX_NAME and safe == name:
         return safe

@@ -96,6 +96,8 @@ def judge(
     text += f"{fmean(differences):+.{digits}f}"
     if len(differences) == 1:
         return Verdict(f"{text} (one pair)", None)
+    if len(set(differences)) == 1:  # Equal values tell nothing about their spread.
+        return Verdict(f"{text} (in each of {len(differences)} pairs, so no interval)", None)
     low, high = interval(differences, level)
     text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     room = inf if top is None else top - fmean(b for _, b in pairs)

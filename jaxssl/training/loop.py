@@ -1,5 +1,6 @@
 """A pretraining run from the first check to the last checkpoint."""
 
+import builtins
 import os
 import signal
 import sys
@@ -316,7 +317,12 @@ def _stop_if_not_finite(
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """Yield a list to which the first SIGINT or SIGTERM is added. A later one exits at once."""
+    """Yield a list to which the first SIGINT or SIGTERM is added. A later one exits at once.
+
+    In an interactive session, as a notebook, a later SIGINT raises KeyboardInterrupt instead, so
+    that the session goes on.
+    """
+    is_interactive = hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1")
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received  # Only the main thread may handle signals, so none is added.
@@ -331,6 +337,8 @@ def _stop_requests() -> Iterator[list[int]]:
             received.append(number)
             log.info("%s: stopping after the current steps", signal.Signals(number).name)
         elif time.monotonic() - since > REPEATED_SECONDS:
+            if is_interactive and number == signal.SIGINT:
+                raise KeyboardInterrupt
             os._exit(128 + number)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

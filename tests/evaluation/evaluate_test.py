@@ -112,6 +112,13 @@ def test_features_are_only_extracted_for_protocols_that_read_them(protocol, kind
     assert selected.protocol.needs_features == reads
 
 
+def test_read_only_folder_of_results_is_refused_before_any_work(run, out, monkeypatch):
+    monkeypatch.setattr(evaluate.source, "load_splits", lambda *_: pytest.fail("data were opened"))
+    monkeypatch.setattr(results.os, "access", lambda path, _: path != out.parent)
+    with refused(f"{out} is read-only; name another folder for the results: --out FOLDER"):
+        evaluate.evaluate(run, ["knn"], out=out)
+
+
 def test_best_checkpoint_is_the_one_with_the_best_online_knn_accuracy(run, out):
     rows = by_kind(knn(run, out, step="best"))
     assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")

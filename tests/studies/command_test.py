@@ -33,6 +33,7 @@ def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_
 def test_studies_of_a_part_of_the_grid_write_files_of_distinct_names(tmp_path):
     parts = {"methods": [("simclr",), ("mmcl",)], "batch_sizes": [(32,), (32, 64)]}
     parts |= {"equal_steps": [True], "workdir": [tmp_path / "a", tmp_path / "b"]}
+    parts |= {"overrides": [(("epochs", "5"),), (("data.name", "folder"), ("data.path", "/a"))]}
     partial = [{}, *({key: value} for key, values in parts.items() for value in values)]
     stems = [study._stem("fig3", setting(tmp_path, **changes)) for changes in partial]
     assert stems[0] == "fig3" and len(set(stems)) == len(stems)

@@ -178,8 +178,14 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     time = config("solver_time")  # Fig. 3b
     assert (time.net.depth, time.net.stem, time.augment.size) == (50, "imagenet", 224)
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
-    gamma = cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
-    assert gamma.to_dict() == study("kernels").CIFAR100_GAMMA
+    complete = cell_config(on_cifar100, study("kernels").mmcl(on_cifar100))
+    gamma = complete.loss.gamma
+    assert (complete.data.train_split, complete.data.bank_split) == ("train", "")
+    on_few = setting(tmp_path, "small", "kernels")._replace(dataset="cifar100")
+    times = study("kernels").mmcl(on_few)["loss.gamma"]["values"]
+    assert list(times) == ["0", "3.75", "6.25"]  # of 20 epochs
+    assert gamma.unit == "epochs"
+    assert gamma["values"].to_dict() == {"0": 0.02, "75": 0.2, "125": 2.0}  # MMCL's code
     auc_cl = config("batch_size", **METHODS["auc_cl"])
     assert (auc_cl.optim.name, auc_cl.optim.lr_scaling) == ("adamw", "linear")  # Table 10
     assert (auc_cl.schedule.name, auc_cl.schedule.warmup_epochs) == ("cosine", 40.0)
@@ -342,9 +348,12 @@ def test_batch_size_study_pairs_the_leads_of_the_same_seed():
 def test_batch_size_study_judges_stability_by_the_change_in_accuracy():
     module = study("batch_size")
 
-    def runs_by_size(*means):  # three seeds with the same noise at every size
+    def runs_by_size(*means):  # Three seeds have nearly the same noise at every size.
         return {
-            size: [RunResult(s, Path("x"), {KNN: m + s / 10, LINEAR: m}, [], 1.0) for s in range(3)]
+            size: [
+                RunResult(s, Path("x"), dict.fromkeys((KNN, LINEAR), m * (1 + s / 9999)), [], 1.0)
+                for s in range(3)
+            ]
             for size, m in zip((16, 64, 256), means, strict=True)
         }
 

@@ -53,6 +53,8 @@ def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
 def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
     assert verdicts.judge(claim(1.0), [70.0], [60.0]) == Verdict("+10.00 (one pair)", None)
     assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, math.nan]).holds is None
+    equal = verdicts.judge(claim(1.0), [70.0, 71.0], [60.0, 61.0])
+    assert equal == Verdict("+10.00 (in each of 2 pairs, so no interval)", None)
     one_of_two = verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0])
     assert one_of_two.measured.endswith("+10.00 (one pair)")
     assert verdicts.judge(claim(1.0), [None], [60.0]) == Verdict("not finite", None)

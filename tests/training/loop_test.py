@@ -1,5 +1,6 @@
 """Whole runs: crash, stop, resume, rejected input, and the files in the workdir."""
 
+import builtins
 import itertools
 import json
 import os
@@ -164,6 +165,16 @@ def test_second_stop_signal_exits_at_once(monkeypatch):
         monkeypatch.setattr(loop, "REPEATED_SECONDS", 0.0)
         os.kill(os.getpid(), signal.SIGTERM)
         assert ended == [128 + signal.SIGTERM]
+
+
+def test_second_interrupt_of_a_notebook_leaves_its_kernel_alive(monkeypatch):
+    monkeypatch.setattr(loop, "REPEATED_SECONDS", 0.0)
+    monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("the kernel ended"))
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    with pytest.raises(KeyboardInterrupt), loop._stop_requests() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals == [signal.SIGINT]
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkeypatch):
