@@ -1,5 +1,7 @@
 """Write the pages of measured claims and of the papers' tables from the studies' documents."""
 
+import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -50,7 +52,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     distinct = {p.read_bytes(): p for p in paths}.values()  # `--page` of a study writes a copy.
-    claims = _all_claims(map(documents.read_document, distinct))
+    claims = _all_claims(_without_parts([documents.read_document(path) for path in distinct]))
     papers = {
         f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
@@ -63,6 +65,16 @@ def write_claims(folder: Path, page: Path) -> Path:
     file_io.write_text(page, render("claims.md", **counts, body=body))
     file_io.write_text(page.with_name("papers.md"), render("papers.md", body=all_claims))
     return page
+
+
+def _without_parts(found: Sequence[Settings]) -> list[Settings]:
+    """Leave out documents whose runs are a part of those of another, so that none counts twice."""
+    runs = [
+        {json.dumps([one["scale"], run], sort_keys=True) for run in one["data"].get("runs", ())}
+        for one in found
+    ]
+    whole = [not (mine and any(mine < others for others in runs)) for mine in runs]
+    return list(itertools.compress(found, whole))
 
 
 def _measured_section(title: str, claims: Iterable[Settings]) -> str:

@@ -121,6 +121,24 @@ def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_pa
         assert counts == list(map(int, cells[1:-1]))
 
 
+def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judged, tmp_path):
+    runs = [{"cell": ["a", 8], "seed": seed, "metrics": {}} for seed in range(3)]
+    for name, some in (
+        ("alpha", runs),
+        ("alpha-part", runs[:2]),
+        ("alpha-others", [runs[0] | {"seed": 7}]),
+    ):
+        found = judged._replace(data={"runs": some}, where=name)
+        documents.write_study(name, "X", setting(tmp_path), TWO_CLAIMS, found, ABOUT)
+    text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
+    assert {
+        name for name in ("alpha", "alpha-part", "alpha-others") if f"tiny, {name}:" in text
+    } == {
+        "alpha",
+        "alpha-others",
+    }
+
+
 def test_study_documents_have_null_for_numbers_that_are_not_finite():
     data = {"a": np.float32("nan"), "b": [np.float64("inf"), np.int32(2), True], "c": (math.nan,)}
     assert documents.to_json(data) == {"a": None, "b": [None, 2, True], "c": [None]}
