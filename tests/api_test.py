@@ -375,14 +375,21 @@ def probe(context, *, seed):
         (probe, {}, "protocols are names, got function; put it into a file and name it: file.py:"),
         (["knn", probe], {}, "protocols are names, got function"),
         ("knn", {"lyer": "projector"}, r"evaluate\(\) has no option 'lyer'; did you mean 'layer'"),
-        ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the name or path"),
+        ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the data set"),
         ("knn", {"data": "digits", "data.test_splt": "x"}, "data.test_splt.* is unknown"),
         ("knn", {"data": "digits", "data.test_split": "val"}, "has no split 'val'"),
+        ("knn", {"data": np.zeros(1), "data.on_errors": "skip"}, "data.on_errors.* is unknown"),
     ],
 )
 def test_wrong_arguments_of_evaluate_are_refused_in_one_line(run, protocols, options, message):
     with pytest.raises(UserError, match=message):
         jaxssl.evaluate(run, protocols, **options)
+
+
+def test_settings_of_data_from_python_that_have_no_effect_are_refused(run):
+    data = (np.zeros((8, 8, 8, 1), np.uint8), [0, 1] * 4)
+    with pytest.raises(UserError, match=r"data.classes does not apply to data from Python"):
+        jaxssl.evaluate(run, "knn", data=data, **{"data.on_error": "skip", "data.classes": "0"})
 
 
 def test_evaluate_takes_the_splits_of_another_data_set(run):

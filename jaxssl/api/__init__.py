@@ -200,13 +200,8 @@ def train(
         splits = data_argument.use(run_config, data)
     named = run_config.data.to_dict()
     run_config = configs.complete(run_config, overrides)
-    changed = [
-        key for key in (*data_argument.OF_OBJECTS, "path") if run_config.data[key] != named[key]
-    ]
-    if splits and changed:
-        raise UserError(
-            f"data.{changed[0]} does not apply to data from Python; pass data=(train, test)"
-        )
+    if splits:
+        data_argument.require_unset(key for key in named if run_config.data[key] != named[key])
     return _train(run_config, as_path(workdir), splits, trust)
 
 
@@ -288,8 +283,8 @@ def evaluate(
     of_data = {key: options.pop(key) for key in list(options) if key.startswith("data.")}
     for key in options.keys() - EVALUATE_OPTIONS:
         raise UserError(f"evaluate() has no option {key!r}{suggest(key, EVALUATE_OPTIONS)}")
-    if of_data and not isinstance(data, str | Path):
-        raise UserError(f"{next(iter(of_data))} needs data=, the name or path of a data set")
+    if of_data and data is None:
+        raise UserError(f"{next(iter(of_data))} needs data=, the data set that it belongs to")
     target = _encoder_or_path(encoder, options.get("step"))
     if data is not None:
         settings = configs.load("base")
@@ -298,6 +293,8 @@ def evaluate(
         settings.data.update(data_argument.settings(target, data, loading))
         apply_overrides(settings, list(of_data.items()))
         options["splits"] = data_argument.use(settings, data)
+        if options["splits"]:
+            data_argument.require_unset({key.removeprefix("data.") for key in of_data})
         options["data"] = settings.data
     elif isinstance(encoder, Run):
         options["splits"] = encoder.splits

@@ -1,7 +1,7 @@
 """The argument ``data`` of `jaxssl.train` and `jaxssl.evaluate`: names, folders, Python objects."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
-from jaxssl.data.opening import in_memory
+from jaxssl.data.opening import in_memory, tar_shards
 from jaxssl.data.source import known_names
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
@@ -29,13 +29,23 @@ OF_OBJECTS = {
 }
 
 
+def require_unset(keys: Iterable[str]) -> None:
+    """Raise UserError if there is a key among ``keys`` that Python objects have no use for."""
+    for key in keys:
+        if key in (*OF_OBJECTS, "path"):
+            raise UserError(
+                f"data.{key} does not apply to data from Python; pass data=(train, test)"
+            )
+
+
 def use(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
         if isinstance(data, str):
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
                 config.data.name = data
-                config.data.channels = 0  # that of the data set
+                if data in known_names() - {"folder", tar_shards.NAME}:
+                    config.data.channels = 0  # that of the data set
                 return None
         if isinstance(data, str | Path):
             path = Path(os.path.expanduser(data))

@@ -50,10 +50,12 @@ def check_files(folder: Path) -> None:
 def check_num_records(folder: Path, split: str, expected: int) -> None:
     """Raise UserError if the files of a split do not hold the expected number of records."""
     # TFDS names its files NAME-SPLIT.array_record-*, unless told otherwise. SPLIT may have hyphens.
+    # A killed conversion leaves files named incomplete.*.
     paths = [
         path
         for path in sorted(folder.glob("*.array_record-*"))
         if path.name.partition("-")[2].startswith(f"{split}.array_record-")
+        and not path.name.startswith("incomplete.")
     ]
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:

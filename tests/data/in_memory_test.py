@@ -72,11 +72,17 @@ PAIRS = list(zip(PIXELS, LABELS, strict=True))
         ({"image": PIXELS}, LABELS),
         ({"image": PIXELS, "label": LABELS[::-1]}, tuple(LABELS.tolist())),
         (PIXELS, [*map(np.asarray, LABELS)]),
+        (PIXELS, Items(LABELS.tolist())),
         [{"img": Image.fromarray(x[..., 0]), "label": int(y)} for x, y in PAIRS],
     ],
     ids=[
         *("grey and a list", "floats", "a dict", "items", "a dict and labels"),
-        *("a dict and other labels", "labels of another library", "dicts of Pillow images"),
+        *(
+            "a dict and other labels",
+            "labels of another library",
+            "a column",
+            "dicts of Pillow images",
+        ),
     ],
 )
 def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data, monkeypatch):
@@ -439,6 +445,18 @@ def test_split_of_a_mapping_under_any_usual_name_is_the_test_split(name, caplog)
     assert len(splits.train) == 4 and len(splits.test) == 2 and not caplog.text
     load_splits({"train": (images, [0, 1, 0, 1]), "unlabelled": images})
     assert "'unlabelled' is not used; splits are train, test" in caplog.text
+    load_splits({"train": (images, [0, 1, 0, 1]), "test": images[:1], name: images})
+    assert f"'{name}' is not used" in caplog.text
+
+
+def test_pair_of_folders_is_refused_with_the_layout_to_use(tmp_path):
+    with refused(f"data={tmp_path} is a folder or an archive, which a pair (train, test) cannot"):
+        load_splits((tmp_path, tmp_path))
+
+
+def test_item_of_three_parts_is_refused():
+    with refused("item 0 of data must be an image or (image, label), got a tuple"):
+        load_splits(Items([(x, y, 0) for x, y in PAIRS]))
 
 
 @pytest.mark.parametrize("shape", [(20, 20, 4), (3, 20, 20), (20, 20, 2)])

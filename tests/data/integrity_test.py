@@ -129,6 +129,9 @@ def test_split_with_another_number_of_records_than_its_metadata_is_rejected(labe
     number = ArrayRecordReader(str(path)).num_records()
     (root / path.name.replace("-train.", "-pre-train.")).write_bytes(path.read_bytes())
     integrity.check_num_records(root, "train", number)
+    incomplete = path.with_name(f"incomplete.0f.{path.name}")  # of a killed conversion
+    incomplete.write_bytes(path.read_bytes())
+    integrity.check_num_records(root, "train", number)
     with refused(str(root), f"the split train has {number} records, not {number + more}"):
         integrity.check_num_records(root, "train", number + more)
 

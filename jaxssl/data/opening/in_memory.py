@@ -86,7 +86,7 @@ def load_splits(
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split but has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
-        on_error: "skip" leaves out picture files that cannot be read.
+        on_error: "skip" leaves out picture files that cannot be read, but not those of a stream.
         channels: number of channels that picture files are decoded to. 0 stands for 3.
         cache: `config.data.cache`, see `items.is_streamed`.
 
@@ -222,7 +222,7 @@ def _split(data: object) -> tuple[object, object]:
     """Return the training data and the test data (or None) that a user has passed as one object."""
     if isinstance(data, Mapping) and "train" in data:
         test = next((x for x in TEST_SPLITS if x in data), None)
-        for unused in sorted(set(map(str, data)) - {"train", *TEST_SPLITS}):
+        for unused in sorted(set(map(str, data)) - {"train", str(test)}):
             log.warning("data       %r is not used; splits are train, %s", unused, TEST_SPLITS[0])
         return data["train"], data[test] if test else None
     if isinstance(data, tuple) and len(data) == 2 and not _is_labelled(data):
@@ -239,12 +239,13 @@ def _is_labelled(data: object) -> bool:
     type_code = getattr(getattr(labels, "dtype", None), "kind", "O")  # A data frame has no dtype.
     if ndim == 2:
         return type_code != "O"
-    # Texts may be class names or paths, so that their values decide below.
-    if ndim == 1 and type_code not in "OSTU":
+    if ndim == 1 and type_code not in "OSTU":  # The values of texts decide below.
         return True
-    if ndim != 1 and not isinstance(labels, list | tuple):
+    whole = ndim == 1 or isinstance(labels, list | tuple)
+    if not whole and (ndim or isinstance(labels, Mapping | str) or not hasattr(labels, "__len__")):
         return False
-    values = list(labels)
+    # Of another object some values are read, because it may be a test set.
+    values = list(labels) if whole else [labels[i] for i in range(min(len(labels), 9))]
     suffixes = (*decoding.SUFFIXES, ".npy")
     if all(isinstance(x, str) and x.lower().endswith(suffixes) for x in values):
         return False  # The values are the paths of pictures.

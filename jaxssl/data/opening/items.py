@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.formats import user_files
 from jaxssl.data.integrity import MAX_CLASSES
 from jaxssl.data.kind import Shape
@@ -77,6 +78,11 @@ def open_path(path: Path) -> Any:
         raise
     except Exception as error:  # NumPy and pyarrow raise many exception types for damaged files.
         raise UserError(f"data={path} cannot be read ({one_line(error)})") from error
+    if path.is_dir() or path.name.lower().endswith(ARCHIVES):
+        raise UserError(
+            f"data={path} is a folder or an archive, which a pair (train, test) cannot have; name "
+            "the folder above it, which holds SPLIT/CLASS/picture"
+        )
     if not suffix.endswith(decoding.SUFFIXES):
         raise UserError(
             f"data={path} is no file of data; expected a folder, an archive, a picture, or a file "
@@ -148,10 +154,11 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
             image = np.asarray(decoding.convert(image.copy(), None, upright=True))
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(f"{name} {one_line(error)}") from error
-    values = np.asarray(image)
-    if values.ndim not in (2, 3):
-        raise UserError(f"{name} must be an image, got a {type(image).__name__}")
-    return pixels_of(values[None], name)[0], label
+    with contextlib.suppress(ValueError):  # NumPy refuses lists of unequal lengths.
+        values = np.asarray(image)
+        if values.ndim in (2, 3):
+            return pixels_of(values[None], name)[0], label
+    raise UserError(f"{name} must be an image or (image, label), got a {type(image).__name__}")
 
 
 @dataclass(frozen=True)
@@ -219,7 +226,7 @@ def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
         return True
     stream = Stream(data, name, channels)
     for index in range(min(len(data), PROBED)):
-        with contextlib.suppress(UserError):  # A damaged picture is reported, or skipped, later.
+        with contextlib.suppress(UserError):  # A damaged picture is reported later.
             return len(data) * stream[index].nbytes > IN_ADVANCE
     return False
 
