@@ -71,8 +71,8 @@ INTRODUCTION = """\
 This page compares the accuracy of methods by batch size, to help to choose a loss. All methods of a
 table share data, network, optimiser, augmentation and epochs. AUC-CL's constants and those of the
 losses called tuned or "temperature 0.05" were chosen on held-out training images, and the others
-are those of the papers. With the same budget, held-out images prefer other constants clearly for
-SimCLR at 0.5, DeCL and TCL alone
+are those of the papers. With the same budget, held-out images of a smaller set prefer other
+constants for SimCLR at 0.5, DeCL and TCL, of which TCL's was no better on all images at batch 64
 ([methods.md](methods.md#constants-chosen-on-validation-images)). Numbers are percent on test
 images, mean ± standard deviation over the seeds, from November 2026 on two shared CPU cores. Each
 section has its command, and this one writes the page:
