@@ -1,11 +1,13 @@
 """Baselines on ImageNet with a ResNet-50. MoCo-v3 and DINO have separate config files.
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
-Published, not run here: the results of the variants are top-1 accuracies.
-Notes: LARS has one learning rate here. The code of Barlow Twins lowers that of biases and norms to
-0.0048. BYOL averages its weights from step to step with a momentum that
-rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE has
-no config here, because its settings on ImageNet are not known to us.
+Published, not run here: the results of the variants are top-1 accuracies. The linear protocol is
+SimCLR's. Codes of SwAV, Barlow Twins, VICReg and ReSSL have a rate of 0.3, and SimSiam's has LARS.
+Notes: LARS has one learning rate here. The codes of Barlow Twins and ARB lower that of biases and
+norms to 0.0048, and SwAV's scales and decays them like weights. BYOL averages its weights from step
+to step with a momentum that rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here
+decays like the rest. SogCLR has SimCLR's views. Its PyTorch code jitters less and always blurs.
+W-MSE has no config here, because its settings on ImageNet are not known to us.
 """
 
 from jaxssl.configs import base
@@ -50,22 +52,27 @@ BARLOW_CODE = {  # also VICReg's
 WIDE_HEAD = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_layers": 3}
 
 VARIANTS = {
-    "simclr": {"about": "66.5 % linear (AUC-CL, Table 1). Chen et al., SimCLR, 2020"},
+    "simclr": {
+        "about": "66.5 % linear (AUC-CL, Table 1). Chen et al., SimCLR, 2020",
+        "net": ZERO_INIT,
+    },
     "dcl": {  # All settings but the loss and the length are SimCLR's here.
         "about": "65.9 % linear, 200 epochs (AUC-CL, Table 10; 64.3 at batch 128)",
         "batch_size": 256,
         "epochs": 200,
+        "net": ZERO_INIT,
         "loss": {"name": "dcl", "temperature": 0.1},
     },
     "sogclr": {  # LibAUC's settings. Yuan et al., SogCLR, 2022
         "about": "68.7 % linear, 400 epochs (AUC-CL, Table 5; 65.2 at 100, 67.1 at 200)",
         "batch_size": 256,
         "epochs": 400,
+        "net": ZERO_INIT,
         "loss": {"name": "sogclr", "temperature": 0.1, "gamma": 0.9},
         "optim": {"lr": 0.075, "lr_scaling": "sqrt"},
     },
     "simsiam": {
-        "about": "68.3 % linear, 100 epochs (the authors' README). Chen and He, SimSiam, 2021",
+        "about": "68.1 % linear, 100 epochs (the authors' README). Chen and He, SimSiam, 2021",
         "batch_size": 512,
         "augment": MOCO_VIEWS,
         "net": ZERO_INIT,
@@ -80,6 +87,7 @@ VARIANTS = {
         **BYOL_VIEWS,
         "about": "74.3 % linear, 1000 epochs. Grill et al., Bootstrap Your Own Latent, 2020",
         "epochs": 1000,
+        "net": ZERO_INIT,
         "head": {"proj_hidden_dim": 4096, "proj_output_dim": 256},
         "predictor": {"name": "mlp", "pred_hidden_dim": 4096},
         "method": {"name": "momentum", "preset": "byol"}
@@ -94,12 +102,13 @@ VARIANTS = {
         "batch_size": 2048,
         "epochs": 1000,
         "head": WIDE_HEAD,
-        "loss": {"name": "barlow_twins"},
+        "loss": {"name": "barlow_twins", "preset": "released"},
     },
-    "arb": {  # settings of ARB's released code
+    "arb": {  # settings of ARB's released code, whose batch size is 2048
         **BYOL_VIEWS,
         "about": "68.2 % linear (AUC-CL, Table 1; 73.1 at 1000 epochs, the authors' README)",
         "batch_size": 512,
+        "net": ZERO_INIT,
         "head": WIDE_HEAD,
         "loss": {"name": "arb"},
         "optim": {"weight_decay": 1e-4},
@@ -132,7 +141,7 @@ VARIANTS = {
         "head": {"proj_hidden_dim": 4096, "proj_output_dim": 512, "proj_norm": "none"},
         "method": {"name": "momentum", "preset": "ressl", "queue_size": 131072, "momentum": 0.999},
         "loss": {"name": "ressl"},
-        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
         "schedule": {"warmup_epochs": 5.0},
     },
     # the released code, which shuffles the batch over devices; here BatchNorm sees the whole batch

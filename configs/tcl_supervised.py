@@ -5,8 +5,10 @@ Supervised Contrastive Learning, 2020.
 Command: jaxssl train --config tcl_supervised:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies after 100 + 50 epochs.
 Notes: The published second stage, SGD for 50 epochs, is linear:tcl at the end of the same command.
-Crop and projector are the released code's. No settings are published for cross-entropy. Its metric
-is the accuracy of the trained classifier. The linear probe is fitted from scratch.
+The code trains it with AutoAugment and the first stage's batch, and updates BatchNorm's averages.
+Projector and crop are the released code's, but it pads with zeros, and ours by reflection. No
+settings are published for cross-entropy. Its metric is the accuracy of the trained classifier. The
+linear probe is fitted from scratch.
 """
 
 from jaxssl.configs import base
@@ -37,7 +39,8 @@ CIFAR100 = {
     "optim": {"lr": 0.2},
 }
 # The paper does not state the crop and AutoAugment's policy. We take random resized crops and the
-# policy of ImageNet. The published stem has stride 1 and no pooling. Our stem is the usual one.
+# policy of ImageNet, and the code padded crops and the policy of CIFAR. The published stem has
+# stride 1 and no pooling. Our stem is the usual one.
 IMAGENET100 = {
     **CIFAR100,
     "data": {"name": "imagenet100", "test_split": "validation"},
