@@ -10,6 +10,7 @@ from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
+from jaxssl.buckets import is_bucket
 from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
@@ -117,7 +118,8 @@ def evaluate(
         # These raise an error before any work is done.
         results.read_results(out)
         folder = out
-        distributed.on_first_process(lambda: results.require_writable(folder))
+        if not is_bucket(folder):
+            distributed.on_first_process(lambda: results.require_writable(folder))
     examples = kind_of_examples.get(encoder.inputs.kind).data
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
