@@ -294,7 +294,7 @@ def evaluate(
         apply_overrides(settings, list(of_data.items()))
         options["splits"] = data_argument.use(settings, data)
         if options["splits"]:
-            data_argument.require_unset({key.removeprefix("data.") for key in of_data})
+            data_argument.require_unset(key.removeprefix("data.") for key in of_data)
         options["data"] = settings.data
     elif isinstance(encoder, Run):
         options["splits"] = encoder.splits

@@ -7,6 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, tar_shards
@@ -44,7 +45,7 @@ def use(config: ConfigDict, data: object) -> Splits | None:
         if isinstance(data, str):
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
                 config.data.name = data
-                if data in known_names() - {"folder", tar_shards.NAME}:
+                if data not in ("folder", tar_shards.NAME) and not components.is_custom(data):
                     config.data.channels = 0  # that of the data set
                 return None
         if isinstance(data, str | Path):

@@ -4,13 +4,13 @@ import json
 import operator
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.buckets import is_bucket
 from jaxssl.components import Settings
 from jaxssl.data import kind as kind_of_examples
 from jaxssl.data import source
@@ -28,7 +28,7 @@ from jaxssl.report import results, run_report
 from jaxssl.report.workdir import iterate_metrics
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
-from jaxssl.training.output import console, logs
+from jaxssl.training.output import console, file_io, logs
 from jaxssl.training.workdir import digests, run_record
 
 
@@ -117,9 +117,7 @@ def evaluate(
     if out is not None:
         # These raise an error before any work is done.
         results.read_results(out)
-        folder = out
-        if not is_bucket(folder):
-            distributed.on_first_process(lambda: results.require_writable(folder))
+        distributed.on_first_process(partial(file_io.require_writable, out))
     examples = kind_of_examples.get(encoder.inputs.kind).data
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)

@@ -1,7 +1,6 @@
 """Read, write and print results.json, a list of rows with one result each."""
 
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from rich.table import Column, Table
 
-from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.errors import explain_write_errors
 from jaxssl.report.workdir import explain_damage
 from jaxssl.training.output import console, file_io
 
@@ -158,15 +157,6 @@ def on_own_data(rows: Sequence[Row]) -> Callable[[Row], bool]:
         return not online or row.get("data") in settings
 
     return is_own
-
-
-def require_writable(folder: Path) -> None:
-    """Raise UserError if a folder is read-only, or would be made in a read-only one."""
-    existing = next(
-        each for each in (folder.absolute(), *folder.absolute().parents) if each.exists()
-    )
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{folder} is read-only; name another folder for the results: --out FOLDER")
 
 
 def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = None) -> None:

@@ -3,6 +3,8 @@
 from jaxssl.studies.cells import Cell
 
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp"}
+DECL = {"loss.name": "decl", "loss.preset": "simclr"}
+TCL = {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3}
 DINO_HEAD = {"head.name": "dino", "head.proj_hidden_dim": 512, "head.proj_output_dim": 4096}
 
 
@@ -23,23 +25,12 @@ METHODS: dict[str, Cell] = {
     "moco_v3": {**MOMENTUM, "loss.name": "info_nce", "loss.temperature": 0.2},
     "auc_cl": {"loss.name": "auc_cl", "loss.preset": "recommended"},
     "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
-    "decl": {"loss.name": "decl", "loss.preset": "simclr"},
-    "decl_tuned": {
-        "loss.name": "decl",
-        "loss.preset": "simclr",
-        "loss.temperature": 0.2,
-        "loss.weight": 1.0,
-        "loss.u": "mean",
-    },
+    "decl": DECL,
+    "decl_tuned": {**DECL, "loss.temperature": 0.2, "loss.weight": 1.0, "loss.u": "mean"},
     "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
     "mmcl_inv": {"loss.name": "mmcl", "loss.preset": "stl10", "loss.solver": "inv"},
-    "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
-    "tcl_tuned": {
-        "loss.name": "tcl",
-        "loss.preset": "self_supervised",
-        "loss.temperature": 0.1,
-        "views": 3,
-    },
+    "tcl": TCL,
+    "tcl_tuned": {**TCL, "loss.temperature": 0.1},
     # SimCLR with the embeddings of past batches as further negatives
     "xbm": {"loss.name": "nt_xent", "loss.temperature": 0.5, "method.queue_size": 4096},
     "nnclr": _predicting("nnclr"),

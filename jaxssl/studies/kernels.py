@@ -22,7 +22,8 @@ CLAIMS = read_claims("kernels")
 def mmcl(setting: Setting) -> Cell:
     """Return MMCL's settings with the RBF kernel, on CIFAR-100 with the paper's gamma schedule.
 
-    At our own scales gamma changes after the same parts of the run. Table 6 keeps the epochs.
+    The scales of the paper change gamma at its epochs. Others change it after the same parts of
+    the run.
     """
     if setting.dataset != "cifar100":
         return METHODS["mmcl"]

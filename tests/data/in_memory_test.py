@@ -77,12 +77,8 @@ PAIRS = list(zip(PIXELS, LABELS, strict=True))
     ],
     ids=[
         *("grey and a list", "floats", "a dict", "items", "a dict and labels"),
-        *(
-            "a dict and other labels",
-            "labels of another library",
-            "a column",
-            "dicts of Pillow images",
-        ),
+        *("a dict and other labels", "labels of another library", "a column"),
+        "dicts of Pillow images",
     ],
 )
 def test_every_accepted_form_of_data_gives_the_same_splits_as_arrays(data, monkeypatch):

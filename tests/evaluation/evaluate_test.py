@@ -1,6 +1,7 @@
 """Evaluation as a user asks for it: encoder, features, protocols and data; what is refused."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -114,7 +115,7 @@ def test_features_are_only_extracted_for_protocols_that_read_them(protocol, kind
 
 def test_read_only_folder_of_results_is_refused_before_any_work(run, out, monkeypatch):
     monkeypatch.setattr(evaluate.source, "load_splits", lambda *_: pytest.fail("data were opened"))
-    monkeypatch.setattr(results.os, "access", lambda path, _: path != out.parent)
+    monkeypatch.setattr(os, "access", lambda path, _: path != out.parent)
     with refused(f"{out} is read-only; name another folder for the results: --out FOLDER"):
         evaluate.evaluate(run, ["knn"], out=out)
 

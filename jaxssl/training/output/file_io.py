@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from jaxssl import buckets
-from jaxssl.errors import explain_write_errors
+from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.training.output import bucket_files
 from jaxssl.training.output.logs import log
 
@@ -121,6 +121,14 @@ def count_bytes(folder: Path) -> int:
         elif not stat.S_ISDIR(status.st_mode):
             raise ValueError(f"{path.name!r} is neither a file nor a folder")
     return total
+
+
+def require_writable(folder: Path) -> None:
+    """Raise UserError if a local folder for results is read-only, or in a read-only one."""
+    path = folder.absolute()
+    existing = next((each for each in (path, *path.parents) if each.exists()), path)
+    if not buckets.is_bucket(folder) and not os.access(existing, os.W_OK):
+        raise UserError(f"{folder} is read-only; name another folder for the results: --out FOLDER")
 
 
 def write_json(path: Path, document: object) -> None:
