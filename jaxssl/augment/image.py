@@ -13,6 +13,8 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 Range = Sequence[float]  # the smallest and the largest value
+CROP_TRIES = 10  # boxes drawn for a random resized crop, as in torchvision
+CROP_NUMBERS = 2 + 2 * CROP_TRIES  # uniform numbers of a random resized crop
 # Ranges of the erased box, as in torchvision: fractions of the image's area, and width / height.
 ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 
@@ -73,14 +75,18 @@ def random_crop_box(
 ) -> Array:
     """Draw the box of a random resized crop: area, aspect ratio and position.
 
+    An area and an aspect ratio may give a box that is longer than the image. As in torchvision, the
+    first of `CROP_TRIES` draws that fits is taken. If none fits, the box is the largest central one
+    whose aspect ratio is in range. Unlike torchvision's, sides are not rounded to whole pixels.
+
     Args:
-        u: [4] uniform in [0, 1): area, aspect ratio, left, top.
+        u: [CROP_NUMBERS] uniform in [0, 1): left, top, then area and aspect ratio of each try.
         shape: shape of the image, [h, w, ...].
         scale: smallest and largest area, as a fraction of the image, in (0, 1].
         ratio: smallest and largest width / height, drawn log-uniformly.
 
     Returns:
-        [4] left, top, right, bottom. A side longer than that of the image is shortened to it.
+        [4] left, top, right, bottom.
 
     Raises:
         ValueError: if a range is empty or out of bounds.
@@ -94,12 +100,17 @@ def random_crop_box(
             f"crop_ratio must be (smallest, largest) with 0 < smallest <= largest, got {ratio}"
         )
     h, w = shape[:2]
-    area = h * w * between(u[0], *scale)
+    area = h * w * between(u[2::2], *scale)
     log_ratio = jnp.log(jnp.asarray(ratio, jnp.float32))
-    aspect = jnp.exp(between(u[1], log_ratio[0], log_ratio[1]))
-    width = jnp.minimum(jnp.sqrt(area * aspect), w)
-    height = jnp.minimum(jnp.sqrt(area / aspect), h)
-    left, top = u[2] * (w - width), u[3] * (h - height)
+    aspect = jnp.exp(between(u[3::2], log_ratio[0], log_ratio[1]))
+    widths, heights = jnp.sqrt(area * aspect), jnp.sqrt(area / aspect)
+    fits = (widths <= w) & (heights <= h)
+    first = jnp.argmax(fits)
+    whole = min(w, h * ratio[1]), min(h, w / ratio[0])  # the largest box of an allowed ratio
+    width = jnp.where(fits[first], widths[first], whole[0])
+    height = jnp.where(fits[first], heights[first], whole[1])
+    x, y = jnp.where(fits[first], u[:2], 0.5)
+    left, top = x * (w - width), y * (h - height)
     return jnp.stack([left, top, left + width, top + height])
 
 
@@ -109,7 +120,7 @@ def random_resized_crop(
     """Crop an image at a random box and resize it. Scale (1, 1) resizes the whole image.
 
     Args:
-        u: [4] uniform in [0, 1): area, aspect ratio, left, top.
+        u: [CROP_NUMBERS] uniform in [0, 1), the numbers of `random_crop_box`.
         image: [h, w, c].
         size: side of the result in pixels, static.
         scale: smallest and largest area, as a fraction of the image, in (0, 1].
@@ -239,10 +250,9 @@ def erase(image: Array, box: Array) -> Array:
 def random_erase(u: Array, image: Array, probability: float) -> Array:
     """Erase a random box of an image with ``probability``.
 
-    A box side longer than the image side is shortened. The paper draws again.
-
     Args:
-        u: [5] uniform in [0, 1): whether to erase, then the numbers for `random_crop_box`.
+        u: [1 + CROP_NUMBERS] uniform in [0, 1): whether to erase, then the numbers of
+            `random_crop_box`.
         image: [h, w, c].
         probability: probability of erasing a box, whose area and ratio of width to height lie in
             `ERASED_AREA` and `ERASED_RATIO`.

@@ -101,8 +101,8 @@ def ten_crops(video: Array, size: int) -> Array:
         size: side of a crop in pixels, after resizing.
 
     Returns:
-        [10, t, size, size, c]: top left, top right, bottom left, bottom right, centre, then the
-        mirror images, in torchvision's order.
+        [10, t, size, size, c]: top left, top right, bottom left, bottom right, centre, then their
+        mirror images in the same order.
 
     References:
         Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012.

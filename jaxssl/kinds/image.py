@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tensorflow_datasets.core.features import FeaturesDict
 
 from jaxssl.augment.colour import RGB
-from jaxssl.augment.image import random_crop_box
+from jaxssl.augment.image import CROP_NUMBERS, random_crop_box
 from jaxssl.augment.recipes import needs_rgb
 from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_images
 from jaxssl.data import batches, integrity
@@ -183,7 +183,7 @@ def _find_crop(values: Settings) -> Crop | None:
         return None
     scale, ratio = tuple(area), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
-        u = jax.ShapeDtypeStruct((4,), jnp.float32)
+        u = jax.ShapeDtypeStruct((CROP_NUMBERS,), jnp.float32)
         # Tracing `random_crop_box` checks the ranges of scale and ratio.
         jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
     except ValueError as error:

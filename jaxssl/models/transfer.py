@@ -69,7 +69,7 @@ class Transfer(NamedTuple):
                     f"optim.freeze: {name!r} is no network or module; valid: net, "
                     f"{', '.join(valid)}"
                 )
-        layers = _layers(params.get("net", {}))
+        layers = _layers(params.get("net", {})) if self.freeze_blocks else {}
         if self.freeze_blocks > (last := max(layers.values(), default=0)):
             raise ValueError(
                 f"optim.freeze_blocks must be <= {last}, the number of the backbone's last layer, "
@@ -92,14 +92,14 @@ class Transfer(NamedTuple):
 
     def rates(self, params: Collection) -> Collection:
         """Return the factor on the learning rate of each parameter, in a tree by network."""
-        layers = _layers(params.get("net", {}))
+        layers = _layers(params.get("net", {})) if self.layer_decay != 1 else {}
         last = max(layers.values(), default=0)
 
         def rate(path: KeyPath, _: object) -> float:
             keys = _keys(path)
             if keys[0] != "net":
                 return 1.0
-            return self.backbone_lr * self.layer_decay ** (last - layers[keys[1]])
+            return self.backbone_lr * self.layer_decay ** (last - layers.get(keys[1], last))
 
         return jax.tree_util.tree_map_with_path(rate, params)
 
@@ -126,7 +126,7 @@ class Transfer(NamedTuple):
         if self.lora and isinstance(net, NnxNetwork | FunctionNetwork):
             got = "an NNX module" if isinstance(net, NnxNetwork) else "a pair of functions"
             raise ValueError(f"optim.lora needs a Linen module, got {got}")
-        if self.freeze_stats and (self.freeze or self.freeze_blocks):
+        if self.freeze_stats and (self.freeze or self.freeze_blocks or self.lora):
             net = FixedNorms(net, self)
         return encoder._replace(net=Adapted(net, self.lora) if self.lora else net)
 
@@ -280,6 +280,9 @@ def _convnext_stages(net: Mapping[str, Any], num_blocks: int) -> dict[str, int]:
     """Map the first layers of a ConvNeXt's stages to the numbers of the blocks that follow them.
 
     The parameters do not hold the number of blocks of a stage, but all its kernels have one width.
+
+    Raises:
+        ValueError: if two stages have the same width, so that the blocks between them are unknown.
     """
     layers, stage = {"Conv_0": 0, "LayerNorm_0": 0}, 0
     for block in range(num_blocks):
@@ -287,6 +290,11 @@ def _convnext_stages(net: Mapping[str, Any], num_blocks: int) -> dict[str, int]:
         while net[f"Conv_{stage}"]["bias"].shape != width:
             stage += 1
             layers[f"Conv_{stage}"] = layers[f"LayerNorm_{stage}"] = block + 1
+    if f"Conv_{stage + 1}" in net:
+        raise ValueError(
+            "optim.layer_decay and optim.freeze_blocks need a ConvNeXt whose stages differ in "
+            "width; name the modules in optim.freeze instead"
+        )
     return layers
 
 

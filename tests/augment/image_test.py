@@ -55,30 +55,44 @@ def test_crop_resize_equals_pillow(box, size):
 
 
 def numpy_box(u, shape, scale, ratio):
-    """Return the box of a random resized crop in float64."""
+    """Return the box of a random resized crop in float64, as torchvision draws it."""
     h, w = shape
-    area = h * w * (scale[0] + u[0] * (scale[1] - scale[0]))
-    aspect = ratio[0] ** (1 - u[1]) * ratio[1] ** u[1]  # width / height
-    width, height = min(np.sqrt(area * aspect), w), min(np.sqrt(area / aspect), h)
-    left, top = u[2] * (w - width), u[3] * (h - height)
-    return [left, top, left + width, top + height]
+    for a, r in u[2:].reshape(-1, 2):
+        area = h * w * (scale[0] + a * (scale[1] - scale[0]))
+        aspect = ratio[0] ** (1 - r) * ratio[1] ** r  # width / height
+        width, height = np.sqrt(area * aspect), np.sqrt(area / aspect)
+        if width <= w and height <= h:
+            left, top = u[0] * (w - width), u[1] * (h - height)
+            return [left, top, left + width, top + height]
+    aspect = np.clip(w / h, *ratio)
+    width, height = min(w, h * aspect), min(h, w / aspect)
+    return [(w - width) / 2, (h - height) / 2, (w + width) / 2, (h + height) / 2]
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-# With scales up to 1, boxes can be longer than the image and must be cut to its sides.
-@pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0)])
+# Large areas rarely or never fit into the image, so that later tries or the central box are taken.
+@pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0), (0.9, 1.0)])
 @pytest.mark.parametrize("ratio", [(1.5, 3.0), (0.25, 0.6)])
 def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, scale, ratio):
-    u = draw(64, 4)
+    u = draw(64, ops.CROP_NUMBERS)
     boxes = crop_boxes(u, (*shape, 3), scale, ratio)
     expected = [numpy_box(row, shape, scale, ratio) for row in u.astype(np.float64)]
     np.testing.assert_allclose(boxes, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_clips_crops_keep_nearly_the_whole_of_a_photo():
+    """A box of OpenCLIP's areas fits into a photo of 4:3 for few aspect ratios only."""
+    left, top, right, bottom = crop_boxes(
+        draw(2000, ops.CROP_NUMBERS), (300, 400, 3), (0.9, 1.0), (3 / 4, 4 / 3)
+    ).T
+    area = (right - left) * (bottom - top) / (300 * 400)
+    assert area.min() >= 0.9 * (1 - 1e-5) and area.max() <= 1 + 1e-5
+
+
 def test_random_resized_crop_equals_pillow_on_its_box():
     image, settings = draw(13, 20, 3), ((0.1, 0.6), (1.5, 3.0))
     crop = jax.jit(ops.random_resized_crop, static_argnums=(2, 3, 4))
-    for u in draw(4, 4):
+    for u in draw(4, ops.CROP_NUMBERS):
         expected = pillow_resize(image, 7, numpy_box(u, (13, 20), *settings))
         np.testing.assert_allclose(crop(u, image, 7, *settings), expected, atol=1e-4)
 
@@ -96,7 +110,7 @@ def test_flip_mirrors_horizontally_and_is_its_own_inverse():
 @pytest.mark.parametrize(("scale", "ratio"), [((0.0, 1), (1, 1)), ((0.5, 0.4), (1, 1))])
 def test_empty_crop_range_is_rejected(scale, ratio):
     with pytest.raises(ValueError, match="with 0 < smallest <= largest <= 1"):
-        ops.random_crop_box(draw(4), (8, 8), scale, ratio)
+        ops.random_crop_box(draw(ops.CROP_NUMBERS), (8, 8), scale, ratio)
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (4, 4), (8, 0), (3, 7)])
@@ -130,7 +144,7 @@ def test_erase_sets_the_pixels_inside_the_box():
 def test_random_erase_decides_by_the_first_random_number_and_draws_its_box_from_the_others():
     image = draw(12, 30, 2)
     erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5))
-    for u in draw(20, 5):
+    for u in draw(20, 1 + ops.CROP_NUMBERS):
         left, top, right, bottom = numpy_box(u[1:], (12, 30), (0.02, 0.33), (0.3, 3.3))
         y, x = np.arange(12) + 0.5, np.arange(30) + 0.5
         inside = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))
@@ -253,7 +267,8 @@ def test_views_and_small_crops_use_their_configured_recipes():
 
 # Settings of each image recipe. Some enable operations that are off by default.
 SETTINGS = {
-    "clip": [{}],
+    # With the default areas, views of a 4:3 image are often the whole image.
+    "clip": [{"crop_scale": (0.5, 1.0)}],
     "digits": [{}],
     "simclr": [{}, {"blur": 0.5, "solarize": 0.5, "erasing": 0.5}],
     "policy": [
@@ -292,6 +307,12 @@ def test_recipes_give_views_of_the_given_size_and_range(name, setting, channels)
     [
         ("simclr", {"jitter": 1.5}, r"jitter must be in \[0, 1\], got 1.5"),
         ("simclr", {"blur": -0.1}, r"blur must be in \[0, 1\], got -0.1"),
+        ("simclr", {"brightness": -0.1}, "brightness must be >= 0, got -0.1"),
+        ("simclr", {"hue": 0.6}, r"hue must be in \[0, 0.5\], got 0.6"),
+        ("simclr", {"blur_kernel": 4}, "blur_kernel must be 0 or odd, got 4"),
+        ("video", {"blur_sigma": (2.0, 1.0)}, r"blur_sigma must be .* got \(2.0, 1.0\)"),
+        ("digits", {"jitter": 1.5}, r"jitter must be in \[0, 1\], got 1.5"),
+        ("digits", {"zoom": 1.0}, r"zoom must be in \[0, 1\), got 1.0"),
         ("policy", {"crop": "centre"}, "crop must be one of .*'pad', 'resized'.* got 'centre'"),
         ("policy", {"policy": "auto"}, "policy must be one of .*'autoaugment_cifar'.* got 'auto'"),
         ("policy", {"num_ops": -1}, "num_ops must be >= 0, got -1"),
@@ -308,7 +329,8 @@ def test_simclr_recipe_without_colour_operations_and_flip_is_the_random_crop():
     plain, mirrored = (recipes.simclr(size=6, **{**nothing, "flip": p}) for p in (0.0, 1.0))
     both = jax.jit(lambda key: (plain(key, image), mirrored(key, image)))
     view, flipped = both(KEY)
-    box = ops.random_crop_box(jax.random.uniform(KEY, (20,))[:4], image.shape, (0.08, 1.0))
+    u = jax.random.uniform(KEY, (12 + 2 * ops.CROP_NUMBERS,))[: ops.CROP_NUMBERS]
+    box = ops.random_crop_box(u, image.shape, (0.08, 1.0))
     np.testing.assert_allclose(view, pillow_resize(image, 6, tuple(box.tolist())), atol=1e-4)
     np.testing.assert_allclose(flipped, np.fliplr(view), atol=1e-6)
 

@@ -281,7 +281,8 @@ def boxes_of(monkeypatch, shape, crops, seed, draws=1):
 def test_host_crop_boxes_equal_those_of_the_device_code(monkeypatch, shape):
     draws = 500
     actual = boxes_of(monkeypatch, shape, CROPS, 5, draws)
-    u = np.random.default_rng(5).random((draws, len(CROPS), 4)).astype(np.float32)
+    numbers = (draws, len(CROPS), device.CROP_NUMBERS)
+    u = np.random.default_rng(5).random(numbers).astype(np.float32)
     for i, crop in enumerate(CROPS):
         box = lambda u, crop=crop: device.random_crop_box(u, shape, crop.scale, crop.ratio)  # noqa: E731
         expected = jax.jit(jax.vmap(box))(u[:, i])

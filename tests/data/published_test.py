@@ -218,6 +218,19 @@ def test_files_of_several_sets_with_the_same_names_are_refused(tmp_path):
         load(group("mnist", tmp_path / "third", path), "train")
 
 
+@pytest.mark.parametrize(("name", "holds"), [("mnist", "fashion_mnist"), ("kmnist", "mnist")])
+def test_files_of_another_set_with_the_same_names_are_refused(tmp_path, name, holds):
+    first = published.FIRST_LABELS[holds]
+    labels = {
+        "train-images-idx3-ubyte": idx(np.zeros((len(first), 28, 28))),
+        "train-labels-idx1-ubyte": idx(np.array(first)),
+    }
+    path = unpack(tmp_path / "mine", SETS[name].files | labels)
+    load(group(holds, tmp_path / "right", path), "train")
+    with refused(f"holds {holds}, whose files have the same names", f"use data.name={holds}"):
+        load(group(name, tmp_path / "data", path), "train")
+
+
 def test_prepared_set_does_not_need_the_original_files(tmp_path):
     path = bring("mnist", "archive", tmp_path)
     before = load(group("mnist", tmp_path / "data", path), "train").images(0)

@@ -181,6 +181,16 @@ def test_bfloat16_features_of_gin_are_bfloat16_and_close_to_float64(train):
     jax.tree.map(near, moved, {"batch_stats": stats})
 
 
+def test_bfloat16_sums_of_a_hub_with_many_neighbours_are_float32():
+    """In bfloat16 a sum of ones ends at 256, because 256 + 1 is 256."""
+    leaves = 1024
+    edge = jnp.array([(0, leaf) for leaf in range(1, leaves + 1)])
+    add = jax.jit(lambda h: gin._sum_neighbours(h, edge))
+    total, gradient = jax.vjp(add, jnp.ones((leaves + 1, 1), jnp.bfloat16))
+    assert total.dtype == jnp.bfloat16 and total[0] == leaves
+    assert gradient(jnp.ones_like(total))[0][0] == leaves
+
+
 NOTHING = graph(0, [])
 
 

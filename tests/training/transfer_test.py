@@ -85,6 +85,17 @@ def test_number_of_frozen_blocks_above_that_of_the_last_layer_is_refused():
         Transfer(freeze_blocks=1).frozen(unnumbered)
 
 
+def test_layers_of_a_convnext_with_stages_of_one_width_are_refused():
+    net = convnext.net(depths=(1, 1), widths=(2, 2))
+    x = jnp.zeros((1, 16, 16, 3))
+    shapes = jax.eval_shape(lambda key: net.init(key, x, train=False), jax.random.key(0))
+    params = {"net": shapes["params"]}
+    assert set(top_level(Transfer(backbone_lr=0.5).rates(params)).values()) == {0.5}
+    for use in (Transfer(layer_decay=0.5).rates, Transfer(freeze_blocks=1).frozen):
+        with pytest.raises(ValueError, match="need a ConvNeXt whose stages differ in width"):
+            use(params)
+
+
 def test_freeze_accepts_names_of_modules_and_parameters_but_no_prefixes():
     params = params_of("vit")
     mark = lambda *names: top_level(Transfer(freeze=names).frozen(params))  # noqa: E731
@@ -188,6 +199,24 @@ def test_frozen_norm_whose_mode_is_an_argument_of_the_call_uses_its_statistics()
     fixed = FixedNorms(NormAtCall(), Transfer(freeze=("net",)))
     actual = fixed.apply(variables, x, train=True)
     np.testing.assert_array_equal(actual, NormAtCall().apply(variables, x, train=False))
+
+
+class NormBeforeAttention(nn.Module):
+    """A BatchNorm before a layer that gets LoRA adapters."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        return nn.Dense(3, name="qkv")(nn.BatchNorm(not train)(x))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_freeze_stats_decides_on_the_norms_of_a_backbone_with_adapters(keep):
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    encoder = Encoder(NormBeforeAttention(), heads.mlp())
+    net = Transfer(lora=2, freeze_stats=keep).wrap(encoder).net
+    variables = net.init(jax.random.key(0), x, train=False)
+    _, updated = net.apply(variables, x, train=True, mutable=["batch_stats"])
+    assert keep != np.any(updated["batch_stats"]["BatchNorm_0"]["mean"])
 
 
 class NormWithoutParameters(nn.Module):

@@ -17,6 +17,24 @@ def require_fractions(**settings: float) -> None:
             raise ValueError(f"augmentation setting {name} must be in [0, 1], got {value}")
 
 
+def require_colours(
+    *, hue: float, blur_kernel: int, blur_sigma: Sequence[float], **strengths: float
+) -> None:
+    """Raise a ValueError for the first setting of `random_colours` that is out of range."""
+    for name, value in strengths.items():
+        if not value >= 0:
+            raise ValueError(f"augmentation setting {name} must be >= 0, got {value}")
+    if not 0 <= hue <= 0.5:
+        raise ValueError(f"augmentation setting hue must be in [0, 0.5], got {hue}")
+    if blur_kernel and (blur_kernel < 0 or blur_kernel % 2 == 0):
+        raise ValueError(f"augmentation setting blur_kernel must be 0 or odd, got {blur_kernel}")
+    if len(blur_sigma) != 2 or not 0 <= blur_sigma[0] <= blur_sigma[1]:
+        raise ValueError(
+            "augmentation setting blur_sigma must be (smallest, largest) with 0 <= smallest <= "
+            f"largest, got {blur_sigma}"
+        )
+
+
 def needs_rgb(settings: Mapping[str, object]) -> list[str]:
     """Return the operations of a recipe that are left out unless images are RGB.
 

@@ -4,7 +4,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment.image import random_resized_crop
+from jaxssl.augment.image import CROP_NUMBERS, random_resized_crop
 from jaxssl.augment.recipes._common import Recipe
 
 EXAMPLES = "image_text"
@@ -32,7 +32,7 @@ def recipe(
     """
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (4,), jnp.float32)
+        u = jax.random.uniform(key, (CROP_NUMBERS,), jnp.float32)
         return random_resized_crop(u, image, size, crop_scale, crop_ratio)
 
     return view

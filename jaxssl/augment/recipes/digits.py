@@ -6,7 +6,8 @@ from jax import numpy as jnp
 
 from jaxssl.augment import colour
 from jaxssl.augment import image as image_ops
-from jaxssl.augment.recipes._common import Recipe
+from jaxssl.augment.image import CROP_NUMBERS
+from jaxssl.augment.recipes._common import Recipe, require_fractions
 
 
 def recipe(
@@ -31,16 +32,23 @@ def recipe(
         shift: largest shift along each axis, as a fraction of the side.
         jitter: factors of brightness and contrast lie in [1 - jitter, 1 + jitter].
         noise: standard deviation of the noise.
+
+    Raises:
+        ValueError: if a setting is out of range.
     """
+    require_fractions(jitter=jitter)
+    if not 0 <= zoom < 1:
+        raise ValueError(f"augmentation setting zoom must be in [0, 1), got {zoom}")
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (11 + size * size * image.shape[2],), jnp.float32)
-        image = image_ops.random_resized_crop(u[:4], image, size, crop_scale)
+        numbers = CROP_NUMBERS + 7 + size * size * image.shape[2]
+        box, u = jnp.split(jax.random.uniform(key, (numbers,), jnp.float32), [CROP_NUMBERS])
+        image = image_ops.random_resized_crop(box, image, size, crop_scale)
         image = image_ops.random_affine(
-            u[4:9], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
+            u[:5], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
         )
-        planes = colour.random_brightness_contrast(u[9:11], jnp.moveaxis(image, 2, 0), jitter)
+        planes = colour.random_brightness_contrast(u[5:7], jnp.moveaxis(image, 2, 0), jitter)
         image = jnp.moveaxis(planes, 0, 2)
-        return image_ops.random_noise(u[11:].reshape(image.shape), image, noise)
+        return image_ops.random_noise(u[7:].reshape(image.shape), image, noise)
 
     return view

@@ -6,6 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl.augment import image as image_ops
 from jaxssl.augment import policies
+from jaxssl.augment.image import CROP_NUMBERS
 from jaxssl.augment.recipes._common import Recipe, require_fractions
 
 CROPS = ("pad", "resized")
@@ -54,15 +55,16 @@ def recipe(
         return image_ops.random_pad_crop(u[:2], image_ops.resize(image, size), pad)
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (15 + 2 * num_ops,), jnp.float32)
-        image = image_ops.random_flip(u[4], random_crop(u[:4], image), flip)
+        u = jax.random.uniform(key, (2 * CROP_NUMBERS + 7 + 2 * num_ops,), jnp.float32)
+        box, erased, u = jnp.split(u, [CROP_NUMBERS, 2 * CROP_NUMBERS + 1])
+        image = image_ops.random_flip(u[0], random_crop(box, image), flip)
         image = jnp.moveaxis(image, 2, 0)
         if policy == "randaugment":
-            image = policies.rand_augment(u[15:].reshape(num_ops, 2), image, magnitude)
+            image = policies.rand_augment(u[6:].reshape(num_ops, 2), image, magnitude)
         elif policy != "none":
             table = policies.CIFAR if policy == "autoaugment_cifar" else policies.IMAGENET
-            image = policies.auto_augment(u[5:10], image, table)
+            image = policies.auto_augment(u[1:6], image, table)
         image = jnp.moveaxis(image, 0, 2)
-        return image_ops.random_erase(u[10:15], image, erasing) if erasing else image
+        return image_ops.random_erase(erased, image, erasing) if erasing else image
 
     return view

@@ -6,6 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl.augment import colour
 from jaxssl.augment import image as image_ops
+from jaxssl.augment.image import CROP_NUMBERS
 from jaxssl.augment.recipes import _common
 
 
@@ -50,7 +51,7 @@ def recipe(
         erasing: probability of erasing a random box.
 
     Raises:
-        ValueError: if a probability is outside of [0, 1].
+        ValueError: if a setting is out of range.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
@@ -61,15 +62,17 @@ def recipe(
     colours = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
     colours["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+    _common.require_colours(blur_kernel=blur_kernel, blur_sigma=blur_sigma, **strengths)
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (20,), jnp.float32)
-        image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
-        image = image_ops.random_flip(u[4], image, flip)
-        image = _common.random_colours(u[5:14], image, strengths=strengths, **colours)
+        u = jax.random.uniform(key, (CROP_NUMBERS + 11 + 1 + CROP_NUMBERS,), jnp.float32)
+        box, u, erased = jnp.split(u, [CROP_NUMBERS, CROP_NUMBERS + 11])
+        image = image_ops.random_resized_crop(box, image, size, crop_scale, crop_ratio)
+        image = image_ops.random_flip(u[0], image, flip)
+        image = _common.random_colours(u[1:10], image, strengths=strengths, **colours)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if solarize:
-            image = colour.random_solarize(u[14], image, solarize)
-        return image_ops.random_erase(u[15:], image, erasing) if erasing else image
+            image = colour.random_solarize(u[10], image, solarize)
+        return image_ops.random_erase(erased, image, erasing) if erasing else image
 
     return view

@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 from jaxssl.augment import image as image_ops
 from jaxssl.augment import video as video_ops
+from jaxssl.augment.image import CROP_NUMBERS
 from jaxssl.augment.recipes import _common
 
 EXAMPLES = "video"
@@ -78,6 +79,7 @@ def recipe(
     colours = {"jitter": jitter, "grayscale": grayscale, "blur": blur, "sigma": blur_sigma}
     colours["kernel"] = _common.blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+    _common.require_colours(blur_kernel=blur_kernel, blur_sigma=blur_sigma, **strengths)
 
     def view(key: Array, video: Array) -> Array:
         channels = video.shape[3]
@@ -85,19 +87,20 @@ def recipe(
             raise ValueError(
                 f"videos must have 1 (grey), 2 (flow) or 3 (RGB) channels, got {channels}"
             )
-        u = jax.random.uniform(key, (16,), jnp.float32)
+        numbers = jax.random.uniform(key, (CROP_NUMBERS + 12,), jnp.float32)
+        box, u = jnp.split(numbers, [CROP_NUMBERS])
         video = video_ops.random_window(u[0], video, frames, stride=stride)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if reverse:
             video = video_ops.random_reverse(u[1], video, reverse)
         settings = {"size": size, "scale": crop_scale, "ratio": crop_ratio}
-        crop = partial(image_ops.random_resized_crop, u[2:6], **settings)
+        crop = partial(image_ops.random_resized_crop, box, **settings)
         video = video_ops.per_frame(crop, video)
         if flip:
-            video = video_ops.random_flip(u[6], video, flip)
+            video = video_ops.random_flip(u[2], video, flip)
         if channels == video_ops.FLOW:
             return video
-        change = partial(_common.random_colours, u[7:], strengths=strengths, **colours)
+        change = partial(_common.random_colours, u[3:], strengths=strengths, **colours)
         return video_ops.per_frame(change, video)
 
     return view

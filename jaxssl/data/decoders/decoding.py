@@ -22,6 +22,7 @@ MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE, NPY_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
 Box = tuple[float, float, float, float]
+CROP_TRIES = 10  # boxes drawn for a random resized crop, as on the device
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
@@ -257,16 +258,22 @@ def random_crops(
     width, height = picture.size
     out = []
     for crop in crops:
-        u = rng.random(4)
+        u = rng.random(2 + 2 * CROP_TRIES)
         # Scale (1, 1) means the whole image, so the aspect ratio is ignored, as on the device.
         if tuple(crop.scale) == (1, 1):
             out.append(_resize(picture, (0, 0, width, height), crop.size))
             continue
-        area = width * height * (crop.scale[0] + u[0] * (crop.scale[1] - crop.scale[0]))
-        low, high = map(math.log, crop.ratio)
-        aspect = math.exp(low + u[1] * (high - low))
-        w, h = min(math.sqrt(area * aspect), width), min(math.sqrt(area / aspect), height)
-        left, top = u[2] * (width - w), u[3] * (height - h)
+        area = width * height * (crop.scale[0] + u[2::2] * (crop.scale[1] - crop.scale[0]))
+        low, high = np.log(crop.ratio)
+        aspect = np.exp(low + u[3::2] * (high - low))
+        sides = np.sqrt([area * aspect, area / aspect])
+        [fits] = np.nonzero((sides[0] <= width) & (sides[1] <= height))
+        if len(fits):
+            (w, h), (x, y) = sides[:, fits[0]], u[:2]
+        else:  # The largest central box whose aspect ratio is in range.
+            w, h = min(width, height * crop.ratio[1]), min(height, width / crop.ratio[0])
+            x, y = 0.5, 0.5
+        left, top = x * (width - w), y * (height - h)
         out.append(_resize(picture, (left, top, left + w, top + h), crop.size))
     return out
 

@@ -30,6 +30,12 @@ GZIP_MAGIC = b"\x1f\x8b\x08"
 CONNECT_SECONDS = 5  # time limit for a connection to each address of a host
 MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
 
+# The first training labels of sets whose files have the same names, to tell them apart.
+FIRST_LABELS = {
+    "mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+    "fashion_mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+}
+
 # images [n, h, w, c], and labels [n] by feature name
 Split = tuple[np.ndarray, dict[str, np.ndarray]]
 
@@ -202,8 +208,19 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
             images = self._idx(contents[image], (28, 28), image)
             labels = self._idx(contents[label], (), label)
             labels = self._check_labels(labels, "label", len(images), label)
+            if split == "train":
+                self._refuse_labels_of_another_set(labels)
             splits[split] = self._generate_examples((images, {"label": labels}), split)
         return splits
+
+    def _refuse_labels_of_another_set(self, labels: np.ndarray) -> None:
+        """Raise UserError if the training labels begin as those of another set do."""
+        for name, first in FIRST_LABELS.items():
+            if name != self.name and tuple(labels[: len(first)]) == first:
+                raise UserError(
+                    f"data.path={self.path} holds {name}, whose files have the same names as those "
+                    f"of {self.name}; use data.name={name}, or name the folder of {self.name}"
+                )
 
     def _idx(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
         """Parse an idx file: two zeros, type 8 (bytes), number of axes, lengths, data."""
