@@ -154,6 +154,10 @@ def test_label_table_replaces_class_folders():
             ["train/a/1.png", "test/a/2.png", "extra/3.png", "4.png"],
             ["4.png, extra/3.png lie beside the folders of the splits test, train; move"],
         ),
+        (
+            ["train/a/1.png", "train/b/2.png", "holdout/a/3.png"],
+            ["holdout/a/3.png lie beside the folders of the splits train", "of train, training"],
+        ),
     ],
 )
 def test_unknown_folder_layouts_are_rejected(names, parts):

@@ -405,6 +405,18 @@ def test_pillow_images_have_the_pixels_of_their_files(mode):
     np.testing.assert_array_equal(source.images(0)[1].squeeze(), expected)
 
 
+def test_channels_decide_on_pillow_images_as_on_files():
+    colours = Image.fromarray(RNG.integers(0, 256, (4, 5, 3), np.uint8))
+    pictures = [colours, colours.convert("L")]
+    with refused("images of 1 and 3 channels; give all of them one number, by data.channels"):
+        load_splits((pictures, pictures))
+    splits, _ = load_splits((pictures, pictures), channels=3)
+    for picture, read in zip(pictures, splits.train.images(0), strict=True):
+        np.testing.assert_array_equal(read, picture.convert("RGB"))
+    source, _ = load_images(pictures, channels=1)
+    np.testing.assert_array_equal(source.images(0)[0][..., 0], colours.convert("L"))
+
+
 def test_pillow_images_with_an_unknown_value_range_are_refused():
     picture = Image.fromarray(np.ones((4, 5), np.float32))
     with refused("item 1 of images has floating-point pixels"):

@@ -151,7 +151,7 @@ def assign(
         raise UserError(f"data.test_fraction must be in [0, 1), got {test_fraction}")
     depth = len(_common_folders(names))
     paths = {name: name.split("/")[depth:] for name in names}
-    splits = _split_by_folders(paths, path)
+    splits = _split_by_folders(paths, path, labels is not None)
     problem = "lie beside the folders of classes; move them into one, or away"
     expected = (
         f"a folder for each of several classes; for {noun} without labels, name the folder they "
@@ -206,24 +206,30 @@ def _list_classes(
     return class_names
 
 
-def _split_by_folders(paths: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
+def _split_by_folders(
+    paths: Mapping[str, Sequence[str]], path: str, in_table: bool
+) -> dict[str, dict[str, str]]:
     """Return the classes of the examples in each split, by the folders that hold the examples.
 
     Args:
         paths: for each example its folders, without those around all examples, and its file name.
         path: for messages.
+        in_table: whether a table has the classes, so that folders are only splits.
 
     Returns:
         As `Layout.splits`. The only split is "train" unless two or more folders are splits.
     """
     splits = {first: {} for first, *rest in paths.values() if rest and first.lower() in SPLITS}
-    if len(splits) < 2:
+    # A single folder "train" may be a class, unless it holds folders of classes.
+    has_classes = any(first in splits and len(rest) > 1 for first, *rest in paths.values())
+    if len(splits) < 2 and (in_table or not has_classes):
         return {"train": {name: "/".join(folders) for name, (*folders, _) in paths.items()}}
     beside = [name for name, (first, *_) in paths.items() if first not in splits]
     if beside:
         raise UserError(
             f"data.path={path}: {abbreviate(beside)} lie beside the folders of the splits "
-            f"{', '.join(sorted(splits))}; move them into one, or away"
+            f"{', '.join(sorted(splits))}; move them into one, or away, or name them one of "
+            f"{', '.join(SPLITS)}"
         )
     for name, (split, *folders, _) in paths.items():
         splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)

@@ -87,7 +87,8 @@ def load_splits(
             split but has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read, but not those of a stream.
-        channels: number of channels that picture files are decoded to. 0 stands for 3.
+        channels: number of channels of picture files and Pillow images. With 0, files are RGB, and
+            Pillow images are grey or RGB as they are.
         cache: `config.data.cache`, see `items.is_streamed`.
 
     Raises:
@@ -105,7 +106,6 @@ def _load_pair(
 ) -> tuple[Source, Source, list[Examples]]:
     """Return the splits "train" and "test" with all their examples, and what was read for them."""
     train_data, test_data = _split(data)
-    channels = channels or user_files.CHANNELS
     read = partial(_read, on_error=on_error, channels=channels, cache=cache)
     if test_data is None:
         parts = [read(train_data, "data")]
@@ -189,13 +189,13 @@ def split_options(data: ConfigDict) -> kind.Settings:
 
 
 def load_images(
-    images: object, *, channels: int = user_files.CHANNELS, on_error: str = "stop"
+    images: object, *, channels: int = 0, on_error: str = "stop"
 ) -> tuple[Source, list[str] | None]:
     """Return images as one split without labels, and their names if all of them are files.
 
     Args:
         images: in a form that `load_splits` takes for one split, or one image. Labels are ignored.
-        channels: of picture files.
+        channels: as for `load_splits`.
         on_error: "skip" leaves out picture files that cannot be read.
 
     Raises:
@@ -277,16 +277,16 @@ def _read(
         shapes = [sample.shape for sample in samples]
         if column:
             labels = data[column]
-        elif labels is None and items.read_item(data, 0, name)[1] is not None:
+        elif labels is None and items.read_item(data, 0, name, channels)[1] is not None:
             log.warning(
                 "data       %s is read as it goes, without the labels of its items; pass (data, "
                 "labels) to use them",
                 name,
             )
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        pairs = [items.read_item(data, index, name) for index in range(len(data))]
+        pairs = [items.read_item(data, index, name, channels) for index in range(len(data))]
         images = samples = [image for image, _ in pairs]
-        shapes = _check_files(images, name, channels, on_error)
+        shapes = _check_files(images, name, channels or user_files.CHANNELS, on_error)
         labels = [label for _, label in pairs] if labels is None else labels
     else:
         raise UserError(
@@ -333,8 +333,8 @@ def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
     channels = {size[-1] for size in sizes}
     if len(channels) > 1:
         raise UserError(
-            f"{name} has images of {' and '.join(map(str, sorted(channels)))} channels; convert "
-            "all of them to one number"
+            f"{name} has images of {' and '.join(map(str, sorted(channels)))} channels; give all "
+            "of them one number, by data.channels if they are pictures"
         )
     return sizes.pop() if len(sizes) == 1 else (None, None, *channels)
 

@@ -133,8 +133,13 @@ def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tu
     return item[image], None if label is None else item[label]
 
 
-def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | PictureFile, object]:
-    """Return image and label (or None) of an item. The image is uint8 [h, w, c] or a file."""
+def read_item(
+    data: Sequence, index: int, name: str, channels: int
+) -> tuple[np.ndarray | PictureFile, object]:
+    """Return image and label (or None) of an item. The image is uint8 [h, w, c] or a file.
+
+    ``channels`` is the number of channels of Pillow images, 0 for grey or RGB as they are.
+    """
     item, name = data[index], f"item {index} of {name}"
     if isinstance(item, Mapping):
         image, label = image_and_label(item, name, warn=index == 0)
@@ -151,7 +156,7 @@ def read_item(data: Sequence, index: int, name: str) -> tuple[np.ndarray | Pictu
     if isinstance(image, Image.Image):
         try:
             # `convert` may change a picture in place, so it gets a copy of the user's picture.
-            image = np.asarray(decoding.convert(image.copy(), None, upright=True))
+            image = np.asarray(decoding.convert(image.copy(), channels or None, upright=True))
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(f"{name} {one_line(error)}") from error
     with contextlib.suppress(ValueError):  # NumPy refuses lists of unequal lengths.
@@ -168,7 +173,7 @@ class Stream:
     Attributes:
         data: the sequence.
         name: for messages.
-        channels: of picture files.
+        channels: of picture files and Pillow images, as for `read_item`. 0 stands for 3 in files.
         shape: [h, w, c] of the images, where h and w may be None. () if it is not known yet.
     """
 
@@ -187,10 +192,11 @@ class Stream:
         Raises:
             UserError: if the image cannot be decoded, or does not have `shape`.
         """
-        image, _ = read_item(self.data, int(index), self.name)
+        image, _ = read_item(self.data, int(index), self.name, self.channels)
         if isinstance(image, PictureFile):
             try:
-                picture = decoding.open_picture(image.tobytes(), self.channels, upright=True)
+                channels = self.channels or user_files.CHANNELS
+                picture = decoding.open_picture(image.tobytes(), channels, upright=True)
                 image = decoding.pixels(picture)
             except Exception as error:  # Pillow's decoders raise many exception types.
                 raise UserError(f"{image.name} cannot be decoded ({one_line(error)})") from error
