@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require_min
 
@@ -99,6 +100,6 @@ def _sum_neighbours(h: Array, edge: Array) -> Array:
     return total.at[edge[:, 1]].add(ends[:, 0], mode="drop").astype(h.dtype)
 
 
-def _sum_dtype(h: Array) -> jnp.dtype:
+def _sum_dtype(h: Array) -> DTypeLike:
     """Return the dtype of sums over many nodes. In bfloat16, 256 + 1 would be 256."""
-    return jnp.promote_types(h.dtype, jnp.float32)
+    return jnp.float32 if h.dtype == jnp.bfloat16 else h.dtype

@@ -1,5 +1,6 @@
-"""Runs written by earlier versions of the package resume, and end where they would have ended."""
+"""Runs of earlier versions resume, and with their crops end where they would have ended."""
 
+import importlib
 import json
 import zipfile
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
+from jaxssl.augment import image
 from jaxssl.evaluation import pretrain
 from jaxssl.training import config
 from jaxssl.training.workdir import checkpoint
@@ -19,7 +22,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.mark.parametrize(
     "name", ["decl", *(pytest.param(n, marks=pytest.mark.long) for n in ("siamese", "momentum"))]
 )
-def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir, tmp_path):
+def test_run_of_version_0_1_resumes_to_the_same_final_parameters(
+    name, data_dir, tmp_path, monkeypatch
+):
+    digits = importlib.import_module("jaxssl.augment.recipes.digits")
+    monkeypatch.setattr(digits, "CROP_NUMBERS", 4)
+    monkeypatch.setattr(image, "random_crop_box", cut_crop_box)
     with zipfile.ZipFile(GOLDEN / f"run_{name}.zip") as archive:
         archive.extractall(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
@@ -40,6 +48,17 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir,
             # Another machine or number of devices adds in another order, with other rounding.
             atol = 1e-4 * max(1, np.abs(expected[np.isfinite(expected)]).max(initial=0))
             np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=atol, err_msg=str(path))
+
+
+def cut_crop_box(u, shape, scale, ratio=(3 / 4, 4 / 3)):
+    """Return the crop box of version 0.1: a box that does not fit is cut at the border."""
+    h, w = shape[:2]
+    area = h * w * image.between(u[0], *scale)
+    low, high = np.log(np.float32(ratio))
+    aspect = jnp.exp(image.between(u[1], low, high))
+    width, height = jnp.minimum(jnp.sqrt(area * aspect), w), jnp.minimum(jnp.sqrt(area / aspect), h)
+    left, top = u[2] * (w - width), u[3] * (h - height)
+    return jnp.stack([left, top, left + width, top + height])
 
 
 def _tuples(group: dict) -> dict:
