@@ -96,7 +96,7 @@ def judge(
     text += f"{fmean(differences):+.{digits}f}"
     if len(differences) == 1:
         return Verdict(f"{text} (one pair)", None)
-    if len(set(differences)) == 1:  # Equal values tell nothing about their spread.
+    if _are_equal(differences):
         return Verdict(f"{text} (in each of {len(differences)} pairs, so no interval)", None)
     low, high = interval(differences, level)
     text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
@@ -134,13 +134,21 @@ def within(
     differences = finite(differences)
     if len(differences) < 2:
         return Verdict("one pair" if differences else "not finite", None)
-    low, high = interval(differences, level)
     lost = number - len(differences)
     text = f"({lost} of {number} pairs not finite) " if lost else ""
-    text += f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    text += f"{fmean(differences):+.{digits}f}"
+    if _are_equal(differences):
+        return Verdict(f"{text} (in each of {len(differences)} pairs, so no interval)", None)
+    low, high = interval(differences, level)
+    text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     if low > margin or high < -margin:
         return Verdict(text, False)
     return Verdict(text, True if -margin <= low <= high <= margin else None)
+
+
+def _are_equal(differences: Sequence[float]) -> bool:
+    """Return True for differences that are equal up to rounding, which do not tell their spread."""
+    return max(differences) - min(differences) < 1e-9
 
 
 def bonferroni_level(number: int) -> float:

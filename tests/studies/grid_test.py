@@ -118,7 +118,7 @@ def test_stopped_study_grid_says_how_to_resume(setting, results, monkeypatch, ca
     monkeypatch.setattr(pretrain, "train", Mock(side_effect=SystemExit(130)))
     with pytest.raises(SystemExit):
         grid.run_grid(setting, {**CELLS, "new": {"loss.temperature": 0.3}})
-    assert "the same command resumes there" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
 
 
 def test_grid_baselines_are_raw_pixels_and_an_untrained_network(setting, results):

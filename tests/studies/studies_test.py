@@ -379,8 +379,8 @@ def test_batch_size_study_judges_stability_by_the_change_in_accuracy():
 )
 def test_gradient_bias_study_gives_the_expected_verdicts(biases, unbiased, root):
     module = study("gradient_bias")
-    factors = (0.99, 1.0, 1.01)  # estimates of three seeds differ by these factors
-    estimates = {b: {0: [estimate(f * x) for f in factors]} for b, x in biases.items()}
+    factors = (0.99, 1.0, 1.01)  # Estimates of three seeds differ, less so at larger batch sizes.
+    estimates = {b: {0: [estimate(f ** (8 / b) * x) for f in factors]} for b, x in biases.items()}
     verdicts = module._verdicts({"auc_cl": estimates, "simclr": estimates})
     assert verdicts["auc_cl_unbiased"].holds is unbiased
     assert verdicts.get("simclr_root", Verdict("", None)).holds is root

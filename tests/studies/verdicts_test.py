@@ -40,12 +40,12 @@ def test_claim_is_judged_by_the_confidence_interval_of_the_difference(shift, dif
 
 
 def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
-    ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.8]
+    ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.9]
     assert verdicts.judge(claim(2.0), ours, theirs).holds is True
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
-    assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
+    assert at_top.holds is None and "the probe is at its ceiling: 1.07 are left" in at_top.measured
     assert verdicts.judge(claim(2.0), theirs, ours, top=100.0).holds is None
-    # A claim of 0.6 points needs 1.2 points up to 100 %, but only 1.1 are left.
+    # A claim of 0.6 points needs 1.2 points up to 100 %, but only 1.07 are left.
     assert verdicts.judge(claim(0.6), ours, theirs, top=100.0).holds is None
     assert verdicts.judge(claim(0.5), ours, theirs, top=100.0).holds is True
 
@@ -53,8 +53,10 @@ def test_claim_is_undecided_if_accuracies_are_too_close_to_100():
 def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
     assert verdicts.judge(claim(1.0), [70.0], [60.0]) == Verdict("+10.00 (one pair)", None)
     assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, math.nan]).holds is None
-    equal = verdicts.judge(claim(1.0), [70.0, 71.0], [60.0, 61.0])
-    assert equal == Verdict("+10.00 (in each of 2 pairs, so no interval)", None)
+    equal = verdicts.judge(claim(0.5), [70.3, 71.4], [69.2, 70.3])  # but for rounding
+    assert equal == Verdict("+1.10 (in each of 2 pairs, so no interval)", None)
+    similar = verdicts.judge_similar({"": ([70.3, 71.4], [69.2, 70.3])}, 2.0)
+    assert similar == equal
     one_of_two = verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0])
     assert one_of_two.measured.endswith("+10.00 (one pair)")
     assert verdicts.judge(claim(1.0), [None], [60.0]) == Verdict("not finite", None)
