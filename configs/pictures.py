@@ -2,9 +2,10 @@
 
 Paper: Sharma et al., AUC-CL, ICLR 2024. The settings are ours.
 Command: jaxssl train --config pictures --config.data.path=FOLDER
-Notes: views of 64 x 64 pixels and a small network. A fifth of the pictures is set aside as the
-split "test". --config.data.test_fraction=0 --config.data.test_split=train trains on all of them.
-With a GPU, take a ResNet: --config.net.name=resnet.
+Notes: views of 64 x 64 pixels and a small network. 20 % of the pictures are set aside as the
+split "test". To train on all of them: --config.data.test_fraction=0 --config.data.test_split=train.
+With a GPU: --config.net.name=resnet --config.net.depth=18 --config.net.stem=imagenet
+--config.augment.size=128.
 """
 
 from ml_collections import ConfigDict

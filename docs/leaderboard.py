@@ -75,9 +75,8 @@ losses called tuned or "temperature 0.05" were chosen on held-out training image
 are those of the papers. With the same budget, held-out images of a smaller set prefer other
 constants for SimCLR at 0.5, DeCL and TCL. On all images at batch 64, DeCL's raised k-NN accuracy by
 1.5 points, and TCL's did not ([methods.md](methods.md#constants-chosen-on-validation-images)).
-Numbers are percent on test
-images, mean ± standard deviation over the seeds, from November 2026 on two shared CPU cores. Each
-section has its command, and this one writes the page:
+Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
+two shared CPU cores. Each section has its command, and this one writes the page:
 
     python docs/leaderboard.py    # from the JSON documents in docs/studies
 
