@@ -11,7 +11,7 @@
 
 Features are responses to random patches of CIFAR-10 if --data has it, otherwise Gaussian classes of
 condition number 1e3. Shared machines are noisy: compare the ratios, which are medians over rounds
-with one turn of each side. --quick uses a tenth of the examples and epochs.
+with one turn of each side. --quick uses 10 % of the examples and epochs.
 """
 
 import argparse

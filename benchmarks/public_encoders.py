@@ -56,7 +56,7 @@ class Source(NamedTuple):
         features: maps the module and images to features.
         size: side of the images in pixels.
         options: arguments of `jaxssl.load_encoder`.
-        files: JSON files beside the weights, by name.
+        files: JSON files next to the weights, by name.
         extra: shapes of further arrays in the file.
         resize: maps the module to one for images of `size` pixels.
     """

@@ -224,7 +224,7 @@ def find_device(work: Path) -> Device:
 
 
 def fits(piece: Piece, running: list[Job], device: Device) -> bool:
-    """Return True if a measurement can start beside the running ones.
+    """Return True if a measurement can start while the others run.
 
     Two training runs at a time are slower than one after the other.
     """

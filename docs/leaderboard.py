@@ -139,10 +139,11 @@ the bias determined accuracy, values would be near -1. With five losses they are
 LEAD = """\
 ## AUC-CL's lead by number of training images
 
-Accuracy of AUC-CL minus that of SimCLR at temperature 0.05, in points, paired by seed, with the
-95 % interval of Student's t, for training sets of 5 000, 10 000 and 50 000 images of CIFAR-10. All
-have 20 epochs. The first two are tested on a fifth of the test images, the last on all. With 5 000 images AUC-CL is behind at batch
-64 by k-NN, and with 50 000 it is ahead at 16 by both probes. No other lead can be told from zero.
+Accuracy of AUC-CL minus that of SimCLR at temperature 0.05, in points, paired by seed, with the 95
+% interval of Student's t, for training sets of 5 000, 10 000 and 50 000 images of CIFAR-10. All
+have 20 epochs. The first two are tested on a fifth of the test images, the last on all. With 5 000
+images AUC-CL is behind at batch 64 by k-NN, and with 50 000 it is ahead at 16 by both probes. No
+other lead can be told from zero.
 
 """
 # Documents with both methods, by the number of training images.

@@ -26,8 +26,8 @@ class UserError(Exception):
     """Invalid input from the user. The one-line message says how to correct the input.
 
     The command line prints the message and exits with ``status``, and a notebook shows the message
-    alone. Any other exception is a bug. Of a message with more than `LONGEST` characters, the
-    middle is left out.
+    alone. Any other exception is a bug. Messages longer than `LONGEST` characters are shortened in
+    the middle.
     """
 
     status = 2  # exit status of the command
@@ -82,7 +82,7 @@ def write_error(path: Path, error: Exception) -> WriteError:
     code = re.search(r"os_error_code='(\d+)'", str(error))
     reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
     reason = reason or one_line(error)
-    return WriteError(f"cannot write {path}: {reason}; mend this, or choose another path")
+    return WriteError(f"cannot write {path}: {reason}; fix this or choose another path")
 
 
 def shorten(text: str) -> str:

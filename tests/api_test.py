@@ -131,7 +131,7 @@ def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monk
         raise SystemExit(130)
 
     monkeypatch.setattr(api.pretrain, "train", stop)
-    with pytest.raises(Stopped, match="run is stopped; the same call resumes it"):
+    with pytest.raises(Stopped, match="run was interrupted; repeat the call to resume"):
         jaxssl.train(tiny_config(), workdir=tmp_path / "run")
 
 

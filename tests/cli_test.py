@@ -219,7 +219,7 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("list", "los"), "topic 'los' is unknown; did you mean 'losses'?"),
         (("train", "--batch_size=3"), "is unknown; did you mean '--config.batch_size'?"),
         (("list", "losses", "nt_xen"), "'nt_xen' is unknown; did you mean 'nt_xent'?"),
-        (("train", "digits"), "not understood; flags begin with --, such as '--config digits'"),
+        (("train", "digits"), "argument 'digits'; flags begin with --, such as '--config digits'"),
         (("train", "--resume="), "--resume is empty; give it a value, or leave it out"),
         (("train", "--workdir="), "--workdir is empty; give it a value, or leave it out"),
         (("train", "--dry_run", "--topology="), "--topology is empty; give it a value, or leave"),
@@ -313,7 +313,7 @@ def test_exhausted_memory_is_reported_in_one_line(monkeypatch, run_command, erro
     monkeypatch.setattr(config, "load", fail)
     status, _, error = run_command("train")
     assert status == 2 and error.count("\n") == 1
-    assert error.startswith("error: memory is used up; reduce batch_size")
+    assert error.startswith("error: out of memory; reduce batch_size")
 
 
 def test_list_and_help_show_each_setting_with_type_value_and_description(run_command):

@@ -155,9 +155,10 @@ def train(
     Args:
         config: a packaged config's name, such as "auc_cl:cifar10", a Python file with
             get_config(), or a `ConfigDict`, such as from `get_config`.
-        data: the data set: a name in place of `config.data.name`, the path of a folder or an
-            archive of pictures, or images with or without labels, or their path, as
-            `jaxssl.data.opening.in_memory.load_splits` describes. Default: the config's.
+        data: data set that replaces the config's. One of: the name of a data set; the path of a
+            folder or an archive of pictures, or of an .npy, .npz, .csv or .parquet file; images; a
+            pair (images, labels); or (train, test), of any of these but names, folders and
+            archives. See `jaxssl.data.opening.in_memory.load_splits`.
         net: network in place of the config's: a name, {"name": ..., arguments}, or a Python object
             such as a Linen module, an NNX class or a pair of functions (init, apply). See
             `jaxssl.training.config.custom.make_factory` for the objects of each kind.
@@ -166,7 +167,8 @@ def train(
         augment: augmentation in place of the config's, in the same forms.
         init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.
-        trust: as for `jaxssl.load_encoder`, for runs that ``config`` or ``init`` names.
+        trust: whether to execute Python files that are named by a run in ``config`` or ``init``,
+            even if this user has not trained with them.
         **settings: values of config keys, as ``--config.KEY=VALUE`` on the command line. The group
             may be left out of a key that only one group has, so that ``lr`` is "optim.lr".
 
@@ -243,7 +245,7 @@ def _train(config: ConfigDict, folder: Path, splits: Splits | None, trust: bool)
     try:
         pretrain.train(config, folder, splits, trust=trust)
     except SystemExit:
-        raise Stopped(f"{folder} is stopped; the same call resumes it") from None
+        raise Stopped(f"training in {folder} was interrupted; repeat the call to resume") from None
     return Run(folder, splits)
 
 
@@ -259,9 +261,9 @@ def evaluate(
     Args:
         encoder: a run, a workdir, a weights file, or an encoder.
         protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
-        data: as for `train`, with labels. Labelled data without a test split are split as the run
-            split them. Default: the run's data set. A run that is opened by its folder has no data
-            that were given as Python objects.
+        data: data set with labels, as for `train`. Without a test split, the examples are split as
+            the run split them. Default: the run's data set. Required if the run was trained on
+            Python objects and is opened by its path, because they are not stored.
         **options: ``step``, ``kinds``, ``layer``, ``seed``, ``out`` and ``trust`` of
             `jaxssl.evaluation.run.evaluate`, and settings of ``data``, such as
             ``**{"data.test_split": "val"}``.

@@ -1,4 +1,4 @@
-"""Name Python objects of users, so that a run is told apart from one with other code or values."""
+"""Name Python objects of users, so that runs with other code or values are distinguished."""
 
 import dataclasses
 import functools

@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # The module imports JAX, which is slow.
 PREFIX = "--config."
 SECONDS_TO_END = 4.0  # time after an error for threads that still wait
 OUT_OF_MEMORY = (
-    "memory is used up; reduce batch_size or the network, set data.cache=none, or raise the limit "
-    "of this process (ulimit -v)"
+    "out of memory; reduce batch_size or the network, set data.cache=none, or raise the process's "
+    "limit (ulimit -v)"
 )
 
 
@@ -244,7 +244,7 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
             flag.parse(rest.pop(0))
     if rest:
         flag = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
-        raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --{flag}")
+        raise UserError(f"unexpected argument {rest[0]!r}; flags begin with --{flag}")
     module.main(*([overrides] if takes_keys else []))
 
 

@@ -4,7 +4,7 @@ usage: jaxssl embed ENCODER IMAGES [--out FILE]
 
 ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a picture, a folder or
 an archive of pictures, or a .npy, .npz, .csv or .parquet file. The output is a .npy array, with the
-names of the pictures in NAME.files.csv beside it, or a .parquet table.
+names of the pictures in NAME.files.csv next to it, or a .parquet table.
 
 --config.net.KEY and --config.inputs.KEY give settings that a weights file does not hold, such as
 --config.net.num_heads=6 or --config.inputs.crop=0.9.

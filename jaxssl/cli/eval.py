@@ -47,7 +47,7 @@ OUT = flags.DEFINE_string(
     "out", None, "Folder of results.json; default: the workdir, or NAME.eval for weights.", FLAGS
 )
 cli.define_encoder(FLAGS)
-# Only these config keys may be set beside --suite, because a suite names its data sets.
+# Only these config keys may be combined with --suite, because a suite names its data sets.
 SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 

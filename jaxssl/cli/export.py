@@ -3,8 +3,8 @@
 usage: jaxssl export DIR --to safetensors|torch|stablehlo|timm [--out FOLDER] [--push hf://OWNER/NAME]
 
 DIR is the folder of a run, a weights file, or hf://OWNER/NAME. The file and a model card,
-README.md, are written to --out, by default the folder `export` in the run's folder or beside the
-file. Parameters have the names of torchvision for ResNets and of timm for ViTs.
+README.md, are written to --out, by default the folder `export` in the run's folder or next to
+the file. Parameters have the names of torchvision for ResNets and of timm for ViTs.
 
 --config.net.KEY and --config.inputs.KEY give settings that a weights file does not hold, such as
 --config.net.num_heads=6 or --config.inputs.crop=0.9.
@@ -27,7 +27,7 @@ TO = flags.DEFINE_list(
 )
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
 OUT = flags.DEFINE_string(
-    "out", None, "Folder to write to; default: `export` in DIR or beside the file.", FLAGS
+    "out", None, "Folder to write to; default: `export` in DIR or next to the file.", FLAGS
 )
 PUSH = flags.DEFINE_string(
     "push", None, "Upload the files to a model repository too: hf://OWNER/NAME.", FLAGS

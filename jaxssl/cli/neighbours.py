@@ -3,9 +3,9 @@
 usage: jaxssl neighbours ENCODER IMAGES [--threshold 0.995] [--out FILE.html]
 
 ENCODER is the folder of a run, a weights file, or hf://OWNER/NAME. IMAGES is a picture, a folder or
-an archive of pictures, or a .npy, .npz, .csv or .parquet file. The page shows pictures beside their
-neighbours by cosine similarity, and pairs of likely duplicates. A CSV file beside the page lists
-the neighbours of all pictures.
+an archive of pictures, or a .npy, .npz, .csv or .parquet file. The page shows pictures next to
+their neighbours by cosine similarity, and pairs of likely duplicates. A CSV file next to the page
+lists the neighbours of all pictures.
 
 --config.net.KEY and --config.inputs.KEY give settings that a weights file does not hold, such as
 --config.net.num_heads=6 or --config.inputs.crop=0.9.

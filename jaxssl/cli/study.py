@@ -4,9 +4,10 @@ usage: jaxssl study                                            list all studies
        jaxssl study NAME [--scale tiny|small|medium|paper|paper_simclr] [...]
        jaxssl study claims                                     summarise all results below --out
 
-A study trains a grid of runs or measures a quantity. It prints a table beside the published results
-and writes PNG figures, an HTML page and a JSON document to --out. The same command again continues
-an interrupted study and does not repeat finished runs. --config.KEY=VALUE changes all runs.
+A study trains a grid of runs or measures a quantity. It prints a table next to the published
+results and writes PNG figures, an HTML page and a JSON document to --out. The same command again
+continues an interrupted study and does not repeat finished runs. --config.KEY=VALUE changes all
+runs.
 """
 
 import platform

@@ -76,8 +76,8 @@ MAX_RUNS = flags.DEFINE_integer(
 RETRY = flags.DEFINE_integer(
     "retry",
     0,
-    "Start the command again if it was killed or failed, at most so many times. Wrong settings, "
-    "SIGTERM and SIGINT end it.",
+    "Restart the command up to this many times if it is killed or fails. Invalid settings, SIGTERM "
+    "and SIGINT are not retried.",
     lower_bound=0,
     flag_values=FLAGS,
 )

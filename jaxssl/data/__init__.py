@@ -1,11 +1,11 @@
 """Load data sets and make batches on the host, without TensorFlow.
 
-From bottom to top, each module using only modules above it in this list:
+Modules in dependency order; each imports only from those listed before it:
 
     prompts                sentences for zero-shot classification
     decoders               files and archives, pictures, captions, arrays
     integrity              checks of prepared sets
-    kind, records          what depends on the kind of examples, records of a prepared split
+    records, kind          records of a prepared split, what depends on the kind of examples
     formats, toy           TFDS builders of user files and of bundled sets
     splits                 splits of data sets, read by index, and classes of them
     opening                Python objects and tar shards as data sets, conversion of prepared sets

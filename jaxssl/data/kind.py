@@ -69,7 +69,7 @@ class Kind(NamedTuple):
             cannot draw views.
         left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
         check: () -> None; raises UserError if an optional package is missing.
-        small_crops: whether views may have small crops beside them.
+        small_crops: whether small crops may be used in addition to the views.
         pictures: whether arrays and files of pictures from Python can be trained on and embedded.
         captions: whether the examples have captions, which need a network for text.
         frames: number of frames in the drawing of an example.

@@ -82,7 +82,7 @@ class _State(NamedTuple):
 
 
 class PyramidPooling(nn.Module):
-    """PSPNet's head: feature maps beside their means over grids of cells, and two convolutions.
+    """PSPNet's head: feature maps concatenated with means over grid cells, and two convolutions.
 
     Attributes:
         outputs: channels of the result.
@@ -248,7 +248,7 @@ def _make_step(
 
 
 def _prepare(images: Array, inputs: Inputs) -> Array:
-    """Scale and standardise uint8 images. Their size is kept."""
+    """Scale and standardise uint8 images. Their size does not change."""
     return standardise(match_channels(to_float(images), inputs.channels), inputs)
 
 

@@ -62,9 +62,9 @@ def embed(
         encoder: an encoder of images.
         images: path of pictures, or images, see `embed_pictures`.
         layer: "backbone" or "projector".
-        out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
-            the names of the pictures, in the column "file". ".parquet" has the columns "file" (the
-            index for images without names) and "embedding".
+        out: file to write. ".npy" holds the array, and the file next to it that ends in
+            ".files.csv" the names of the pictures, in the column "file". ".parquet" has the columns
+            "file" (the index for images without names) and "embedding".
         on_error: "stop", or "skip" to leave out pictures that cannot be read.
 
     Raises:

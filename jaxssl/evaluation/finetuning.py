@@ -45,9 +45,9 @@ class Training(NamedTuple):
         steps: length of the training in batches.
         schedule: name, see `jaxssl.training.config.schedules.learning_rate`.
         warmup: epochs.
-        milestones: epochs at which the schedule "step" lowers the rate.
+        milestones: epochs at which the schedule "step" lowers the learning rate.
         gamma: factor of the schedule "step".
-        lr_batch: the peak rate is lr * batch_size / lr_batch, or 0 for lr without scaling.
+        lr_batch: the peak learning rate is lr * batch_size / lr_batch; 0 means lr without scaling.
         head_lr: learning rate of the linear layer relative to the backbone's.
         head_std: standard deviation of the linear layer's initial kernel. The bias starts at 0.
         frozen: train the linear layer only, on features in evaluation mode.

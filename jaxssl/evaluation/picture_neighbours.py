@@ -48,7 +48,7 @@ def write(
     rows: int,
     **options: Any,
 ) -> tuple[int, int]:
-    """Write an HTML page of nearest pictures and likely duplicates, and a CSV file beside the page.
+    """Write an HTML page of nearest pictures and likely duplicates, and a CSV file next to it.
 
     Neighbours are found block by block, so that memory grows with the number of pictures only by
     their features and k neighbours. Of a picture with more than k likely duplicates, the k nearest
@@ -146,7 +146,7 @@ def _csv_rows(
 
 
 def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str]) -> Table:
-    """Build a table of pictures, each beside similar ones with cosines."""
+    """Build a table of pictures, each next to similar ones with their cosines."""
     cells: list[list[str | Cell]] = []
     for i, similar in rows.items():
         pixels = image.draw(embedded.pixels[i])

@@ -1,8 +1,10 @@
 """Contrastive and non-contrastive losses, one per file.
 
-`foo(z1, z2, *, **hyper, labels=None, axis_name=None) -> scalar` takes two [b, d] arrays, and
-`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and returns one number per anchor. Losses that have
-no use for labels, such as `byol`, lack that argument.
+Every loss except cross_entropy, which takes only `Pairs`, has two forms.
+`foo(z1, z2, *, ..., labels=None, axis_name=None)` takes two [b, d] arrays and returns a scalar.
+`foo_loss(pairs, *, ...)` takes `Pairs` and returns one loss per anchor, [n].
+Extra inputs, such as `rate` in decl, follow the arrays or the pairs, by position or by name. Losses
+without negatives, such as `byol`, take no labels.
 
     from jaxssl import losses
 

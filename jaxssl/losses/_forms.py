@@ -143,9 +143,10 @@ def on_arrays(
     on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
 
 The mean is over the {anchors} that have a positive.{with_labels}
-Under a mapped ``axis_name`` the batch spans all devices, and the result is this device's share:
-`jax.lax.pmean` of it is the loss, and `global_value_and_grad` gives its gradient. The other
-arguments are those of `{name}_loss`:
+Under a mapped ``axis_name`` the batch spans all devices, and the result is this device's
+contribution to the loss. `jax.lax.pmean` of the contributions is the loss, and
+`global_value_and_grad` returns the loss and its gradient. The other arguments are those of
+`{name}_loss`:
 
 {loss_doc}
 """

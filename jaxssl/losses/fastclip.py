@@ -141,7 +141,8 @@ def objective(
         past = {name: read_examples(buffer, pairs) for name, buffer in buffers.items()}
         loss, average = _one_direction(pairs, past["log_u"], past["temperature"], hyper["gamma"])
         values = {"log_u": average.log_u, **take_adam_step(past, average.slope, hyper)}
-        has_negative = jnp.any(negatives(pairs), axis=1)  # An anchor without one teaches nothing.
+        # Anchors without negatives do not update the average or the temperature.
+        has_negative = jnp.any(negatives(pairs), axis=1)
         values = {name: jnp.where(has_negative, x, past[name]) for name, x in values.items()}
         new = {
             name: write_examples(buffers[name], pairs, x, logs=name == "log_u")

@@ -14,7 +14,7 @@ def global_value_and_grad(
     *,
     has_aux: bool = False,
 ) -> Callable[..., tuple]:
-    """Return the function that computes a loss and its gradient from the shares of all devices.
+    """Return a function that computes a loss and its gradient from all devices' contributions.
 
     It is `jax.value_and_grad` for the inside of `jax.shard_map` or `jax.pmap`:
 
@@ -22,14 +22,15 @@ def global_value_and_grad(
             share = lambda params: losses.nt_xent(net(params, x1), net(params, x2), axis_name="i")
             return losses.global_value_and_grad(share, "i")(params)
 
-    The value is the mean of the shares, and the gradient is the gradient of this mean. Both equal
-    those of one device with the whole batch, on every device. This holds under `jax.pmap` and under
-    `jax.shard_map` with either value of ``check_vma``. By hand, ``check_vma=True`` needs the
-    gradient of the mean, and the others need the mean of the gradients. The wrong one of the two
-    is wrong by a factor of the number of devices or more, without an error.
+    The value is the mean of the contributions over devices, and the gradient is the gradient of
+    this mean. Both equal those of one device with the whole batch, on every device. This holds
+    under `jax.pmap` and under `jax.shard_map` with either value of ``check_vma``. By hand,
+    ``check_vma=True`` needs the gradient of the mean, and the others need the mean of the
+    gradients. The wrong one of the two is wrong by a factor of the number of devices or more,
+    without an error.
 
     Args:
-        share: function of the parameters that returns this device's share of the loss, [].
+        share: function of the parameters that returns this device's contribution to the loss, [].
         axis_name: mapped axis whose devices share the batch, or None for `jax.value_and_grad`.
         argnums: positions of the parameters: trees of arrays that are equal on all devices.
         has_aux: True if ``share`` returns ``(share, aux)``.

@@ -63,7 +63,7 @@ def mochi_loss(
     References:
         Kalantidis et al., Hard Negative Mixing for Contrastive Learning, 2020, eq. 1, 4 and 5.
 
-    Checked against: davidsvy/hard-negative-mixing. We know of no code of the authors.
+    Checked against: davidsvy/hard-negative-mixing. No official code is known.
     """
     number = 3 * mixed + 2 * mixed_with_anchor
     if draws is None:

@@ -63,7 +63,7 @@ class Objective(NamedTuple):
             The optimiser trains ``params`` together with the network. ``memory`` is carried from
             step to step and is equal on all devices.
         loss: ``(pairs, params, memory, *, step, key) -> (scalar, memory, metrics)``. The scalar is
-            this device's share: its mean over devices is the loss.
+            this device's contribution to the loss: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
             small crops) starts each from the same memory, then merges the new memories.
         per_example: True if memory holds per-example buffers, which may be sharded over devices
@@ -76,7 +76,7 @@ class Objective(NamedTuple):
         needs_labels: True if the pairs must be labelled.
         takes_labels: False if the loss ignores or rejects labels.
         takes_queue: False if the loss ignores or rejects a queue.
-        takes_queue_alone: False if the batch must be among the negatives beside a queue.
+        takes_queue_alone: False if the negatives must include the batch in addition to a queue.
         one_tower_only: True if the pairs must come from `pair_views`.
         both_directions: True if the loss also compares the keys of two towers with the anchors, and
             has a memory for each direction.
@@ -225,8 +225,8 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
         pairs: the pairs from which they were computed.
 
     Returns:
-        This device's share of the mean (the mean of the shares is the mean), and the fraction of
-        this device's anchors without a positive, in [0, 1].
+        This device's contribution to the loss, whose mean over devices is the loss, and the
+        fraction of this device's anchors without a positive, in [0, 1].
 
     Raises:
         ValueError: if there is not one loss for each anchor.

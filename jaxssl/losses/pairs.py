@@ -118,7 +118,8 @@ def pair_towers(
 
     Args:
         query: [b, d] anchors. They are not among the candidates.
-        key: [b, d]. Row i belongs to query i. Stop its gradient before, if the scheme does.
+        key: [b, d]. Row i belongs to query i. Apply `stop_gradient` first if the training scheme
+            requires it.
         index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all keys of a class are positives.
         queue: [k, d] additional negatives of all anchors, equal on all devices.

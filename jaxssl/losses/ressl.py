@@ -21,7 +21,7 @@ def ressl_loss(
     Args:
         pairs: n queries, m keys, from `pair_towers`. The paper's negatives are a queue of keys:
             ``pair_towers(q, k, queue=queue, batch_negatives=False)``. With labels, other examples
-            of the class are no negatives.
+            of the class are not negatives.
         student_temperature: tau_s, > 0.
         teacher_temperature: tau_t, > 0. It should be below tau_s, so that the target is sharper.
 

@@ -183,7 +183,8 @@ def _build(hyper: Hyper) -> Objective:
         past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
         tau = past["temperature"] if individual else hyper["temperature"]
         loss, average = _loss_and_average(pairs, past["log_u"], tau, hyper["gamma"])
-        has_negative = jnp.any(negatives(pairs), axis=1)  # An anchor without one teaches nothing.
+        # Anchors without negatives do not update the average or the temperature.
+        has_negative = jnp.any(negatives(pairs), axis=1)
         log_u = jnp.where(has_negative, average.log_u, past["log_u"])
         new = {"log_u": write_examples(memory["log_u"], pairs, log_u, logs=True)}
         if not individual:

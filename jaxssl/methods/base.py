@@ -149,7 +149,8 @@ def weighted_loss(
         key: random key of the step.
 
     Returns:
-        This device's share of the sum, the new memory, and the weighted means of the metrics.
+        This device's contribution to the sum, the new memory, and the weighted means of the
+        metrics.
     """
     results = []
     for number, (_, pairs) in enumerate(terms):

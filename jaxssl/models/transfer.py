@@ -201,7 +201,7 @@ class Adapted(NamedTuple):
     rank: int
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
-        """Initialise the backbone's variables, with LoRA adapters beside the adapted layers.
+        """Initialise the backbone's variables, with LoRA adapters next to the adapted layers.
 
         Raises:
             ValueError: if the backbone has no attention.
@@ -243,7 +243,7 @@ def merge_adapters(params: Collection) -> MutableCollection:
 
 
 def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollection:
-    """Return a backbone's parameters with random adapters beside all layers named in `ADAPTED`."""
+    """Return a backbone's parameters with random adapters next to all layers named in `ADAPTED`."""
     result = dict(params)
     for number, (name, value) in enumerate(sorted(params.items())):
         module_key = jax.random.fold_in(key, number)

@@ -239,7 +239,7 @@ def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, object]) -> Infe
 def _cifar_stem(encoder: EncoderArrays) -> str:
     """Return the stem of a ResNet with a first kernel of 3 x 3.
 
-    Solo-learn pads the kernel by two pixels. Its files have a classifier beside the backbone.
+    Solo-learn pads the kernel by two pixels. Its files have a classifier next to the backbone.
     """
     parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
     if parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names:
@@ -324,7 +324,7 @@ def _vit_positions(encoder: EncoderArrays, dim: int, patch_size: int) -> tuple[s
 def _vit_extras(encoder: EncoderArrays, dim: int, positions: str) -> dict[str, object]:
     """Return settings of a ViT that mostly have their default values."""
     arrays, pre_norm = encoder.arrays, "norm_pre.weight" in encoder.arrays
-    # OpenAI's files store the size of the images beside the networks.
+    # OpenAI's files store the size of the images next to the networks.
     is_openai = any(name.endswith("input_resolution") for name in encoder.other_names)
     extras = {
         "class_token": "cls_token" in arrays,

@@ -38,7 +38,7 @@ def export(
         path: workdir of a run, or a weights file.
         formats: some of `FORMATS`.
         step: step of a run's checkpoint, "last" (the default) or "best".
-        out: output folder, by default "export" in the workdir, or beside the file.
+        out: output folder, by default "export" in the workdir, or next to the file.
         trust: as for `jaxssl.load_encoder`.
         push: "hf://owner/name", a model repository to which the files are uploaded too.
         weights_options: details that a weights file does not record, see
@@ -60,7 +60,7 @@ def export(
         hub.repository_name(push)  # raises an error for a wrong name before any work
     given, results = path, results_folder(path)
     path = hub.local(given)  # a copy on this machine, of weights on the Hub or in a bucket
-    # The name of a file is kept, because its target in a cache may have no suffix.
+    # Keep the name of a file, because its target in a cache may have no suffix.
     path = path.parent.resolve() / path.name if path.is_file() else path.resolve()
     pretrained = load_pretrained(path, step, trust=trust, **(weights_options or {}))
     if not kind.get(pretrained.inputs.kind).pictures:

@@ -58,8 +58,8 @@ def validate(settings: Settings) -> Inputs:
     crop = _numbers(inputs.crop)
     if len(crop) != 1 or not 0 <= crop[0] <= 1:
         raise ValueError(
-            "crop must be a number in [0, 1], the share of the short side that is kept (0: the "
-            f"whole image), got {inputs.crop!r:.80}"
+            "crop must be a number in [0, 1], a fraction of the short side (0 resizes the whole "
+            f"image, or takes 0.875 if sizes differ), got {inputs.crop!r:.80}"
         )
     if inputs.interpolation not in tuple(INTERPOLATIONS):  # A list has no hash.
         raise ValueError(

@@ -139,7 +139,7 @@ def is_run(path: Path) -> bool:
 
 
 def results_folder(path: str | PathLike[str]) -> Path:
-    """Return the folder of results.json: the workdir of a run, or NAME.eval beside weights.
+    """Return the folder of results.json: the workdir of a run, or NAME.eval next to weights.
 
     Results of a repository of the Hugging Face Hub are stored in the current folder.
     """

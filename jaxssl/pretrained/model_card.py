@@ -29,7 +29,7 @@ def render(
         num_features: features of an image.
         files: names of the exported files.
         results: rows of results.json for this checkpoint.
-        timm: whether model.safetensors is timm's, beside a config.json.
+        timm: whether model.safetensors is timm's, next to a config.json.
     """
     metadata = pretrained.metadata
     params = jax.tree.leaves(pretrained.variables["net"]["params"])

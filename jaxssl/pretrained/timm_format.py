@@ -30,7 +30,7 @@ def config_json(pretrained: PretrainedEncoder, num_features: int, arrays: Iterab
         ValueError: if timm has no such network.
     """
     if components.is_custom(pretrained.metadata["net"]["name"]):
-        raise ValueError("timm cannot build a network of yours")
+        raise ValueError("timm cannot build a custom network")
     inputs, net = pretrained.inputs, pretrained.encoder.net
     name, arguments = timm_model(net, inputs.size, arrays)
     entries = {
@@ -142,7 +142,7 @@ def _require(net: object, **fits: bool) -> None:
 def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
     """Return an encoder with the same features whose arrays timm can hold.
 
-    In timm, tokens beside registers have no position. Their positions are added to the tokens here.
+    In timm, class tokens of a ViT with registers have no position. Add their positions to them.
     """
     net, variables = pretrained.encoder.net, pretrained.variables
     if not isinstance(net, vit.ViT) or net.positions != "learned" or not net.registers:

@@ -93,12 +93,13 @@ def load(
             - pool: features of a ViT: "token" (class token), "mean" (over patches) or "attention".
             - activation: activation of a ViT's MLPs, such as "quick_gelu".
             - layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
-              public ViTs of its width is refused without this number, because it may be incomplete.
+              public ViTs of its width may be incomplete, and raises an error without this number.
             - mean: mean of images in [0, 1], a number or one per channel, in [0, 1]. The default
               depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
-            - crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps
-              the whole image. timm calls it ``crop_pct``.
+            - crop: size of the central square crop as a fraction of the short side, in [0, 1]. 0
+              resizes the whole image; in a data set of images of different sizes it means 0.875
+              of the short side. timm calls it ``crop_pct``.
             - size: side length of the network's images in pixels, 1 to 8192. The learned positions
               of a ViT are interpolated if it is not theirs.
             - interpolation: "bilinear" or "bicubic", for the resizing of images.

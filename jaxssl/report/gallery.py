@@ -84,7 +84,7 @@ def image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) ->
 
 
 def _neighbours(gallery: Gallery) -> dict[str, object]:
-    """Build the section of test images beside their nearest training images."""
+    """Build the section of test images next to their nearest training images."""
     names, labels = gallery["class_names"], gallery["neighbour_label"]
     query_labels = gallery["query_label"][:, None]
     labelled = (query_labels >= 0) & (labels >= 0)
@@ -212,7 +212,7 @@ def _anchor_table(
 
 
 def _hardest(gallery: Gallery) -> dict[str, object]:
-    """Build the section of anchors beside their hardest negatives."""
+    """Build the section of anchors next to their hardest negatives."""
     anchors, hardest = gallery["hard_query"], gallery["hard_place"]
     texts = [[f"{value:.2f}" for value in row] for row in gallery["hard_similarity"]]
     of_hardest, of_all = map(float, gallery["hard_share"])

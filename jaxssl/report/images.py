@@ -13,8 +13,8 @@ from matplotlib.image import imsave
 # Images are shrunk to a short side of at least this and less than twice this, in pixels. Smaller
 # images keep their size, and the page enlarges them.
 THUMBNAIL = 64
-# Series differ in marker and dashes, so that they can be told apart without colour. The numbers of
-# markers and dashes have no common factor, so that 44 series differ.
+# Series differ in marker and dashes, so that they can be distinguished without colour. The numbers
+# of markers and dashes have no common factor, so that 44 series differ.
 MARKERS = "o^sDvPX*<>h"
 DASHES = ("-", "--", "-.", ":")
 

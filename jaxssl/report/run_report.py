@@ -195,7 +195,7 @@ def _results(rows: Rows) -> list[dict[str, object]]:
     groups: dict[tuple, dict[tuple, Kinds]] = {}  # by encoder and data set, then by metric
     for row in rows:
         metric = row["protocol"], row["details"].get("preset"), row["metric"]
-        # Baselines (raw pixels, untrained network) stand beside the results of every checkpoint.
+        # Baselines (raw pixels, untrained network) appear next to the results of every checkpoint.
         steps = {row["step"]} if row["features"] == "pretrained" else pretrained_steps or {None}
         for step in sorted(steps, key=lambda step: step or 0):
             group = groups.setdefault((*_source(row), step), {})
@@ -266,6 +266,6 @@ def _settings(kinds: Kinds) -> str:
 
 
 def _gain(kinds: Kinds) -> str:
-    """Return the pretrained network's result less the untrained one's, or a dash without both."""
+    """Return the pretrained network's result minus the untrained one's, or a dash without both."""
     before, after = (kinds.get(kind, {}).get("value") for kind in ("untrained", "pretrained"))
     return f"{after - before:+z.2f}" if files.is_finite(before) and files.is_finite(after) else "–"

@@ -15,7 +15,7 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.training.output import file_io, logs, metrics_writer
 
 FEWEST_ROWS = 1000  # minimum number of rows of each kind to keep of a long metrics.jsonl
-MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are told apart
+MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are distinguished
 MOST_GALLERY = 2**28  # limit on the bytes of all arrays in gallery.npz
 
 

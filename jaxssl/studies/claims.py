@@ -36,7 +36,7 @@ def read_unstudied_claims() -> list[tuple[study.Claim, str]]:
 def write_claims(folder: Path, page: Path) -> Path:
     """Write a Markdown page of the measured claims from the study documents below a folder.
 
-    The page papers.md beside it lists all claims with the commands that measure them.
+    The page papers.md next to it lists all claims with the commands that measure them.
 
     Args:
         folder: searched recursively.

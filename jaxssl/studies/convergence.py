@@ -62,7 +62,7 @@ def read_series(results: grid.Results) -> Series:
 
 
 def early_index(series: Series) -> int:
-    """Return the index of the evaluation nearest to a fifth of the epochs."""
+    """Return the index of the evaluation nearest to 20 % of the epochs."""
     epochs = next(iter(series.values()))[0]
     return min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
 

@@ -104,7 +104,7 @@ def write_page(
 
 
 def write_markdown(path: Path, document: Path) -> None:
-    """Write a study's Markdown page, and copy the study's JSON document beside the page.
+    """Write a study's Markdown page, and copy the study's JSON document next to it.
 
     Args:
         path: the page. The copy has the same name with the suffix .json.

@@ -9,10 +9,10 @@ Every loss is measured as it is trained, with the settings of `compared_methods.
 that weighs the negatives by their number is a different loss at every batch size, and its distance
 from the loss of all N examples counts as bias. This concerns NT-Xent, which sums the negatives
 together with the positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row
-"simclr_weighted", which nobody trains, each negative weighs (N - 1) / (B - 1), as if the batch had
-N examples. This leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR
-fill their memory by some epochs at the same parameters. Other losses with memory, such as nnclr,
-are measured with the memory that they start from.
+"simclr_weighted", each negative is weighted by (N - 1) / (B - 1), as if the batch contained all N
+examples, so that only the bias of the estimator remains. Nobody trains with this loss. "decl" is
+DeCL's first loss. DeCL and SogCLR fill their memory by some epochs at the same parameters. Other
+losses with memory, such as nnclr, are measured with the memory that they start from.
 
 --methods also takes any loss without labels by the name of its file, with its default settings. If
 the scale of a loss changes with the batch size, as mmcl's does, the scale alone counts as bias. The

@@ -1,7 +1,7 @@
 """Train grids of runs for studies, one workdir each. Finished runs are not repeated.
 
-A grid can be trained in several sittings, on machines that are not kept: the JSON document of a
-study records each finished run with its config and the fingerprint of its training data, and
+A grid can be trained in several sessions, on temporary machines: the JSON document of a study
+records each finished run with its config and the fingerprint of its training data, and
 ``setting.earlier`` names such a document, whose runs are not trained again.
 """
 
@@ -70,7 +70,7 @@ def run_grid(
         By the same names, a result for each seed, or for the seeds of finished runs.
 
     Raises:
-        UserError: for a value that a run refuses, a folder that cannot be written, an earlier run
+        UserError: for a value that a run rejects, a folder that cannot be written, an earlier run
             with another config or other data, or if no run is finished.
     """
     keys = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
@@ -283,8 +283,8 @@ def run_cell(
         digests: see `run_results.require_same_data`.
 
     Raises:
-        UserError: for a refused value, a run of another config or on other data in the folder, or a
-            damaged result.
+        UserError: for an invalid value, a run of another config or on other data in the folder, or
+            a damaged result.
     """
     workdir, settings = _workdir(setting, cell), cell_config(setting, cell)
     is_new = not (workdir / RESULT_FILE).exists()
@@ -345,7 +345,7 @@ def _train(settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]) ->
         with logs.quiet():
             metrics = _measure(settings, workdir, protocols)
     except SystemExit:
-        console.show_error(f"stopped in {workdir}; the same command resumes there")
+        console.show_error(f"stopped in {workdir}; run the same command to resume")
         raise
     seconds = time.perf_counter() - start
     document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}

@@ -139,7 +139,7 @@ def _points(shares: Sequence[float | None]) -> list[float]:
 
 
 def _picture(run: Analysis) -> Picture:
-    """Draw query images, each beside support vectors with the largest alpha and other images."""
+    """Draw query images, each next to support vectors with the largest alpha and other images."""
     queries = loss_inspection.one_of_each(run.labels, NUM_QUERIES)
     columns = 2 * NUM_NEGATIVES + 1
     figure = Figure(figsize=(1.15 * columns, 1.5 * len(queries)), layout="constrained")

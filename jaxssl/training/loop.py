@@ -42,8 +42,8 @@ from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, opening, run_record
 from jaxssl.training.workdir.goodput import Goodput
 
-# A second signal within this number of seconds repeats the first one, which a launcher has sent to
-# this process and to the process that passes it on.
+# Ignore a repeated signal within this many seconds: a launcher may signal both this process and its
+# parent, which forwards it.
 REPEATED_SECONDS = 2.0
 # One call of the training program takes about this many seconds. A stop request waits for the end
 # of a call.
@@ -109,14 +109,14 @@ def train(
     config = opening.take_lengths(config, workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     opening.check_same_config(config, workdir)
-    examples = kind.of(config)
-    examples.check()  # before preparing the data, which could take hours
+    example_kind = kind.of(config)
+    example_kind.check()  # before preparing the data, which could take hours
     mesh = distributed.make_mesh()
     splits = distributed.raise_together(
-        lambda: splits or source.load_splits(config.data, examples.data)
+        lambda: splits or source.load_splits(config.data, example_kind.data)
     )
     train_set = splits.train
-    kind.require(train_set.name, train_set.kind, examples.data)
+    kind.require(train_set.name, train_set.kind, example_kind.data)
     labelled = not config.method.get("labels") or distributed.raise_together(
         lambda: train_set.all_labelled
     )
@@ -131,7 +131,7 @@ def train(
     run_record.require_equal({"data.cache": "device" if batches.plan.cached else "none"})
     setup = build(config, len(train_set), mesh.size, crops=batches.plan.crops)
     probed = train_set.num_classes if has_online_probe(config.eval, splits) else 0
-    inputs = examples.inputs(config, train_set.shape)
+    inputs = example_kind.inputs(config, train_set.shape)
     programs = make_programs(config, setup, batches, inputs, mesh, probed_classes=probed)
     state, total = programs.init(config.seed), setup.total_steps
     # A profile splits calls of several steps, so all processes need the same --profile.
@@ -174,7 +174,7 @@ def train(
             writer = MetricsWriter(workdir, step, config.log, config.to_dict())
             stack.callback(writer.close)
         reporter = MetricsReporter(setup, writer, step, skipped=int(state.skipped[0]))
-        stack.enter_context(checkpoint.stragglers_ignored())
+        stack.enter_context(checkpoint.ignore_late_orbax_errors())
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(closing(profiling.Profiler(profile, workdir)))
@@ -197,7 +197,7 @@ def train(
         call_steps, calls = 1, 0
         losses: list[tuple[Array, int]] = []  # for each call since the last logged step
         report: Callable[..., Values] | None = None  # for a logged step that is not yet reported
-        with reporter.progress_bar(step, total, examples.units):
+        with reporter.progress_bar(step, total, example_kind.units):
             while step < total:
                 profiler.begin(step, state)
                 start = time.perf_counter()
@@ -251,8 +251,8 @@ def train(
         if step == total:
             log.info("finished %d steps", total)
         if step < total or distributed.any_process(bool(stop)):
-            then = "resumes there" if step < total else "evaluates"
-            log.info("stopped at step %d of %d; the same command %s", step, total, then)
+            then = "resume" if step < total else "evaluate"
+            log.info("stopped at step %d of %d; run the same command to %s", step, total, then)
             # If this process has no signal, another process of the run has received one.
             sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
         stack.close()
@@ -320,7 +320,7 @@ def _stop_requests() -> Iterator[list[int]]:
     """Yield a list to which the first SIGINT or SIGTERM is added. A later one exits at once.
 
     In an interactive session, as a notebook, a later SIGINT raises KeyboardInterrupt instead, so
-    that the session goes on.
+    that the session continues.
     """
     is_interactive = hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1")
     received: list[int] = []

@@ -1,7 +1,7 @@
 """Metrics measured during a run: loss on the test split, and accuracy of an online linear probe.
 
 The held-out loss is the training loss on the test split, without any update. The probe is a linear
-classifier of backbone features that is trained beside the encoder. It cannot change the encoder,
+classifier of backbone features that is trained alongside the encoder. It cannot change the encoder,
 because it has a program of its own, which runs after each training step. It takes the features of
 the first view of each example. The backbone computes them in evaluation mode from the new
 parameters, so that they are of the same kind as the features of test examples. The probe is float32
@@ -178,8 +178,8 @@ def make_online_probe(
 
     SGD with momentum 0.9, a constant learning rate of 0.1 B / 256 and no weight decay minimises the
     cross-entropy. Weights start at 0. Lightly's linear evaluation has these settings, apart from
-    the constant rate and the start. Lightly and solo-learn also train an online classifier on
-    features without gradient, with the optimiser of the encoder.
+    the constant learning rate and the start. Lightly and solo-learn also train an online classifier
+    on features without gradient, with the optimiser of the encoder.
 
     Args:
         method: its backbone computes the features.

@@ -16,7 +16,7 @@ def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
     """Return the peak learning rate, scaled by the global batch size.
 
     Args:
-        lr: base rate.
+        lr: base learning rate.
         scaling: "linear" lr * B / 256, "sqrt" lr * sqrt(B), "none" lr.
         batch_size: B, over all devices.
 
@@ -66,15 +66,15 @@ def optimiser(
         trust_coefficient: c of lars and larc, > 0.
         lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd.
         decay_all: decay all trained parameters, as PyTorch's adam, adamw and sgd do by default.
-        transfer: which modules are frozen, and factors on the rates of the others. Modules whose
-            names begin with "frozen_" are always frozen.
+        transfer: which modules are frozen, and factors on the learning rates of the others.
+            Modules whose names begin with "frozen_" are always frozen.
 
     Raises:
         ValueError: on an unknown name, `lars_clip` without larc, or `decay_all` with lars or larc.
 
     References:
         Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
-        2017, eq. 6 (q_larc; there, and in SimCLR's code, the rate is inside the momentum).
+        2017, eq. 6 (q_larc; there, and in SimCLR's code, the momentum contains the learning rate).
     """
     decay = optax.add_decayed_weights(weight_decay, mask=None if decay_all else _is_matrix)
     trust = optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient)
@@ -127,7 +127,7 @@ def _larc(
             w = jnp.asarray(decay, p.dtype)
             p_norm, g_norm = jnp.linalg.norm(p), jnp.linalg.norm(g)
             ratio = trust_coefficient * p_norm / (g_norm + w * p_norm + 1e-8)
-            if lars_clip:  # A rate of 0 makes the quotient infinite, and the bound makes it 1.
+            if lars_clip:  # A learning rate of 0 makes the quotient infinite; min gives 1.
                 ratio = jnp.minimum(ratio / jnp.asarray(rate, p.dtype), 1)
             return jnp.where((p_norm > 0) & (g_norm > 0), ratio * (g + w * p), g)
 

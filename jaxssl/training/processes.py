@@ -32,7 +32,7 @@ HEARTBEAT_TIMEOUT = 100
 # Seconds that a process that has finished its run waits for the other processes.
 SHUTDOWN_TIMEOUT = 24 * 3600
 INTERVAL = 1.0  # seconds between two looks at the other processes
-LIMIT = 20.0  # A process counts as lost after this many seconds without a sign of life.
+LIMIT = 20.0  # A process counts as lost after this many seconds without a heartbeat.
 # The first process ends later than the others, because JAX aborts them when its store is gone.
 GRACE = 4.0
 AGAIN = f"{rendezvous.AGAIN}, and they resume at the last checkpoint"
@@ -147,7 +147,7 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
 
 
 class Peers:
-    """The other processes of this run, which threads watch for signs of life.
+    """The other processes of this run, whose heartbeats threads watch.
 
     The first process watches all others. They watch the first one, which tells them about the
     rest, so that the work does not grow with the square of the number of processes.
@@ -161,7 +161,7 @@ class Peers:
     def __init__(self, store: Any, process: int, processes: int) -> None:
         self._store, self._process = store, process
         self._counts: dict[int, str | None] = {}  # last count of each other process
-        # Number of looks at each other process since its last sign of life. A clock would also
+        # Number of looks at each other process since its last heartbeat. A clock would also
         # count the time in which this process was suspended itself.
         self._silent = dict.fromkeys(range(1, processes) if process == 0 else [0], 0)
         self._ending = threading.Event()  # set once this process is ending
@@ -188,7 +188,7 @@ class Peers:
         time.sleep(LIMIT + GRACE)
 
     def _listen(self) -> None:
-        """Publish signs of life of this process, and read those of the other processes."""
+        """Publish heartbeats of this process, and read those of the other processes."""
         for count in itertools.count():
             self._put(f"{ALIVE}{self._process}", str(count))
             values = self._read()
@@ -211,7 +211,7 @@ class Peers:
                 self._silent[other] += 1
                 if self._silent[other] > LIMIT / INTERVAL:
                     self._end(
-                        f"process {other} of this run gives no sign of life: it has ended, was "
+                        f"process {other} of this run missed its heartbeats: it has exited, was "
                         f"suspended, or cannot be reached; {AGAIN}"
                     )
 

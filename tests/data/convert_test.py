@@ -320,7 +320,7 @@ def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, 
     [
         ((), 2, "jaxssl data convert DIR"),
         (("-h",), 0, "jaxssl data convert DIR"),
-        (("a", "b"), 2, "argument 'b' is not understood"),
+        (("a", "b"), 2, "unexpected argument 'b'"),
     ],
 )
 def test_convert_command_shows_its_usage(run_command, arguments, status, words):

@@ -100,7 +100,7 @@ def bomb(path: Path) -> Path:
 def test_decompression_bomb_is_refused_without_using_much_memory(tmp_path, kind):
     measure = [sys.executable, "-c", MEASURE, str(bomb(tmp_path / f"bomb{kind}"))]
     out = subprocess.run(measure, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "is refused because it expands to more than" in out[-2]
+    assert "is rejected because it expands to more than" in out[-2]
     assert "unpack it and name the folder" in out[-2]
     assert float(out[-1]) < 200
 
@@ -148,6 +148,6 @@ def test_xz_with_a_huge_dictionary_is_refused(tmp_path):
 def test_gzip_file_that_expands_beyond_the_ratio_limit_is_refused(monkeypatch):
     monkeypatch.setattr(decompression, "FREE", 0)
     data = gzip.compress(ZEROS)
-    with refused("archive images-ubyte.gz is refused because it expands"):
+    with refused("archive images-ubyte.gz is rejected because it expands"):
         decompression.gunzip(data, "images-ubyte.gz")
     assert decompression.gunzip(gzip.compress(b"abc"), "a.gz") == b"abc"

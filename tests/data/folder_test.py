@@ -145,18 +145,18 @@ def test_label_table_replaces_class_folders():
         (["a/1.txt", "b/2.csv"], ["holds no pictures (2 other files)"]),
         (["cat/1.png", "cat/2.png"], ["a single class, 'cat'", "name the folder they lie in"]),
         (["train/cat/1.png", "test/cat/2.png"], ["a single class, 'cat'"]),
-        (["a/1.png", "b/2.png", "3.png"], ["3.png lie beside the folders of classes; move"]),
+        (["a/1.png", "b/2.png", "3.png"], ["outside of its class folders (3.png); move them"]),
         (
             ["train/a/1.png", "train/b/2.png", "test/3.png", "test/a/4.png"],
-            ["of 'test', test/3.png lie beside the folders of classes"],
+            ["the split 'test' has pictures outside of its class folders (test/3.png)"],
         ),
         (
             ["train/a/1.png", "test/a/2.png", "extra/3.png", "4.png"],
-            ["4.png, extra/3.png lie beside the folders of the splits test, train; move"],
+            ["the split folders test, train with others (4.png, extra/3.png); move"],
         ),
         (
             ["train/a/1.png", "train/b/2.png", "holdout/a/3.png"],
-            ["holdout/a/3.png lie beside the folders of the splits train", "of train, training"],
+            ["the split folders train with others (holdout/a/3.png)", "of train, training"],
         ),
     ],
 )
@@ -188,7 +188,9 @@ def test_label_table_that_does_not_match_the_image_files_is_rejected():
     names = ["1.png", "2.png", "3.png"]
     with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):
         arrange(names, labels={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
-    with refused("of 'train', 2.png have no label in data.labels", "all pictures of a split"):
+    with refused(
+        "pictures without a label in data.labels (2.png)", "label all pictures of a split"
+    ):
         arrange(names, labels={"1.png": "a", "3.png": "b"})
     with refused("a single class, 'a'"):
         arrange(names, labels=dict.fromkeys(names, "a"))
@@ -265,7 +267,7 @@ def test_label_table_gives_the_labels_of_images(load, tmp_path):
     table.write_text("\n".join([*lines[:4], "x/4.png,a,"]))  # x/4.png gets another label
     assert classes_of(load(root, **options)) == expected | {"x/4.png": "a"}
     table.write_text("\n".join(lines[:4]))
-    with refused("x/4.png have no label in data.labels"):
+    with refused("without a label in data.labels (x/4.png)"):
         load(root, **options)
 
 

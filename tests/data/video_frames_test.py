@@ -75,8 +75,8 @@ def test_frames_are_sorted_by_number_in_the_file_name():
         ([], ["holds no videos (0 other files)", ".mp4, .avi", "or folders of frames"]),
         (["a/1.txt", "b/2.csv"], ["holds no videos (2 other files)"]),
         (["cat/1.mp4", "cat/2.mp4"], ["a single class, 'cat'", "for clips without labels"]),
-        (["a/1.mp4", "b/2.mp4", "3.mp4"], ["of 'train', 3.mp4 lie beside the folders of classes"]),
-        (["a/1/0.png", "b/2/0.png", "3/0.png"], ["'train', 3 lie beside the folders of classes"]),
+        (["a/1.mp4", "b/2.mp4", "3.mp4"], ["clips outside of its class folders (3.mp4)"]),
+        (["a/1/0.png", "b/2/0.png", "3/0.png"], ["clips outside of its class folders (3)"]),
         (["0.png", "1.png"], ["0.png, 1.png are not in a folder; expected a folder of frames for"]),
         (
             ["a/1/flow_x_1.jpg", "a/1/flow_y_1.jpg", "b/1/img_1.jpg"],

@@ -397,8 +397,8 @@ def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
         (tmp_path / "none", ["safetensors"], {}, "holds no checkpoint"),
         (tmp_path / "text.pth", ["safetensors"], {}, "not a file of torch.save"),
         (tmp_path / "text.pth", ["safetensors"], {"step": 3}, "which has no checkpoints"),
-        (run, ["safetensors"], {"out": tmp_path / "file" / "x"}, "cannot write .*; mend this"),
-        (run, ["safetensors"], {"out": Path("/proc/none")}, "cannot write .*; mend this"),
+        (run, ["safetensors"], {"out": tmp_path / "file" / "x"}, "cannot write .*; fix this"),
+        (run, ["safetensors"], {"out": Path("/proc/none")}, "cannot write .*; fix this"),
     ):
         with refused(message):
             export(path, formats, **options)

@@ -234,7 +234,7 @@ def run(below):
 def no_wait():
     """Wait for the late errors of damaged checkpoints once, after all tests."""
     seconds = checkpoint.STRAGGLER_SECONDS
-    with pytest.MonkeyPatch.context() as patch, checkpoint.stragglers_ignored():
+    with pytest.MonkeyPatch.context() as patch, checkpoint.ignore_late_orbax_errors():
         patch.setattr(checkpoint, "STRAGGLER_SECONDS", 0)
         yield
         time.sleep(seconds)

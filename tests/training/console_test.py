@@ -94,7 +94,7 @@ def test_process_continues_when_the_reader_of_its_output_exits(tmp_path):
     _, errors = process.communicate(b"\n")
     assert (process.returncode, errors.decode()) == (0, "± by show_error\n")
     assert "± finished" in path.read_text()
-    assert "the output cannot be shown any more (Broken pipe); the run goes on" in path.read_text()
+    assert "cannot be shown any more (Broken pipe); the run continues" in path.read_text()
 
 
 def test_process_continues_if_its_output_is_a_full_device_or_closed(tmp_path):

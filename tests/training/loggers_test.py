@@ -44,7 +44,7 @@ def test_logger_that_cannot_be_opened_raises_a_one_line_error(tmp_path, monkeypa
         raise RuntimeError("No API key configured.\nRun: login")
 
     monkeypatch.setattr(loggers.components, "factory", lambda group, name: refuse)
-    with pytest.raises(UserError, match="'wandb' cannot be opened .No API key .*; mend this, or l"):
+    with pytest.raises(UserError, match="'wandb' cannot be opened .No API key .*; fix this or rem"):
         loggers.open_logger("wandb", tmp_path, 0, {})
 
 

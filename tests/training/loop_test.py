@@ -102,7 +102,7 @@ def test_stopped_run_resumes_bit_for_bit_with_a_clock_set_back(tiny, whole, tmp_
     assert goodput.read(tmp_path)["ended"]
     assert signal.getsignal(signal.SIGINT) is handler
     assert checkpoint.steps(tmp_path) == [5]
-    assert "the same command resumes there" in (tmp_path / "train.log").read_text()
+    assert "run the same command to resume" in (tmp_path / "train.log").read_text()
     with pytest.MonkeyPatch.context() as patch:
         at_batch(patch, 6, lambda: ended.append(goodput.read(tmp_path)["ended"]))
         pretrain.train(tiny(), tmp_path)
@@ -555,7 +555,7 @@ def test_run_on_a_full_disk_stops_with_an_error_and_resumes_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, full)
-        with pytest.raises(UserError, match="cannot write .*: No space left on device; mend this"):
+        with pytest.raises(UserError, match="cannot write .*: No space left on device; fix this"):
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(tiny(), tmp_path)

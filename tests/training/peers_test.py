@@ -53,7 +53,7 @@ def test_lost_process_is_named_by_all_other_processes(run, lost):
     lines, exits = result(2)
     assert exits == [1, 1] and len(lines) == 2
     for line in lines:
-        assert line.startswith(f"error: process {lost} of this run gives no sign of life")
+        assert line.startswith(f"error: process {lost} of this run missed its heartbeats: it has")
 
 
 @pytest.mark.parametrize("failed", [0, 1])

@@ -135,7 +135,7 @@ def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypa
     WRITERS[name](good)
     with place(bad), pytest.raises(UserError) as caught:
         WRITERS[name](bad)
-    assert caught.match(f"cannot write {bad}.*: ({PLACES[place]}); mend this, or choose another")
+    assert caught.match(f"cannot write {bad}.*: ({PLACES[place]}); fix this or choose another")
     del caught
     if name in ("tensorboard", "checkpoint"):
         gc.collect()  # Close files and tasks that TensorBoard and Orbax left open.

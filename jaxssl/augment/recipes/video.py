@@ -54,7 +54,7 @@ def recipe(
         hue: the shift lies in [-hue, hue], as a fraction of the colour circle.
         grayscale: probability of removing the colour.
         blur: probability of a Gaussian blur.
-        blur_kernel: side of the blur kernel in pixels, odd; 0 is about a tenth of ``size``, >= 3.
+        blur_kernel: side of the blur kernel in pixels, odd; 0 is about 10 % of ``size``, >= 3.
         blur_sigma: smallest and largest standard deviation of the blur in pixels.
 
     Raises:

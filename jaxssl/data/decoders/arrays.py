@@ -1,4 +1,4 @@
-"""Arrays of a split's examples: decoded when indexed, or cached beside a prepared data set."""
+"""Arrays of a split's examples: decoded when indexed, or cached next to a prepared data set."""
 
 import logging
 import os

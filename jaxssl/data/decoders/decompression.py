@@ -54,7 +54,7 @@ class Budget:
         self._left -= count
         if self._left < 0:
             raise UserError(
-                f"the archive {self._name} is refused because it expands to more than "
+                f"the archive {self._name} is rejected because it expands to more than "
                 f"{self._total >> 20} MiB ({FREE >> 20} MiB plus {RATIO} times its size); unpack "
                 "it and name the folder"
             )

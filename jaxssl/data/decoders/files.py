@@ -106,8 +106,8 @@ def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files
             yield name.removeprefix(prefix), partial(_read_entry, opener, size, max_bytes)
     except _SparseEntryError as error:
         raise UserError(
-            f"the archive {root} is refused because it has an entry that is a sparse file; pack it "
-            "again without --sparse"
+            f"the archive {root} is rejected because it has an entry that is a sparse file; pack "
+            "it again without --sparse"
         ) from error
     except ARCHIVE_ERRORS as error:
         raise UserError(
@@ -302,6 +302,6 @@ def _utf8(name: str, root: Path) -> str:
 
 def _unsafe(root: Path, name: str, problem: str) -> UserError:
     return UserError(
-        f"the archive {root} is refused because its entry {name!r} {problem}; pack it again "
+        f"the archive {root} is rejected because its entry {name!r} {problem}; pack it again "
         "without that entry"
     )

@@ -152,14 +152,14 @@ def assign(
     depth = len(_common_folders(names))
     paths = {name: name.split("/")[depth:] for name in names}
     splits = _split_by_folders(paths, path, labels is not None)
-    problem = "lie beside the folders of classes; move them into one, or away"
+    problem, mend = "outside of its class folders", "move them into a class folder or elsewhere"
     expected = (
         f"a folder for each of several classes; for {noun} without labels, name the folder they "
         "lie in"
     )
     if labels is not None:
         expected = "several classes in data.labels; for pictures without labels, leave it empty"
-        problem = "have no label in data.labels; label all pictures of a split, or none"
+        problem, mend = "without a label in data.labels", "label all pictures of a split, or none"
         if missing := sorted(set(labels) - set(names)):
             raise UserError(
                 f"data.labels names {len(missing)} pictures that data.path does not hold: "
@@ -170,7 +170,10 @@ def assign(
     for split_name, classes in splits.items():
         loose = [name for name, label in classes.items() if not label]
         if 0 < len(loose) < len(classes):
-            raise UserError(f"data.path={path}: of {split_name!r}, {abbreviate(loose)} {problem}")
+            raise UserError(
+                f"data.path={path}: the split {split_name!r} has {noun} {problem} "
+                f"({abbreviate(loose)}); {mend}"
+            )
     class_names = _list_classes(splits, path, expected)
     if list(splits) == ["train"] and test_fraction:
         keys = {n: f"{seed}/{'/'.join(p)}{hash_suffix}" for n, p in paths.items()}
@@ -224,12 +227,12 @@ def _split_by_folders(
     has_classes = any(first in splits and len(rest) > 1 for first, *rest in paths.values())
     if len(splits) < 2 and (in_table or not has_classes):
         return {"train": {name: "/".join(folders) for name, (*folders, _) in paths.items()}}
-    beside = [name for name, (first, *_) in paths.items() if first not in splits]
-    if beside:
+    outside = [name for name, (first, *_) in paths.items() if first not in splits]
+    if outside:
         raise UserError(
-            f"data.path={path}: {abbreviate(beside)} lie beside the folders of the splits "
-            f"{', '.join(sorted(splits))}; move them into one, or away, or name them one of "
-            f"{', '.join(SPLITS)}"
+            f"data.path={path} mixes the split folders {', '.join(sorted(splits))} with others "
+            f"({abbreviate(outside)}); move these into a split folder or elsewhere, or rename "
+            f"their folder to one of {', '.join(SPLITS)}"
         )
     for name, (split, *folders, _) in paths.items():
         splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)

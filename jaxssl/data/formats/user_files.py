@@ -1,7 +1,8 @@
 """Read a user's files, and name the data sets prepared from them by a fingerprint.
 
 The fingerprint is a hash of the settings and of the files' names, sizes and modification times, so
-that changed files are prepared again. Sets prepared from earlier files stay on disk beside it.
+that changed files are prepared again. Sets prepared from earlier files stay on disk next to
+the new ones.
 """
 
 import csv
@@ -180,7 +181,7 @@ def log_left_out(names: Sequence[str], problem: str) -> None:
 
 
 def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Checked]:
-    """Read image files and check in threads that they decode. The order is kept.
+    """Read image files and check in threads that they decode. The order does not change.
 
     Args:
         pictures: names, and functions that read the files.

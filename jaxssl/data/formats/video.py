@@ -8,9 +8,9 @@ them:
     CLASS/clip/flow_x_00001.jpg       optical flow in two pictures, one for each channel,
     CLASS/clip/flow_y_00001.jpg       the value 128 is no motion
 
-Classes may lie below SPLIT folders, or be missing, as for `folder`. The centre square of every
-frame is kept. It is reduced to `data.frame_size` pixels a side, but never enlarged. A frame of 128
-pixels a side has 49 kB before its lossless compression.
+Classes may lie below SPLIT folders, or be missing, as for `folder`. The central square of every
+frame is stored. It is reduced to `data.frame_size` pixels a side, but never enlarged. A frame of
+128 pixels a side has 49 kB before its lossless compression.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
 """Convert a TFRecord data set of TFDS to ArrayRecord: `jaxssl data convert DIR`.
 
 DIR is the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2. ArrayRecord files,
-which can be read by index, are written beside the TFRecord files, and dataset_info.json lists both
+which can be read by index, are written next to the TFRecord files, and dataset_info.json lists both
 formats. The records are the same bytes in the same order. TensorFlow is not needed.
 """
 

@@ -312,7 +312,7 @@ def _read(
 
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
-    """Open a file or a table, and separate the images from the labels (or None) beside them."""
+    """Open a file or a table, and separate the images from their labels (or None)."""
     pair: Any = data if _is_labelled(data) else (data, None)
     images, labels = pair
     if isinstance(images, str | Path):

@@ -216,7 +216,7 @@ class Stream:
 
 
 def is_streamed(data: Any, name: str, channels: int, cache: str) -> bool:
-    """Return True for an object that is read by index as training goes on.
+    """Return True for an object that is read by index during training.
 
     Lists and data sets of up to `IN_ADVANCE` bytes are read in advance, and so is everything if
     ``cache`` is "device". With "none" only lists are.
@@ -287,7 +287,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     indices = np.full(count, UNLABELLED, np.int32)
     try:
         values = np.asarray(labels)
-        if values.dtype.kind == "U":  # NumPy has turned numbers beside strings into strings.
+        if values.dtype.kind == "U":  # NumPy has turned numbers among strings into strings.
             values = np.asarray(labels, object)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]

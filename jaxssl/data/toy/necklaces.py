@@ -9,7 +9,7 @@ from jaxssl.data import KeyedExamples, toy
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
 SIZES = {"train": 800, "test": 200}
 RING = 14, 20  # range of the number of ring nodes
-TWIGS = 3, 8  # range of the number of nodes beside ring and pendants
+TWIGS = 3, 8  # range of the number of nodes other than ring nodes and pendants
 
 
 class Builder(toy.ToyBuilder):

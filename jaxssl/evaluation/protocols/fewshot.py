@@ -216,7 +216,7 @@ def elevater(
         start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
         count = partial(num_correct, start=start, momentum=momentum)
 
-        # ---- The search, at a constant rate.
+        # ---- The search, at a constant learning rate.
         constant = np.ones(len(search_batches), np.float32)
         examples = _on_device(train[fitted], y[fitted]), _on_device(train[held], y[held])
         score = partial(count, *examples, search_batches, constant)
@@ -241,10 +241,10 @@ def search(score: Callable[..., np.ndarray], lr: tuple[float, ...]) -> tuple[flo
 
     Args:
         score: ``(rates [k], decays [k]) -> [k]``, the scores of candidates, >= 0, higher is better.
-        lr: the k rates to choose from.
+        lr: the k learning rates to choose from.
 
     Returns:
-        The best rate and decay. Ties go to the first rate, and to the decay tried first.
+        The best learning rate and decay. Ties go to the first rate and the decay tried first.
     """
     rates = np.array(lr, np.float32)
     best_index, best = np.zeros(len(lr), int), np.full(len(lr), -1.0)
@@ -286,7 +286,7 @@ def num_correct(
         train: n examples.
         test: m examples. Label -1 is never predicted.
         batches: [steps, b] int32 indices into ``train``, -1 for padding.
-        rates: [steps] float32, relative to ``lr``.
+        rates: [steps] float32, learning rates relative to ``lr``.
         lr: [k] float32.
         decay: [k] float32, lambda.
         start: [f + 1, c] float32 initial weights; the last row is the bias.

@@ -28,21 +28,20 @@ PRESETS = {
 def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[base.Result]:
     """Evaluate the accuracy after fine-tuning on each share of the labels.
 
-    At least one example of each class is drawn. The draw does not depend on the network, and a
-    larger share contains the smaller ones. The seed is also that of the linear layer, the order of
-    images and the augmentation.
+    At least one example per class is drawn. The subsets are nested and do not depend on the
+    network. ``seed`` also seeds the linear layer, the order of images and the augmentation.
 
     Raises:
         ValueError: if there is no encoder of images to fine-tune, training images have no label or
             one class, or a share has fewer images than there are devices.
 
-    SwAV's code takes SimCLR's lists of ImageNet's files in place of a draw, reports the best epoch
-    on the test images in place of the last, and does not start the linear layer at zero.
-
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         B.5; Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster
         Assignments, 2020.
+
+    Differs from the released code: SwAV uses SimCLR's fixed lists of ImageNet files, reports the
+    best test epoch and does not zero-initialise the linear layer.
     """
     encoder, train, test, mesh, data = base.images_of(context)
     base.check_labels(train)

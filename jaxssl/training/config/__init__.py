@@ -279,8 +279,8 @@ def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, object]) -> None
     if config.epochs <= schedule.warmup_epochs:
         before, schedule.warmup_epochs = schedule.warmup_epochs, config.epochs / 10
         _show_once(
-            f"schedule.warmup_epochs={schedule.warmup_epochs:g}, a tenth of epochs, because the "
-            f"{before:g} of the config do not fit into {config.epochs:g} epochs"
+            f"schedule.warmup_epochs reduced from {before:g} to {schedule.warmup_epochs:g} (10 % "
+            f"of epochs), because epochs={config.epochs:g}"
         )
 
 

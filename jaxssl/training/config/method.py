@@ -89,7 +89,7 @@ def make_method(
 
 
 def make_transfer(settings: ConfigDict) -> Transfer:
-    """Return which modules are trained, and at which rates, as the group `optim` says."""
+    """Return which modules are trained, and at which learning rates, as the group `optim` says."""
     return Transfer(**{key: settings[key] for key in Transfer._fields})
 
 

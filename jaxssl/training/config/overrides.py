@@ -100,8 +100,8 @@ def _convert(key: str, given: object, kind: object) -> object:
         value = tuple(value.split(","))
     if is_schedule(value) and not fits(value, kind):
         raise UserError(
-            f"config key {key!r} takes no schedule; numbers of the groups loss and method, and "
-            "optim.weight_decay, do (the learning rate has the group schedule)"
+            f"config key {key!r} cannot be a schedule; numbers of the groups loss and method, and "
+            "optim.weight_decay, can (the group schedule sets the learning rate's)"
         )
     require(key, value, kind)
     if is_schedule(value):
@@ -119,12 +119,13 @@ def _schedule(key: str, value: Settings) -> ConfigDict:
     unknown = [member for member in value if member not in valid]
     if unknown:
         raise UserError(
-            f"config key {key!r}: a schedule has no {unknown[0]!r}, but {', '.join(sorted(valid))}"
+            f"config key {key!r}: unknown schedule key {unknown[0]!r}; valid: "
+            f"{', '.join(sorted(valid))}"
         )
     try:
         return ConfigDict(value)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UserError(f"config key {key!r} is no schedule: {one_line(error)}") from error
+        raise UserError(f"config key {key!r} is not a valid schedule: {one_line(error)}") from error
 
 
 def _plain(value: object) -> object:

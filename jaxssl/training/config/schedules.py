@@ -106,12 +106,13 @@ def learning_rate(
 
     Args:
         name: the decay: "constant", "cosine", "linear" or "step".
-        peak: \eta, the rate after the warm-up, > 0.
+        peak: \eta, the learning rate after the warm-up, > 0.
         warmup_steps: w, >= 0.
-        total_steps: T, > warmup_steps, where the decay ends. The rate stays constant afterwards.
-        end_factor: e of cosine and linear. The last rate is ``peak * end_factor``.
-        warmup_start: a. The first rate of the warm-up is ``peak * warmup_start``. MMCL's code
-            counts the steps of its warm-up from 1, which equals 1 / (warmup_steps + 1) here.
+        total_steps: T, > warmup_steps, where the decay ends. The learning rate stays constant
+            afterwards.
+        end_factor: e of cosine and linear. The last learning rate is ``peak * end_factor``.
+        warmup_start: a. The first learning rate of the warm-up is ``peak * warmup_start``. MMCL's
+            code counts the steps of its warm-up from 1, which equals 1 / (warmup_steps + 1) here.
         milestones: the steps m of "step", increasing and after the warm-up. Other decays ignore
             them.
         gamma: the factor of "step".

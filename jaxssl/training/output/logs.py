@@ -65,7 +65,7 @@ class _LogFile(logging.StreamHandler):
             super().emit(record)
             while stream_errors:
                 # The log's other handler shows its records on the stream that is lost.
-                loss = "the output cannot be shown any more (%s); the run goes on"
+                loss = "the output cannot be shown any more (%s); the run continues"
                 fields = log.name, logging.WARNING, __file__, 0, loss, (stream_errors.pop(),), None
                 super().emit(log.makeRecord(*fields))
 

@@ -276,7 +276,7 @@ def _read(
 
     folder = (workdir / "checkpoints").absolute()
     options = ocp.CheckpointManagerOptions(create=False)  # because the run may still write
-    with stragglers_ignored(), ocp.CheckpointManager(folder, options=options) as checkpoints:
+    with ignore_late_orbax_errors(), ocp.CheckpointManager(folder, options=options) as checkpoints:
         while (candidate := next_candidate()) is not None:
             try:
                 state, facts = _read_verified(workdir, candidate, partial(read, checkpoints))
@@ -322,7 +322,7 @@ def _check(workdir: Path, step: int) -> None:
 
 
 @contextmanager
-def stragglers_ignored() -> Iterator[None]:
+def ignore_late_orbax_errors() -> Iterator[None]:
     """Hide errors that Orbax's event loop raises late, after a failed read or write."""
     usual = sys.unraisablehook
 

@@ -26,7 +26,7 @@ class Goodput:
     Args:
         workdir: folder of goodput.json.
         began: value of `time.perf_counter` at the start of the command.
-        resumes: whether the run goes on from a checkpoint.
+        resumes: whether the run continues from a checkpoint.
     """
 
     def __init__(self, workdir: Path, began: float, *, resumes: bool) -> None:

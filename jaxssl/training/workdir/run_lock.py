@@ -113,8 +113,8 @@ def _lost(workdir: Path, owner: Owner | None, name: str) -> UserError:
     """Return the error for a lock that another run has, or whose file was deleted."""
     if owner:
         return UserError(
-            f"another run ({_name(owner)}) has taken over {workdir}, because this run gave no sign "
-            f"of life for {LEASE:g} s; this run stops, and the other one goes on"
+            f"another run ({_name(owner)}) has taken over {workdir}, because this run sent no "
+            f"heartbeat for {LEASE:g} s; this run stops, and the other one continues"
         )
     if workdir.is_dir():
         return UserError(

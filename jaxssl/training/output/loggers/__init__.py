@@ -63,7 +63,7 @@ class ServiceState:
 class ServiceLogger:
     """Logger of a service whose client has ``log(metrics, step=step)`` and ``finish()``.
 
-    Training goes on without a service that fails. The first failure is logged.
+    Training continues without a service that fails. The first failure is logged.
 
     Args:
         run: the client's run.
@@ -140,8 +140,8 @@ def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, object
         raise
     except Exception as error:  # Clients of services raise errors of their own types.
         raise UserError(
-            f"the logger {name!r} cannot be opened ({one_line(error)}); mend this, or leave the "
-            "logger out of the config key 'log'"
+            f"the logger {name!r} cannot be opened ({one_line(error)}); fix this or remove the "
+            "logger from the config key 'log'"
         ) from error
     missing = [method for method in METHODS if not callable(getattr(logger, method, None))]
     if missing:
