@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import absl.flags
+import cloudpickle
 import grain
 import jax
 import numpy as np
@@ -27,12 +28,13 @@ from jaxssl.data.decoders import files
 from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.records import Example
 from jaxssl.data.splits import Source
-from jaxssl.errors import TransientError, UserError
+from jaxssl.errors import TransientError, UserError, one_line
 
 Batch = dict[str, Any]
 
 log = logging.getLogger("jaxssl")
 READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in host memory
+SENT_BYTES = 2**28  # limit in bytes on data from Python that are copied to each reading process
 PREFETCH = 2  # number of batches that are sent to the device ahead of time
 POSITION = "next_index"  # key under which a checkpoint stores the position in the stream
 ENDLESS = 2**40  # number of batches that stands for an endless stream
@@ -237,6 +239,29 @@ class Batches:
         return iter(
             grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=PREFETCH)
         )
+
+
+def why_unsendable(source: Source) -> str:
+    """Return why the examples cannot be sent to reading processes, or "" if they can be."""
+    counter = _Counter()
+    try:
+        for part in {id(part): part for part, _ in source.parts}.values():
+            if part.streamed:
+                cloudpickle.dump(part.records, counter)
+    except Exception as error:  # Objects of users raise many exception types.
+        return one_line(error)
+    return ""
+
+
+class _Counter:
+    """A file that counts bytes, and refuses more than `SENT_BYTES`."""
+
+    size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.size += memoryview(data).nbytes
+        if self.size > SENT_BYTES:
+            raise ValueError(f"they take more than {SENT_BYTES / 2**20:.0f} MiB")
 
 
 def make_batches(

@@ -147,7 +147,13 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     cores = files.cpu_count()
     if workers == -1:  # Processes would copy examples that are in memory.
         in_memory = any(part.path is None and not part.streamed for part, _ in source.parts)
-        workers = cores // 2 if cores > 4 and not in_memory else 0
+        threads = cores <= 4 or in_memory or batches.why_unsendable(source)
+        workers = 0 if threads else cores // 2
+    elif workers and (reason := batches.why_unsendable(source)):
+        raise UserError(
+            f"data.workers={workers}: the data cannot be sent to reading processes ({reason}); set "
+            "data.workers=0, or open files when items are read"
+        )
     readers = {0: "threads", 1: "1 process"}.get(workers, f"{workers} processes")
     where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
     return Plan(False, crops if host else None, workers, f"streamed by {readers} ({why}), {where}")

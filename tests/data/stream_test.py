@@ -2,16 +2,20 @@
 
 import logging
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from file_cases import picture, refused
 
+from jaxssl.data import batches
 from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.opening import items as items_of
 from jaxssl.data.opening.in_memory import load_images, load_splits
+from jaxssl.kinds import image
 
 pytestmark = pytest.mark.fast
 
@@ -138,3 +142,31 @@ def test_large_array_that_lies_on_disk_is_streamed_and_one_in_memory_is_not(monk
     examples = train.read(np.arange(len(train)))
     rows = train.parts[0][1]
     np.testing.assert_array_equal([decoding.pixels(x.input) for x in examples], images[rows])
+
+
+class Holding:
+    """Black images, and an object that processes may need to get."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return np.zeros((8, 8, 3), np.uint8)
+
+
+def test_data_that_cannot_be_sent_to_processes_are_read_by_threads(monkeypatch):
+    monkeypatch.setattr(image.files, "cpu_count", lambda: 8)
+    monkeypatch.setattr(batches, "SENT_BYTES", 2**20)
+    cases = (None, ""), (threading.Lock(), "cannot pickle"), (bytes(2**21), "more than 1 MiB")
+    for held, reason in cases:
+        train = load_splits((Holding(held), np.zeros(100, int)), cache="none")[0].train
+        plan = partial(image.plan, train, Crops((), (), 8), "none")
+        assert plan(-1).workers == (0 if reason else 4)
+        if reason:
+            with refused("data.workers=2: the data cannot be sent to reading processes", reason):
+                plan(2)
+        else:
+            assert plan(2).workers == 2
