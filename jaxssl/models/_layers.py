@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxssl import collectives
 
@@ -24,6 +25,11 @@ MOMENTUM = 0.9  # weight of the old running statistics of BatchNorm in an update
 EPSILON = 1e-5  # added to BatchNorm's variance, as in Flax
 
 exact_gelu = partial(jax.nn.gelu, approximate=False)
+
+
+def sum_dtype(x: Array) -> DTypeLike:
+    """Return the dtype of sums over many values. In bfloat16, 256 + 1 would be 256."""
+    return jnp.float32 if x.dtype == jnp.bfloat16 else x.dtype
 
 
 def require_min(minimum: int, prefix: str = "net.", **settings: int) -> None:

@@ -4,9 +4,8 @@ import flax.linen as nn
 import jax
 from jax import Array
 from jax import numpy as jnp
-from jax.typing import DTypeLike
 
-from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require_min
+from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require_min, sum_dtype
 
 EXAMPLES = "graph"
 
@@ -68,7 +67,7 @@ class GIN(nn.Module):
             # Some edges still point to dropped nodes. The features of these nodes are set to 0, so
             # that they add nothing to their neighbours.
             h = jnp.where(is_node[:, None], h, 0)
-            sums = jax.ops.segment_sum(h.astype(_sum_dtype(h)), graph, rows * k)
+            sums = jax.ops.segment_sum(h.astype(sum_dtype(h)), graph, rows * k)
             features.append(sums.astype(h.dtype))
         return jnp.concatenate(features, axis=1)
 
@@ -95,11 +94,6 @@ def net(*, width: int = 32, layers: int = 3) -> nn.Module:
 def _sum_neighbours(h: Array, edge: Array) -> Array:
     """Sum the features of each node's neighbours. Edges are undirected."""
     # The conversion comes before the reading, so that gradients are added in float32 too.
-    ends = h.astype(_sum_dtype(h)).at[edge].get(mode="fill", fill_value=0)
+    ends = h.astype(sum_dtype(h)).at[edge].get(mode="fill", fill_value=0)
     total = jnp.zeros(h.shape, ends.dtype).at[edge[:, 0]].add(ends[:, 1], mode="drop")
     return total.at[edge[:, 1]].add(ends[:, 0], mode="drop").astype(h.dtype)
-
-
-def _sum_dtype(h: Array) -> DTypeLike:
-    """Return the dtype of sums over many nodes. In bfloat16, 256 + 1 would be 256."""
-    return jnp.float32 if h.dtype == jnp.bfloat16 else h.dtype

@@ -14,7 +14,14 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._layers import batch_norm, keep_sums, require_choice, require_min, square_conv
+from jaxssl.models._layers import (
+    batch_norm,
+    keep_sums,
+    require_choice,
+    require_min,
+    square_conv,
+    sum_dtype,
+)
 
 # Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
@@ -82,7 +89,10 @@ class Block(nn.Module):
             if self.pooled_shortcut and stride > 1:
                 # Incomplete squares at the border are averaged over the pixels that they have.
                 pads: Any = [(0, side % stride) for side in x.shape[1:3]]
-                x = nn.avg_pool(x, (stride,) * 2, (stride,) * 2, pads, count_include_pad=False)
+                window = (stride,) * 2
+                wide = x.astype(sum_dtype(x))  # Flax divides by float32 numbers of pixels.
+                wide = nn.avg_pool(wide, window, window, pads, count_include_pad=False)
+                x = wide.astype(x.dtype)
                 stride = 1
             x = norm(_conv(out, 1, stride)(x))
         return nn.relu(x + y)

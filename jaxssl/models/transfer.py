@@ -91,9 +91,18 @@ class Transfer(NamedTuple):
         return jax.tree_util.tree_map_with_path(is_frozen, params)
 
     def rates(self, params: Collection) -> Collection:
-        """Return the factor on the learning rate of each parameter, in a tree by network."""
+        """Return the factor on the learning rate of each parameter, in a tree by network.
+
+        Raises:
+            ValueError: if ``layer_decay`` is not 1 and the backbone has a single layer.
+        """
         layers = _layers(params.get("net", {})) if self.layer_decay != 1 else {}
         last = max(layers.values(), default=0)
+        if layers and last == 0:
+            raise ValueError(
+                "optim.layer_decay needs a backbone of several layers, with modules named Block_0, "
+                f"Block_1, ...; got {', '.join(sorted(layers)):.80}; set optim.backbone_lr instead"
+            )
 
         def rate(path: KeyPath, _: object) -> float:
             keys = _keys(path)

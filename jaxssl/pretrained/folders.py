@@ -98,6 +98,9 @@ def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Se
     """Translate settings of the network, of which ``vision`` are those of an image network."""
     if vision.get("rope_theta", 100.0) != 100:
         raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
+    for flag in ("downsample_in_first_stage", "downsample_in_bottleneck"):
+        if vision.get(flag):  # The arrays are the same, but the strides of a ResNet lie elsewhere.
+            raise ValueError(f"the network's {flag} must be false, got {vision[flag]!r:.40}")
     # In transformers' ConvNeXts, layer_norm_eps belongs to the last norm only.
     is_convnext = str(vision.get("model_type")).startswith("convnext")
     net = {
@@ -168,6 +171,11 @@ def _processor_inputs(settings: Settings) -> Settings:
     inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
     if not settings.get("do_normalize", True):
         inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
+    factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0
+    if not isinstance(factor, int | float) or abs(255 * factor - 1) > 1e-3:
+        raise ValueError(
+            f"the image processor's rescale_factor must be 1 / 255, got {factor!r:.40}"
+        )
     if (resample := settings.get("resample")) is not None:
         if resample not in tuple(RESAMPLE):
             valid = " or ".join(f"{number} ({name})" for number, name in RESAMPLE.items())

@@ -144,7 +144,7 @@ def results_folder(path: str | PathLike[str]) -> Path:
     Results of a repository of the Hugging Face Hub are stored in the current folder.
     """
     if hub.is_hub(path):
-        repository = fspath(path).removeprefix("hf:").lstrip("/").partition("/")[2]
+        repository = fspath(path).removeprefix("hf:").lstrip("/")
         return Path(f"{repository.replace('/', '-')}.eval")
     path = as_path(path)
     if is_run(path):

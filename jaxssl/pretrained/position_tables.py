@@ -36,8 +36,11 @@ def _is_dino(encoder: EncoderArrays) -> bool:
     teachers = ("teacher.", "teacher.backbone.", "teacher.module.backbone.")
     if encoder.dialect is not DIALECTS["timm's ViT"]:
         return False
-    has_mask_token = any(name.endswith("mask_token") for name in encoder.other_names)
-    return has_mask_token or encoder.prefix.endswith(teachers)
+    # Files of MAE's pretraining have a mask token too, but also a decoder.
+    names = encoder.other_names
+    has_mask_token = any(name.endswith("mask_token") for name in names)
+    has_decoder = any("decoder_" in name for name in names)
+    return (has_mask_token and not has_decoder) or encoder.prefix.endswith(teachers)
 
 
 def resize(

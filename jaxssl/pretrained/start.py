@@ -195,8 +195,10 @@ def _replace(
     return replace("params", params), carried
 
 
-def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
+def _place(array: np.ndarray | jax.Array, like: jax.Array) -> jax.Array:
     # Every array is a copy, because the training step donates its input.
+    if isinstance(array, jax.Array):  # of the new run, and perhaps split over hosts
+        return jnp.copy(array)
     return jnp.copy(jax.device_put(np.array(array, like.dtype), like.sharding))
 
 

@@ -58,7 +58,8 @@ def initialize(
     Raises:
         UserError: if the numbers do not fit, or the processes cannot connect.
     """
-    if "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    several = os.environ.get("JAX_NUM_CPU_DEVICES", "1") != "1"
+    if several or "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         _one_program_at_a_time()
     coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     processes = _number("JAX_NUM_PROCESSES") if processes is None else processes

@@ -17,6 +17,9 @@ from jaxssl.errors import LostProcess, UserError
 JOIN = 300.0
 # Seconds that the first process still waits for missing processes after one has ended.
 GRACE = 10.0
+# Seconds after which a closed connection was one to the first process. A proxy that waits for the
+# first process accepts connections and closes them at once.
+PROXY = 1.0
 PAUSE = 0.5  # seconds between two attempts to reach the first process
 INTRODUCTION = 5.0  # seconds in which a process that has connected says who it is
 GREETING = b"jaxssl"  # begins each message, because another program may use the port
@@ -125,6 +128,7 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
     """Report to the first process, and wait until all other processes have reported to it."""
     end = time.monotonic() + JOIN
     while True:
+        start = time.monotonic()
         try:
             with socket.create_connection((host, port), timeout=INTRODUCTION) as connection:
                 connection.settimeout(JOIN + INTRODUCTION)
@@ -139,7 +143,9 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
             status, _, text = answer.removeprefix(GREETING).decode().partition(" ")
             raise LostProcess(text) if int(status) == LostProcess.status else UserError(text)
         if not answer:
-            raise _ended(0)
+            if time.monotonic() > start + PROXY:
+                raise _ended(0)
+            reason = "it closes the connection"
         if time.monotonic() > end:
             raise LostProcess(
                 f"process 0 of this run cannot be reached at {host}:{port} ({reason}); check "

@@ -256,6 +256,18 @@ def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
         assert np.linalg.norm(half - full) < bound * np.linalg.norm(full)
 
 
+def test_pooled_shortcut_keeps_the_dtype_of_bfloat16_images():
+    net = resnet.ResNet((1, 1), False, "cifar", width=4, pooled_shortcut=True)
+    images = jax.ShapeDtypeStruct((2, 7, 7, 3), jnp.float32)
+    variables = jax.eval_shape(partial(net.init, train=False), KEY, images)
+    cast = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16)  # noqa: E731
+    params, half = jax.tree.map(cast, (variables["params"], images))
+    jaxpr = jax.make_jaxpr(partial(net.apply, train=False))({**variables, "params": params}, half)
+    kernels = [e.invars for e in jaxpr.eqns if e.primitive.name == "conv_general_dilated"]
+    assert len(kernels) == 6
+    assert {x.aval.dtype for pair in kernels for x in pair} == {jnp.dtype(jnp.bfloat16)}
+
+
 def test_bf16_gradients_of_the_chunks_of_a_batch_are_added_in_float32():
     encoder = Encoder(convnet.net(widths=(4,), strides=(1,)), heads.mlp(proj_layers=1))
     encoder = encoder._replace(precision="bf16", num_chunks=4)

@@ -128,9 +128,13 @@ class FakeHub(types.ModuleType):
 
 @pytest.mark.parametrize(
     ("address", "name"),
-    [("me/tiny", "tiny"), ("me/tiny@v1", "tiny@v1"), ("me/tiny@refs/pr/1", "tiny@refs-pr-1")],
+    [
+        ("me/tiny", "me-tiny"),
+        ("me/tiny@v1", "me-tiny@v1"),
+        ("me/tiny@refs/pr/1", "me-tiny@refs-pr-1"),
+    ],
 )
-def test_results_folder_is_named_after_repository_and_revision(address, name):
+def test_results_folder_is_named_after_owner_repository_and_revision(address, name):
     assert load.results_folder(f"hf://{address}") == Path(f"{name}.eval")
 
 
@@ -165,10 +169,12 @@ def test_export_reads_the_results_and_keeps_the_whole_name_of_a_folder(tmp_path)
     row |= {"checkpoint": "file", "dataset": "digits", "bank": "train", "split": "test"}
     row |= {"source": "vit.v1"}
     (tmp_path / "vit.v1.eval").mkdir()
-    (tmp_path / "vit.v1.eval" / "results.json").write_text(json.dumps({"results": [row]}))
+    # The results of the file vit.v1.pth are stored in the same folder.
+    other = row | {"source": "vit.v1.pth", "value": 99.5}
+    (tmp_path / "vit.v1.eval" / "results.json").write_text(json.dumps({"results": [row, other]}))
     weights, card = export_lib.export(source, ["safetensors"])
     assert weights == tmp_path / "export" / "vit.v1.safetensors"
-    assert "71.25" in card.read_text()
+    assert "71.25" in card.read_text() and "99.5" not in card.read_text()
 
 
 def test_push_to_the_hub_uploads_exactly_the_exported_files(exported, tmp_path, monkeypatch):

@@ -146,7 +146,8 @@ def test_repository_in_the_cache_is_used_without_a_network(hub):
 def test_export_of_a_hub_repository_is_written_to_the_current_folder(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path, card = export("hf://owner/vit", ["safetensors"])
-    assert (path, card) == (tmp_path / "export/vit.safetensors", tmp_path / "export/README.md")
+    folder = tmp_path / "export"
+    assert (path, card) == (folder / "owner-vit.safetensors", folder / "README.md")
 
 
 def test_hugging_face_hub_errors_are_one_line(hub, monkeypatch, caplog):
@@ -263,6 +264,7 @@ def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_pat
         ('{"vision_config": 3}', "vision_config must be a JSON object, got 3"),
         ('{"pretrained_cfg": [1]}', r"pretrained_cfg must be a JSON object, got \[1\]"),
         ('{"rope_theta": 7}', "rope_theta must be 100, got 7"),
+        ('{"downsample_in_bottleneck": true}', "downsample_in_bottleneck must be false, got True"),
     ):
         (folder / "config.json").write_text(content)
         with refused(f"{folder}.*{message}"):
@@ -312,6 +314,9 @@ def test_open_clip_config_with_the_width_of_a_head_sets_the_number_of_heads(tmp_
             {"size": 224, "crop": 0.875},
         ),
         ({"size": 0}, "size must be a positive number, got 0"),
+        ({"size": 8, "rescale_factor": 0.00392156862745098}, {"size": 8, "crop": 0.0}),
+        ({"rescale_factor": 1 / 127.5}, "rescale_factor must be 1 / 255, got 0.0078"),
+        ({"do_rescale": False}, "rescale_factor must be 1 / 255, got 1.0"),
         ({"resample": [2]}, r"resample must be 2 \(bilinear\) or 3 \(bicubic\), got \[2\]"),
     ],
 )

@@ -106,13 +106,22 @@ def test_process_that_was_restarted_while_waiting_can_join(port):
         assert first.result() == [None]
 
 
-def test_process_0_that_ends_while_others_wait_is_named_at_once(port):
+def test_process_0_that_ends_while_others_wait_is_named_at_once(port, monkeypatch):
+    monkeypatch.setattr(rendezvous, "PROXY", 0.0)
     with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", port)) as server:
         other = pool.submit(meet, port, [(1, 2)])
         with server.accept()[0] as connection:
             assert connection.recv(64) == b"jaxssl 1 2"
         (error,) = other.result()
     assert type(error) is LostProcess and "process 0 of this run has ended" in str(error)
+
+
+def test_process_tries_again_if_a_proxy_closes_the_connection_at_once(port):
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", port)) as proxy:
+            other = pool.submit(meet, port, [(1, 2)])
+            proxy.accept()[0].close()
+        assert meet(port, [(0, 2)]) == [None] and other.result() == [None]
 
 
 def test_other_programs_on_the_coordinator_port_are_ignored(port):

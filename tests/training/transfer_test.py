@@ -106,6 +106,13 @@ def test_freeze_accepts_names_of_modules_and_parameters_but_no_prefixes():
         mark("net/Block")
 
 
+def test_layer_decay_without_several_layers_is_refused():
+    params = {"net": {f"layer{i}": {"w": np.ones(2)} for i in range(3)}}
+    assert set(top_level(Transfer().rates(params)).values()) == {1.0}
+    with pytest.raises(ValueError, match="needs a backbone of several layers.*got layer0, layer1"):
+        Transfer(layer_decay=0.5).rates(params)
+
+
 def test_names_of_modules_may_contain_slashes_as_those_of_haiku():
     layers = {f"mlp/~/linear_{i}": {"w": np.ones(2, np.float32)} for i in range(3)}
     params = {"net": layers, "projector": {"Dense_0": np.ones(2, np.float32)}}
