@@ -127,6 +127,14 @@ def abbreviate(items: Sequence[str]) -> str:
     return ", ".join(map(printable, items[:MAX_NAMED])) + more
 
 
+def train_first(workdir: Path) -> str:
+    """Return advice for a folder that should hold a run."""
+    is_run = not workdir.exists() or (workdir / "config.json").exists()
+    if not is_run and (not workdir.is_dir() or any(workdir.iterdir())):
+        return "it holds other files; name the folder of a run"
+    return f"train first: jaxssl train --workdir {workdir}"
+
+
 def suggest(word: str, valid: Iterable[str]) -> str:
     """Return the end of an error message about an unknown word: closest match and valid words.
 

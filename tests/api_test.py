@@ -179,6 +179,8 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
     ]
     with pytest.raises(UserError, match="data=none does not exist"):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
+    with pytest.raises(UserError, match="data=my/none does not exist"):
+        jaxssl.train(tiny_config(), data="my/none", workdir=run.workdir)
 
 
 def test_splits_by_name_are_refused_for_data_from_python(tmp_path):

@@ -543,6 +543,9 @@ def test_views_of_a_user_augmentation_depend_on_the_key_and_have_augment_size(pl
     views = augment(jax.random.key(0), jnp.zeros((2, 9, 9, 1), jnp.uint8), jnp.arange(2))["views"]
     assert views.shape == (2, 2, 8, 8, 1)
     assert np.std(views[0] - views[1]) > 0.05
+    cut = custom.make_factory("augment", "cut", lambda key, image, *, size=8: image[:4])(size=8)
+    with pytest.raises(UserError, match=r"return views \[8, 8, c\], .* got the shape \[4, 9, 1\]"):
+        cut(jax.random.key(0), jnp.zeros((9, 9, 1)))
 
 
 @pytest.mark.fast

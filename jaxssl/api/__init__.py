@@ -260,7 +260,8 @@ def evaluate(
 
     Args:
         encoder: a run, a workdir, a weights file, or an encoder.
-        protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
+        protocols: names such as "knn" or "linear:fast", in a list or joined by commas, see
+            `jaxssl list protocols`.
         data: data set with labels, as for `train`. Without a test split, the examples are split as
             the run split them. Default: the run's data set. Required if the run was trained on
             Python objects and is opened by its path, because they are not stored.
@@ -277,7 +278,9 @@ def evaluate(
     """
     compile_cache.enable()
     given: Any = protocols
-    names: list[Any] = [given] if isinstance(given, str) or callable(given) else list(given)
+    if isinstance(given, str):  # "knn,linear", as on the command line
+        given = [given] if ".py:" in given else given.split(",")
+    names: list[Any] = [given] if callable(given) else list(given)
     for name in names:
         if not isinstance(name, str):
             what = f"protocols are names, got {type(name).__name__}"

@@ -44,6 +44,8 @@ def use(config: ConfigDict, data: object) -> Splits | None:
     with config.unlocked(), config.data.unlocked():
         if isinstance(data, str):
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
+                if os.sep in data and not components.is_custom(data):
+                    raise UserError(f"data={data} does not exist")
                 config.data.name = data
                 if data not in ("folder", tar_shards.NAME) and not components.is_custom(data):
                     config.data.channels = 0  # that of the data set

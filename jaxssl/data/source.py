@@ -266,7 +266,9 @@ def _make_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.cor
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         hint = suggest(name, sorted(known_names()))
-        raise UserError(f"data.name={name!r} is unknown{hint}") from error
+        raise UserError(
+            f"data.name={name!r} is no data set{hint}; for files, check the path"
+        ) from error
     except ImportError as error:
         try:  # A prepared data set can be read without the code that prepared it.
             return read_only_builder.builder_from_files(name, data_dir=data_dir)

@@ -280,7 +280,8 @@ def find_records(
         reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
             f"split {split!r} of {name!r}: {reason}; expected for example 'train', 'train[:90%]' "
-            f"or 'train+test', from the splits {', '.join(sorted(splits))}"
+            f"or 'train+test', from the splits {', '.join(sorted(splits))}, as data.train_split, "
+            "data.bank_split or data.test_split"
         ) from error
     return [
         (x.splitname, np.arange(splits[x.splitname].num_examples)[x.from_ : x.to]) for x in slices

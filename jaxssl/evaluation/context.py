@@ -20,6 +20,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
 from jaxssl.training.config.method import make_augment
+from jaxssl.training.output.logs import log
 
 BLOCK = 256  # number of images whose random views are made together
 
@@ -69,6 +70,10 @@ def make_contexts(
         views = _make_views(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
         for name in kinds:
             fields: dict[str, Any] = {}
+            channels = {x.shape[-1] for x in (splits.bank, splits.test) if len(x.shape) == 3}
+            if name == "raw" and len(channels) > 1:
+                log.warning("raw pixels are left out: bank and test images differ in channels")
+                continue
             if name == "raw":
                 encode = encode_views = partial(_raw_features, ours, mesh)
             else:

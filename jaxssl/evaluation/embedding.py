@@ -99,7 +99,8 @@ def embed_pictures(
         encoder: an encoder of images.
         images: path of a picture or of a folder or an archive of pictures, or images as in
             `jaxssl.data.opening.in_memory.load_splits`, with labels ignored, or one image.
-            Pictures of different sizes are cut to their central square.
+            Pictures of different sizes are cut to their central square, and those of one size are
+            resized whole, unless the weights name a crop. The log says which.
         layer: "backbone" for the features that protocols use, or "projector".
         on_error: "stop", or "skip" to leave out pictures that cannot be read.
 
@@ -116,12 +117,20 @@ def embed_pictures(
         path = Path(os.path.expanduser(fetch(images)))
         is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         suffixes = decoding.suffixes(encoder.inputs.channels)
-        images = path if is_single else _list_pictures(path, suffixes, on_error)
+        is_file = path.is_file() and not path.name.lower().endswith(files.ARCHIVES)
+        images = path if is_single or is_file else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     if distributed.process_count() > 1:
         run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
     inputs = ours.fit_inputs(encoder.inputs, source)
+    if not encoder.inputs.crop:  # Weights that name a crop treat all pictures alike.
+        way = (
+            f"all of {ours.describe(source.shape)}, which are resized whole"
+            if source.one_size
+            else f"of many sizes, of which the central square of {decoding.CENTRE_SHARE} is taken"
+        )
+        log.info("pictures   %d, %s", len(source), way)
     pixels = source.lazy_images(*encoder.inputs.resizing)
     return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import SupportsIndex
 
 from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
@@ -122,6 +123,8 @@ def evaluate(
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
     run_seed: int = config.seed if config else 0
+    if seed is not None and not isinstance(seed, SupportsIndex):
+        raise UserError(f"seed must be an integer, got {seed!r}")
     seed = run_seed if seed is None else operator.index(seed)
     content = distributed.raise_together(lambda: rows_of.content(splits))
     weights = ""

@@ -287,6 +287,8 @@ def check_kinds(
     """
     for name, value in hyper.items():
         kinds = _alternatives(signature.parameters[name].annotation)
+        if value is None and (float in kinds or int in kinds) and type(None) not in kinds:
+            raise ValueError(f"hyper-parameter {name} must be a number, got None")
         if value is None or isinstance(value, str) or callable(value) or name in per_anchor:
             continue
         if (float in kinds or int in kinds) and np.ndim(value):

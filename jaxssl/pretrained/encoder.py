@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from flax.typing import VariableDict
 from jax import Array
+from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs
 from jaxssl.components import Settings
@@ -45,9 +46,21 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[VariableDict, Array],
     """Return the backbone in evaluation mode as a pure function.
 
     It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
-    ``pretrained.variables["net"]``, and x comes from ``pretrained.inputs.prepare``.
+    ``pretrained.variables["net"]``, and x comes from ``pretrained.inputs.prepare``. Integers, such
+    as uint8 images, raise UserError.
     """
-    return lambda variables, x: _features(pretrained.encoder, {"net": variables}, x)
+
+    def apply(variables: VariableDict, x: Any) -> Array:
+        if any(jnp.issubdtype(jnp.result_type(leaf), jnp.integer) for leaf in _images(x)):
+            raise UserError("apply takes prepared images, got integers; pass preprocess(images)")
+        return _features(pretrained.encoder, {"net": variables}, x)
+
+    return apply
+
+
+def _images(x: object) -> list[Array]:
+    """Return images as a list, and [] for graphs, whose edges are integers."""
+    return [] if isinstance(x, Mapping) else jax.tree.leaves(x)
 
 
 def make_encode(

@@ -214,6 +214,8 @@ def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
         (3, "the training data is a int; expected uint8 images"),
         (np.zeros((4, 2, 8, 8), np.uint8), "shape [4, 2, 8, 8]; expected images [n, h, w, c]"),
         (np.zeros((4, 8, 8, 1)) + 2, "values in [2, 2]; expected floats in [0, 1]"),
+        (np.zeros((4, 8, 8, 1)) + 1.0001, "values in [1.0001, 1.0001]; expected floats"),
+        (np.zeros((4, 8, 8, 1)) + np.nan, "values in [nan, nan]; expected floats in [0, 1]"),
         (np.zeros((4, 8, 8, 1), np.int64), "dtype int64; expected uint8"),
         ({"picture": 3}, "the training data has the keys picture; expected images under one of"),
         ([{"picture": 3}], "item 0 of the training data has the keys picture"),

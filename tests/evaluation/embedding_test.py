@@ -33,10 +33,24 @@ def test_embeddings_of_picture_files_equal_those_of_their_pixels(tmp_path, last)
         np.testing.assert_array_equal(jaxssl.embed(flat_encoder(), path), expected)
 
 
+@pytest.mark.parametrize(
+    ("last", "way"),
+    [
+        ((6, 9), "4, all of 6x9x1, which are resized whole"),
+        ((9, 6), "4, of many sizes, of which the central square of 0.875 is taken"),
+    ],
+)
+def test_log_of_embed_says_how_pictures_are_resized(tmp_path, caplog, last, way):
+    folder = unpack(tmp_path, pictures({**dict.fromkeys(SHAPES, (6, 9)), "d.png": last})[0])
+    with caplog.at_level("INFO", "jaxssl"):
+        jaxssl.embed(flat_encoder(), folder)
+    assert f"pictures   {way}" in caplog.text
+
+
 def test_embeddings_that_are_not_finite_are_reported_with_the_first_picture(tmp_path, caplog):
     folder = unpack(tmp_path, pictures(SHAPES)[0])
     jaxssl.embed(flat_encoder(), folder)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     encoder = flat_encoder()
     broken = encoder._replace(variables=jax.tree.map(lambda x: x * np.nan, encoder.variables))
     jaxssl.embed(broken, folder)

@@ -214,6 +214,8 @@ def test_kinds_of_features_that_no_protocol_takes_are_left_out(run, out, monkeyp
 def test_seed_of_numpy_is_stored_as_a_number(run, out):
     knn(run, out, seed=np.int64(5), kinds=["raw"])
     assert {row["seed"] for row in results.read_results(out)} == {5}
+    with refused("seed must be an integer, got 'a'"):
+        knn(run, out, seed="a")
 
 
 def test_error_of_a_protocol_with_several_lines_is_shown_in_one(run, out, monkeypatch):

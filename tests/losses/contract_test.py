@@ -510,6 +510,8 @@ def test_hyper_parameter_takes_neither_an_array_nor_a_fraction_of_a_count(name):
                 yield {number: np.full(2, 0.5)}, f"{number} must be one number, got the shape [2]"
             if int in kinds and float not in kinds:
                 yield {number: 2.5}, f"{number} must be an integer, got 2.5"
+            if float in kinds and type(None) not in kinds and number not in but:
+                yield {number: None}, f"{number} must be a number, got None"
 
     per_anchor = getattr(module, "PER_ANCHOR", ())
     for wrong, message in values(inspect.signature(loss_of(name)), per_anchor):

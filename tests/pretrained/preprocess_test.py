@@ -11,6 +11,8 @@ from weights_cases import draw_picture
 
 from jaxssl.augment.views import Inputs
 from jaxssl.data.opening import in_memory
+from jaxssl.errors import UserError
+from jaxssl.pretrained.encoder import make_apply
 from jaxssl.pretrained.load import make_preprocess
 
 pytestmark = pytest.mark.fast
@@ -41,6 +43,14 @@ def test_preprocess_of_floats_and_single_images_equals_that_of_a_uint8_batch():
 def test_preprocess_refuses_arrays_that_are_no_supported_images(images, message):
     with pytest.raises(ValueError, match=message):
         make_preprocess(tiny_encoder())(images)
+
+
+def test_apply_refuses_images_that_are_not_prepared():
+    encoder = tiny_encoder()
+    apply, preprocess, variables = make_apply(encoder), make_preprocess(encoder), encoder.variables
+    with pytest.raises(UserError, match=r"takes prepared images, got integers; pass preprocess"):
+        apply(variables["net"], IMAGES)
+    assert np.isfinite(apply(variables["net"], preprocess(IMAGES))).all()
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -67,7 +67,7 @@ def test_malformed_parameter_grids_are_refused(texts, message):
         ("optim.lr=0.1,0.10", "optim.lr=0.1 and optim.lr=0.10 are the same run; list equal values"),
         ("accumulate_steps=1,4", "accumulate_steps=4 must divide the 2 images"),
         ("data.train_split=train[:50],train[:10]", "between 1 and the 10 training examples"),
-        ("data.name=digits,nonsense", "data.name='nonsense' is unknown"),
+        ("data.name=digits,nonsense", "data.name='nonsense' is no data set"),
         ("data.normalise=auto,wrong", "data.normalise='wrong' is unknown"),
         ("augment.crop_scale=(0.2,1.0),(1.0,0.2)", "scale"),
     ],

@@ -22,6 +22,7 @@ MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE, NPY_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
 Box = tuple[float, float, float, float]
+ROUNDING = 1e-5  # Floats may leave [0, 1] by this much, after resizing for example.
 CROP_TRIES = 10  # boxes drawn for a random resized crop, as on the device
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
@@ -182,10 +183,10 @@ def to_8_bits(values: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"has the dtype {values.dtype}; expected uint8, uint16, or floats in [0, 1]"
         )
-    if values.size and not (values.min() >= 0 and values.max() <= 1):
+    low, high = (values.min(), values.max()) if values.size else (0, 0)
+    if not (low >= -ROUNDING and high <= 1 + ROUNDING):
         raise ValueError(
-            f"has values in [{values.min():g}, {values.max():g}]; expected floats in [0, 1], or "
-            "uint8"
+            f"has values in [{low:.9g}, {high:.9g}]; expected floats in [0, 1], or uint8"
         )
     return np.round(values * 255).astype(np.uint8)
 

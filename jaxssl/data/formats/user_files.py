@@ -269,6 +269,7 @@ def report_unreadable(
     if on_error != "skip":
         raise UserError(
             f"{len(reasons)} of the {noun} in {path} cannot be read ({examples}); repair or remove "
-            "them, or leave them out with on_error=skip"
+            "them, or leave them out by --config.data.on_error=skip (--on_error skip of "
+            "jaxssl embed, on_error='skip' in Python)"
         )
     log.warning("data       %d unreadable %s are left out: %s", len(reasons), noun, examples)

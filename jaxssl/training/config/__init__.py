@@ -14,7 +14,7 @@ from jaxssl import components
 from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
-from jaxssl.errors import JSON_ERRORS, UserError, closest_key, one_line, suggest
+from jaxssl.errors import JSON_ERRORS, UserError, closest_key, one_line, suggest, train_first
 from jaxssl.training.config import custom, values
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, check_arguments, complete_group
@@ -132,8 +132,7 @@ def read_config(workdir: Path) -> ConfigDict:
         return config
     except OSError as error:
         raise UserError(
-            f"{workdir} holds no run (cannot read {path}: {error.strerror}); train first: "
-            f"jaxssl train --workdir {workdir}"
+            f"{workdir} holds no run (cannot read {path}: {error.strerror}); {train_first(workdir)}"
         ) from error
     except JSON_ERRORS as error:
         raise UserError(
@@ -267,7 +266,10 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
         node = config.get(group)
         default = None if group in GROUPS else ""
         if not isinstance(node, ConfigDict) or not isinstance(node.get("name", default), str):
-            raise UserError(f"{source} lacks the group {group!r}, or the name of its component")
+            raise UserError(
+                f"{source} lacks the group {group!r}, or the name of its component; begin with a "
+                "complete config, such as jaxssl.get_config('digits')"
+            )
     return config
 
 

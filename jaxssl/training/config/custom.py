@@ -12,6 +12,7 @@ from typing import Any
 
 from flax import linen as nn
 from flax import nnx
+from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl import components
@@ -75,6 +76,7 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
             )
         if required:  # (**hyper) -> view function
             value = functools.partial(functools.partial, value)
+        value = _require_size(name, value)
         if "size" not in signature.parameters:
             raise UserError(
                 f"augment.name={name!r} must have the argument size, the side of a view in pixels, "
@@ -99,6 +101,27 @@ def _require_array(name: str, loss: Callable[..., object]) -> Callable[..., obje
         return value
 
     return checked
+
+
+def _require_size(name: str, recipe: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a user's augmentation, so that views of another size raise UserError."""
+
+    def build(**hyper: Any) -> Callable[..., object]:
+        view, size = recipe(**hyper), hyper.get("size")
+
+        def checked(key: Array, example: object) -> object:
+            result = view(key, example)
+            shape = getattr(result, "shape", ())
+            if len(shape) > 2 and size and shape[-3:-1] != (size, size):
+                raise UserError(
+                    f"augment.name={name!r} must return views [{size}, {size}, c], as its argument "
+                    f"size says, got the shape {list(shape)}"
+                )
+            return result
+
+        return checked
+
+    return build
 
 
 def record(config: ConfigDict) -> None:

@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
 
 from jaxssl import buckets, distributed
-from jaxssl.errors import UserError, explain_write_errors, one_line
+from jaxssl.errors import UserError, explain_write_errors, one_line, train_first
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
 from jaxssl.training.workdir import digests
@@ -260,9 +260,7 @@ def _read(
     """
     existing = steps(workdir)
     if not existing:
-        raise UserError(
-            f"{workdir} holds no checkpoint; train first: jaxssl train --workdir {workdir}"
-        )
+        raise UserError(f"{workdir} holds no checkpoint; {train_first(workdir)}")
     if step is not None and step not in existing:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {existing}")
     errors: dict[int, UserError] = {}  # by step
