@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Reading a JSON document that somebody else has written may raise any of these.
@@ -129,9 +129,10 @@ def abbreviate(items: Sequence[str]) -> str:
 
 def train_first(workdir: Path) -> str:
     """Return advice for a folder that should hold a run."""
-    is_run = not workdir.exists() or (workdir / "config.json").exists()
-    if not is_run and (not workdir.is_dir() or any(workdir.iterdir())):
-        return "it holds other files; name the folder of a run"
+    with suppress(OSError):  # The folder may be unreadable.
+        is_run = not workdir.exists() or (workdir / "config.json").exists()
+        if not is_run and (not workdir.is_dir() or any(workdir.iterdir())):
+            return "it holds other files; name the folder of a run"
     return f"train first: jaxssl train --workdir {workdir}"
 
 

@@ -177,6 +177,8 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
         ("digits", ""),
         ("folder", str(tmp_path / "fruits")),
     ]
+    jaxssl.train(tiny_config(), data="imagenet_resized/32x32", workdir=run.workdir)
+    assert configs[-1].name == "imagenet_resized/32x32"
     with pytest.raises(UserError, match="data=none does not exist"):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
     with pytest.raises(UserError, match="data=my/none does not exist"):

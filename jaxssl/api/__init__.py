@@ -279,7 +279,7 @@ def evaluate(
     compile_cache.enable()
     given: Any = protocols
     if isinstance(given, str):  # "knn,linear", as on the command line
-        given = [given] if ".py:" in given else given.split(",")
+        given = [given] if ".py:" in given else [name.strip() for name in given.split(",")]
     names: list[Any] = [given] if callable(given) else list(given)
     for name in names:
         if not isinstance(name, str):

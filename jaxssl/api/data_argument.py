@@ -1,6 +1,7 @@
 """The argument ``data`` of `jaxssl.train` and `jaxssl.evaluate`: names, folders, Python objects."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ def use(config: ConfigDict, data: object) -> Splits | None:
     with config.unlocked(), config.data.unlocked():
         if isinstance(data, str):
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
-                if os.sep in data and not components.is_custom(data):
+                # A name of TFDS may have a config and a version: imagenet_resized/32x32:0.1.0.
+                known = re.split("[/:]", data)[0] in known_names()
+                if os.sep in data and not known and not components.is_custom(data):
                     raise UserError(f"data={data} does not exist")
                 config.data.name = data
                 if data not in ("folder", tar_shards.NAME) and not components.is_custom(data):

@@ -34,7 +34,7 @@ Batch = dict[str, Any]
 
 log = logging.getLogger("jaxssl")
 READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in host memory
-SENT_BYTES = 2**28  # limit in bytes on data from Python that are copied to each reading process
+SENT_BYTES = 2**28  # largest data from Python in bytes that "auto" copies to reading processes
 PREFETCH = 2  # number of batches that are sent to the device ahead of time
 POSITION = "next_index"  # key under which a checkpoint stores the position in the stream
 ENDLESS = 2**40  # number of batches that stands for an endless stream
@@ -241,9 +241,9 @@ class Batches:
         )
 
 
-def why_unsendable(source: Source) -> str:
+def why_unsendable(source: Source, max_bytes: float = math.inf) -> str:
     """Return why the examples cannot be sent to reading processes, or "" if they can be."""
-    counter = _Counter()
+    counter = _Counter(max_bytes)
     try:
         for part in {id(part): part for part, _ in source.parts}.values():
             if part.streamed:
@@ -254,14 +254,15 @@ def why_unsendable(source: Source) -> str:
 
 
 class _Counter:
-    """A file that counts bytes, and refuses more than `SENT_BYTES`."""
+    """A file that counts bytes, and refuses more than ``max_bytes``."""
 
-    size = 0
+    def __init__(self, max_bytes: float) -> None:
+        self.size, self.max_bytes = 0, max_bytes
 
     def write(self, data: bytes | memoryview) -> None:
         self.size += memoryview(data).nbytes
-        if self.size > SENT_BYTES:
-            raise ValueError(f"they take more than {SENT_BYTES / 2**20:.0f} MiB")
+        if self.size > self.max_bytes:
+            raise ValueError(f"they take more than {self.max_bytes / 2**20:.0f} MiB")
 
 
 def make_batches(

@@ -115,10 +115,9 @@ def embed_pictures(
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | PathLike):
         path = Path(os.path.expanduser(fetch(images)))
-        is_single = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *items.SUFFIXES)
         suffixes = decoding.suffixes(encoder.inputs.channels)
         is_file = path.is_file() and not path.name.lower().endswith(files.ARCHIVES)
-        images = path if is_single or is_file else _list_pictures(path, suffixes, on_error)
+        images = path if is_file else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
     if distributed.process_count() > 1:

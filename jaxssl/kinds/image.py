@@ -147,7 +147,7 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     cores = files.cpu_count()
     if workers == -1:  # Processes would copy examples that are in memory.
         in_memory = any(part.path is None and not part.streamed for part, _ in source.parts)
-        threads = cores <= 4 or in_memory or batches.why_unsendable(source)
+        threads = cores <= 4 or in_memory or batches.why_unsendable(source, batches.SENT_BYTES)
         workers = 0 if threads else cores // 2
     elif workers and (reason := batches.why_unsendable(source)):
         raise UserError(

@@ -1,5 +1,6 @@
 """Train parts of a network: frozen modules, learning rates by layer, and low-rank adapters."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,7 +85,7 @@ class Transfer(NamedTuple):
                 return True
             if keys[0] != "net":
                 return False
-            if self.lora and not any(key.startswith(ADAPTER) for key in keys):
+            if self.lora and not any(map(_is_adapter, keys)):
                 return True
             return self.freeze_blocks > 0 and layers[keys[1]] <= self.freeze_blocks
 
@@ -171,7 +172,9 @@ class FixedNorms(NamedTuple):
                 if name not in marks:  # A norm without parameters is frozen with those around it.
                     break
                 marks = marks[name]
-            leaves = jax.tree.leaves(marks)
+            paths = jax.tree.leaves_with_path(marks)
+            # Adapters are trained, but the modules that contain them are frozen.
+            leaves = [leaf for path, leaf in paths if not any(map(_is_adapter, _keys(path)))]
             return bool(leaves) and all(leaves)
 
         if isinstance(self.net, NnxNetwork):
@@ -291,25 +294,31 @@ def _convnext_stages(net: Mapping[str, Any], num_blocks: int) -> dict[str, int]:
     The parameters do not hold the number of blocks of a stage, but all its kernels have one width.
 
     Raises:
-        ValueError: if two stages have the same width, so that the blocks between them are unknown.
+        ValueError: if two stages that follow each other have the same width.
     """
+    convs = sorted((x for x in net if x.startswith("Conv_")), key=lambda x: int(x[5:]))
+    widths = [net[name]["bias"].shape for name in convs]
+    if any(first == second for first, second in itertools.pairwise(widths)):
+        raise ValueError(
+            "optim.layer_decay and optim.freeze_blocks need a ConvNeXt whose stages differ in "
+            "width; name the modules in optim.freeze instead"
+        )
     layers, stage = {"Conv_0": 0, "LayerNorm_0": 0}, 0
     for block in range(num_blocks):
         width = net[f"Block_{block}"]["Conv_0"]["bias"].shape
         while net[f"Conv_{stage}"]["bias"].shape != width:
             stage += 1
             layers[f"Conv_{stage}"] = layers[f"LayerNorm_{stage}"] = block + 1
-    if f"Conv_{stage + 1}" in net:
-        raise ValueError(
-            "optim.layer_decay and optim.freeze_blocks need a ConvNeXt whose stages differ in "
-            "width; name the modules in optim.freeze instead"
-        )
     return layers
 
 
 def _keys(path: KeyPath) -> list[str]:
     # A key may contain "/", as the names of Haiku's modules do.
     return [jax.tree_util.keystr((key,), simple=True) for key in path]
+
+
+def _is_adapter(key: str) -> bool:
+    return key.startswith(ADAPTER)
 
 
 def _is_inside(keys: list[str], name: str) -> bool:

@@ -91,7 +91,9 @@ def export(
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     if not is_run(path):  # Weights files may share a folder of results, as m.pth and m.safetensors.
-        rows = [x for x in rows if x["source"] == pretrained.metadata["source"]]
+        # A folder may have been evaluated by another name, such as that of a link.
+        names = {pretrained.metadata["source"], hub.source_name(hub.local(given))}
+        rows = [x for x in rows if x.get("source") in names]
     files = [name for name in contents if name != "config.json"]
     if is_run(path):  # Earlier exports of this step have the step in their names.
         earlier = [f"{stem}.{suffix}" for suffix in ("safetensors", "pth", "stablehlo")]

@@ -131,6 +131,7 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
         start = time.monotonic()
         try:
             with socket.create_connection((host, port), timeout=INTRODUCTION) as connection:
+                start = time.monotonic()
                 connection.settimeout(JOIN + INTRODUCTION)
                 connection.sendall(GREETING + f" {process} {processes}".encode())
                 answer = b"".join(iter(lambda: connection.recv(4096), b""))

@@ -244,8 +244,8 @@ def offline(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("cifar1", ["is unknown; the closest of ", "valid ones are cifar10, "]),
-        ("Folder", ["is unknown; the closest of ", "valid ones are folder"]),
+        ("cifar1", ["is no data set; the closest of ", "valid ones are cifar10, "]),
+        ("Folder", ["is no data set; the closest of ", "valid ones are folder"]),
         ("no such/set", ["a path must exist"]),
         ("pictures/", ["a path must exist"]),
         ("", []),

@@ -219,7 +219,7 @@ def test_files_of_several_sets_with_the_same_names_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "holds"), [("mnist", "fashion_mnist"), ("kmnist", "mnist")])
-def test_files_of_another_set_with_the_same_names_are_refused(tmp_path, name, holds):
+def test_files_of_another_set_with_the_same_names_are_refused(tmp_path, name, holds, monkeypatch):
     first = published.FIRST_LABELS[holds]
     labels = {
         "train-images-idx3-ubyte": idx(np.zeros((len(first), 28, 28))),
@@ -229,6 +229,11 @@ def test_files_of_another_set_with_the_same_names_are_refused(tmp_path, name, ho
     load(group(holds, tmp_path / "right", path), "train")
     with refused(f"holds {holds}, whose files have the same names", f"use data.name={holds}"):
         load(group(name, tmp_path / "data", path), "train")
+    unknown = labels | {"train-labels-idx1-ubyte": idx(np.arange(len(first)))}
+    path = unpack(tmp_path / "unknown", SETS[name].files | unknown)
+    monkeypatch.setattr(published, "FULL", len(first))
+    with refused(f"does not hold {holds}, whose first labels are"):
+        load(group(holds, tmp_path / "third", path), "train")
 
 
 def test_prepared_set_does_not_need_the_original_files(tmp_path):

@@ -120,7 +120,8 @@ def test_process_tries_again_if_a_proxy_closes_the_connection_at_once(port):
     with ThreadPoolExecutor(1) as pool:
         with socket.create_server(("127.0.0.1", port)) as proxy:
             other = pool.submit(meet, port, [(1, 2)])
-            proxy.accept()[0].close()
+            with proxy.accept()[0] as connection:
+                assert connection.recv(64) == b"jaxssl 1 2"
         assert meet(port, [(0, 2)]) == [None] and other.result() == [None]
 
 

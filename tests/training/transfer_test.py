@@ -85,9 +85,10 @@ def test_number_of_frozen_blocks_above_that_of_the_last_layer_is_refused():
         Transfer(freeze_blocks=1).frozen(unnumbered)
 
 
-def test_layers_of_a_convnext_with_stages_of_one_width_are_refused():
-    net = convnext.net(depths=(1, 1), widths=(2, 2))
-    x = jnp.zeros((1, 16, 16, 3))
+@pytest.mark.parametrize("widths", [(2, 2), (2, 2, 4), (2, 4, 4)])
+def test_layers_of_a_convnext_with_stages_of_one_width_are_refused(widths):
+    net = convnext.net(depths=(1,) * len(widths), widths=widths)
+    x = jnp.zeros((1, 32, 32, 3))
     shapes = jax.eval_shape(lambda key: net.init(key, x, train=False), jax.random.key(0))
     params = {"net": shapes["params"]}
     assert set(top_level(Transfer(backbone_lr=0.5).rates(params)).values()) == {0.5}
@@ -211,15 +212,19 @@ def test_frozen_norm_whose_mode_is_an_argument_of_the_call_uses_its_statistics()
 class NormBeforeAttention(nn.Module):
     """A BatchNorm before a layer that gets LoRA adapters."""
 
+    affine: bool
+
     @nn.compact
     def __call__(self, x, *, train, axis_name=None, keys=None):
-        return nn.Dense(3, name="qkv")(nn.BatchNorm(not train)(x))
+        norm = nn.BatchNorm(not train, use_scale=self.affine, use_bias=self.affine)
+        return nn.Dense(3, name="qkv")(norm(x))
 
 
+@pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
-def test_freeze_stats_decides_on_the_norms_of_a_backbone_with_adapters(keep):
+def test_freeze_stats_decides_on_the_norms_of_a_backbone_with_adapters(keep, affine):
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    encoder = Encoder(NormBeforeAttention(), heads.mlp())
+    encoder = Encoder(NormBeforeAttention(affine), heads.mlp())
     net = Transfer(lora=2, freeze_stats=keep).wrap(encoder).net
     variables = net.init(jax.random.key(0), x, train=False)
     _, updated = net.apply(variables, x, train=True, mutable=["batch_stats"])

@@ -148,12 +148,16 @@ def test_embeddings_of_which_the_last_bytes_do_not_fit_on_the_disk_are_not_writt
     assert not list((folder / "bad").iterdir())
 
 
-def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(tmp_path):
+def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(
+    tmp_path, monkeypatch
+):
     settings = config_lib.load("digits")
     for error in (OSError("truncated"), ConnectionResetError(104, "Connection reset by peer")):
         with pytest.raises(OSError) as caught, workdir.open_workdir(settings, tmp_path):
             raise error
         assert caught.value is error
-    with pytest.raises(UserError, match="disk is full; the same command resumes at the last"):
-        with workdir.open_workdir(settings, tmp_path):
-            raise WriteError("disk is full")
+    for steps, message in (([], "disk is full$"), ([3], "disk is full; the same command resumes")):
+        monkeypatch.setattr(checkpoint, "steps", lambda workdir, steps=steps: steps)
+        with pytest.raises(UserError, match=message):
+            with workdir.open_workdir(settings, tmp_path):
+                raise WriteError("disk is full")

@@ -36,6 +36,8 @@ FIRST_LABELS = {
     "fashion_mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
 }
 
+FULL = 60_000  # number of training images of these sets
+
 # images [n, h, w, c], and labels [n] by feature name
 Split = tuple[np.ndarray, dict[str, np.ndarray]]
 
@@ -214,7 +216,13 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
         return splits
 
     def _refuse_labels_of_another_set(self, labels: np.ndarray) -> None:
-        """Raise UserError if the training labels begin as those of another set do."""
+        """Raise UserError if the training labels are those of another set with such files."""
+        ours = FIRST_LABELS.get(self.name)
+        if len(labels) == FULL and ours and tuple(labels[: len(ours)]) != ours:
+            raise UserError(
+                f"data.path={self.path} does not hold {self.name}, whose first labels are "
+                f"{' '.join(map(str, ours))}; name the folder of {self.name}"
+            )
         for name, first in FIRST_LABELS.items():
             if name != self.name and tuple(labels[: len(first)]) == first:
                 raise UserError(

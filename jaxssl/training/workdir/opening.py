@@ -204,6 +204,8 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
 
             yield distributed.on_first_process(enter) or (lambda: None)
     except WriteError as error:
-        resumes = workdir.is_dir() and checkpoint.steps(workdir)
-        rest = f"; the same command resumes at the last checkpoint in {workdir}" if resumes else ""
+        rest = ""
+        with suppress(OSError):  # The folder may be unreadable.
+            if checkpoint.steps(workdir):
+                rest = f"; the same command resumes at the last checkpoint in {workdir}"
         raise UserError(f"{error}{rest}") from error
