@@ -11,11 +11,11 @@ from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr, ttest_rel
 
 from jaxssl.report.markdown import markdown_table
+from jaxssl.studies.verdicts import are_equal
 
 DOCS = Path(__file__).parent
 # Documents of the study batch_size, by title. The first one is in README.md.
@@ -127,7 +127,7 @@ BIAS = """\
 ## Gradient bias and accuracy
 
 The relative bias of the minibatch gradient ([gradient bias](studies.md#gradient-bias), measured
-with fixed embeddings) beside the k-NN accuracy above, for the losses and batch sizes that both
+with fixed embeddings) against the k-NN accuracy above, for the losses and batch sizes that both
 have. SogCLR and DeCL are measured after their moving averages have settled. If the bias determined
 accuracy, accuracy would fall to the right.
 
@@ -142,8 +142,8 @@ the bias determined accuracy, values would be near -1. With five losses they are
 LEAD = """\
 ## AUC-CL's lead by number of training images
 
-Accuracy of AUC-CL minus that of SimCLR at temperature 0.05, in points, paired by seed, with the 95
-% interval of Student's t, for training sets of 5 000, 10 000 and 50 000 images of CIFAR-10. All
+Accuracy of AUC-CL minus that of SimCLR at temperature 0.05, in points, paired by seed, with
+95 % intervals of Student's t, for training sets of 5 000, 10 000 and 50 000 images of CIFAR-10. All
 have 20 epochs. The first two are tested on a fifth of the test images, the last on all. With 5 000
 images AUC-CL is behind at batch 64 by k-NN, and with 50 000 it is ahead at 16 by both probes. No
 other lead can be told from zero.
@@ -256,7 +256,7 @@ def beaten(cells: dict[str, dict[int, float]]) -> tuple[str, set[str]]:
         if loss != best and len(seeds) > 1:
             pair = [[cells[name][seed] for seed in seeds] for name in (best, loss)]
             # Equal differences of all seeds decide nothing: their test would give p = 0.
-            equal = np.ptp(np.subtract(*pair)) < 1e-9
+            equal = are_equal([a - b for a, b in zip(*pair, strict=True)])
             p_values[loss] = 1.0 if equal else float(ttest_rel(*pair).pvalue)
     below = set()
     for rank, loss in enumerate(sorted(p_values, key=lambda loss: p_values[loss])):

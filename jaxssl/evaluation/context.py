@@ -68,12 +68,12 @@ def make_contexts(
     def contexts() -> Iterator[tuple[str, EvalContext]]:
         data = load_arrays(splits, pretrained.inputs)
         views = _make_views(config, inputs, ours.views, ours.batch_of) if ours.batch_of else None
-        for name in kinds:
+        channels = {x.shape[-1] for x in (splits.bank, splits.test) if len(x.shape) == 3}
+        differ = "raw" in kinds and len(channels) > 1
+        if differ:
+            log.warning("raw pixels are left out: bank and test images differ in channels")
+        for name in [name for name in kinds if not (differ and name == "raw")]:
             fields: dict[str, Any] = {}
-            channels = {x.shape[-1] for x in (splits.bank, splits.test) if len(x.shape) == 3}
-            if name == "raw" and len(channels) > 1:
-                log.warning("raw pixels are left out: bank and test images differ in channels")
-                continue
             if name == "raw":
                 encode = encode_views = partial(_raw_features, ours, mesh)
             else:

@@ -90,16 +90,10 @@ def judge(
     pairs = [pair for pair in map(finite, zip(ours, theirs, strict=True)) if len(pair) == 2]
     if not pairs:
         return Verdict("not finite", None)
-    differences = [a - b for a, b in pairs]
-    lost = len(ours) - len(pairs)
-    text = f"({lost} of {len(ours)} pairs not finite) " if lost else ""
-    text += f"{fmean(differences):+.{digits}f}"
-    if len(differences) == 1:
-        return Verdict(f"{text} (one pair)", None)
-    if _are_equal(differences):
-        return Verdict(f"{text} (in each of {len(differences)} pairs, so no interval)", None)
-    low, high = interval(differences, level)
-    text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    text, bounds = _measure([a - b for a, b in pairs], len(ours), level, digits)
+    if bounds is None:
+        return Verdict(text, None)
+    low, high = bounds
     room = inf if top is None else top - fmean(b for _, b in pairs)
     if claim.difference is not None and room < CEILING * claim.difference:
         return Verdict(f"{text}, the probe is at its ceiling: {room:.{digits}f} are left", None)
@@ -134,19 +128,38 @@ def within(
     differences = finite(differences)
     if len(differences) < 2:
         return Verdict("one pair" if differences else "not finite", None)
-    lost = number - len(differences)
-    text = f"({lost} of {number} pairs not finite) " if lost else ""
-    text += f"{fmean(differences):+.{digits}f}"
-    if _are_equal(differences):
-        return Verdict(f"{text} (in each of {len(differences)} pairs, so no interval)", None)
-    low, high = interval(differences, level)
-    text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    text, bounds = _measure(differences, number, level, digits)
+    if bounds is None:
+        return Verdict(text, None)
+    low, high = bounds
     if low > margin or high < -margin:
         return Verdict(text, False)
     return Verdict(text, True if -margin <= low <= high <= margin else None)
 
 
-def _are_equal(differences: Sequence[float]) -> bool:
+def _measure(
+    differences: Sequence[float], number: int, level: float, digits: int
+) -> tuple[str, tuple[float, float] | None]:
+    """Return the mean of finite differences as text, and its interval, None if it has none.
+
+    Args:
+        differences: of the finite pairs, at least one.
+        number: of all pairs.
+        level: of the interval.
+        digits: of the printed numbers.
+    """
+    lost = number - len(differences)
+    text = f"({lost} of {number} pairs not finite) " if lost else ""
+    text += f"{fmean(differences):+.{digits}f}"
+    if len(differences) == 1:
+        return f"{text} (one pair)", None
+    if are_equal(differences):
+        return f"{text} (in each of {len(differences)} pairs, so no interval)", None
+    low, high = interval(differences, level)
+    return f"{text} [{low:+.{digits}f}, {high:+.{digits}f}]", (low, high)
+
+
+def are_equal(differences: Sequence[float]) -> bool:
     """Return True for differences that are equal up to rounding, which do not tell their spread."""
     return max(differences) - min(differences) < 1e-9
 

@@ -128,14 +128,15 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
     """Report to the first process, and wait until all other processes have reported to it."""
     end = time.monotonic() + JOIN
     while True:
-        start = time.monotonic()
         try:
             with socket.create_connection((host, port), timeout=INTRODUCTION) as connection:
                 start = time.monotonic()
                 connection.settimeout(JOIN + INTRODUCTION)
                 connection.sendall(GREETING + f" {process} {processes}".encode())
                 answer = b"".join(iter(lambda: connection.recv(4096), b""))
-            reason = "another program answers"
+                if not answer and time.monotonic() > start + PROXY:
+                    raise _ended(0)
+            reason = "another program answers" if answer else "it closes the connection"
         except OSError as error:
             answer, reason = b"no answer", str(error)
         if answer == GREETING:
@@ -143,10 +144,6 @@ def _report_to_first(host: str, port: int, processes: int, process: int) -> None
         if answer.startswith(GREETING):
             status, _, text = answer.removeprefix(GREETING).decode().partition(" ")
             raise LostProcess(text) if int(status) == LostProcess.status else UserError(text)
-        if not answer:
-            if time.monotonic() > start + PROXY:
-                raise _ended(0)
-            reason = "it closes the connection"
         if time.monotonic() > end:
             raise LostProcess(
                 f"process 0 of this run cannot be reached at {host}:{port} ({reason}); check "

@@ -232,7 +232,7 @@ def _split_by_folders(
         raise UserError(
             f"data.path={path} mixes the split folders {', '.join(sorted(splits))} with others "
             f"({abbreviate(outside)}); move these into a split folder or elsewhere, rename their "
-            f"folder to one of {', '.join(SPLITS)}, or rename a class of such a name"
+            f"folder to one of {', '.join(SPLITS)}, or rename a class folder of such a name"
         )
     for name, (split, *folders, _) in paths.items():
         splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)
