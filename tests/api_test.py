@@ -162,6 +162,12 @@ def test_evaluate_accepts_a_run_or_an_encoder_and_another_data_set(run):
             call(None, "knn")
 
 
+def test_protocols_may_be_joined_by_commas(run):
+    data = images(seed=2)
+    rows = jaxssl.evaluate(run.encoder, "retrieval, knn", data=data, kinds=["pretrained"])
+    assert {row["protocol"] for row in rows} == {"retrieval", "knn"}
+
+
 @pytest.mark.parametrize("form", [str, Path])
 def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
     configs = []

@@ -389,6 +389,10 @@ def test_resuming_names_changed_packages_and_sets_linked_checkpoints_aside(
 def test_error_names_a_missing_checkpoint_folder_or_step(whole, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint; train first"):
         jaxssl.load_encoder(tmp_path)
+    (pictures := tmp_path / "pictures").mkdir()
+    (pictures / "a.png").touch()
+    with pytest.raises(UserError, match="holds no checkpoint; it holds other files; name the fold"):
+        jaxssl.load_encoder(pictures)
     with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
         jaxssl.load_encoder(whole, 3)
     with pytest.raises(UserError, match="holds no run"):
