@@ -189,7 +189,8 @@ def compile_step(name: str, overrides: str) -> Parts:
     step: Any = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
     lowered = step.lower(jax.tree.map(shape, state, layout), jax.tree.map(whole, examples))
     compiled = lowered.compile({"xla_backend_optimization_level": 0})
-    sums = {8 * x.size for x in jax.tree.leaves(state.carried.batch_stats)}
+    # A layer of the backbone sums both moments at once, a layer of a head one after the other.
+    sums = {k * x.size for x in jax.tree.leaves(state.carried.batch_stats) for k in (4, 8)}
     parts: Parts = {name: Counter() for name in PARTS}
     for collective, times in collectives(compiled, mesh.size).items():
         parts[part(collective, sums)][collective] += times

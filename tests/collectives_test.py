@@ -182,8 +182,13 @@ PREDICTING = ENCODER._replace(predictor=heads.predictor(pred_hidden_dim=PREDICTE
 
 
 def normalised(*widths: int, times: int) -> Counter:
-    """Return the communication of BatchNorm, ``times`` forward and backward passes."""
-    return summed(*[(2 * width,) for width in widths], times=times)
+    """Return the communication of BatchNorm, ``times`` forward and backward passes.
+
+    A backbone sums mean and mean square together, a head the mean and then the variance.
+    """
+    net = [(2 * width,) for width in widths if width in WIDTHS]
+    heads = [(width,) for width in widths if width not in WIDTHS for _ in range(2)]
+    return summed(*net, *heads, times=times)
 
 
 def step(name: str, sharding: str = "none", encoder: Encoder = ENCODER):

@@ -28,7 +28,7 @@ import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, shorten, suggest
 from jaxssl.training import rendezvous
-from jaxssl.training.output.console import outlive_terminal, show, show_error
+from jaxssl.training.output import console
 
 if TYPE_CHECKING:  # The module imports JAX, which is slow.
     from jaxssl.training.processes import Peers
@@ -92,7 +92,7 @@ def main(command: str | None = None) -> None:
         words = [*words[1:], "--help"]
     name = command or find_command(words)
     if name is None:
-        outlive_terminal()
+        console.outlive_terminal()
         sys.exit(_run_without_command(words))
     try:
         run(name, words if command else words[len(name.split()) :])
@@ -190,9 +190,10 @@ def _run(command: str, arguments: list[str]) -> int:
             _, _, lines = module.FLAGS.module_help(name).lstrip().partition("\n")
             print(lines, end="\n" if lines else "")
         return 0
-    outlive_terminal()
+    console.outlive_terminal()
     try:
-        _call(command, module, arguments)
+        with console.repeat_lost_interrupts():
+            _call(command, module, arguments)
     except flags.UnrecognizedFlagError as error:
         from jaxssl.cli.completion import describe_unknown_flag
 
@@ -200,15 +201,14 @@ def _run(command: str, arguments: list[str]) -> int:
     except (flags.Error, UserError) as error:
         return _fail(error)
     except KeyboardInterrupt:
-        show_error("interrupted")
+        console.show_error("interrupted")
         if _peers:  # They would wait for this process.
             _tell_peers(UserError("interrupted"), 130)
             _leave(130)
         return 130
     except Exception as error:
         # JAX has no exception type for a lack of memory.
-        exhausted = re.search("RESOURCE_EXHAUSTED|Out of memory", str(error))
-        if exhausted or isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or re.search("RESOURCE_EXHAUSTED|Out of mem", str(error)):
             return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
         if _peers and re.search("Gloo|NCCL|UNAVAILABLE", str(error)):
@@ -290,7 +290,7 @@ def leave_to_first_process(values: flags.FlagValues) -> None:
     indices = [values.process_id, *map(os.environ.get, names)]
     index = next((index for index in indices if index is not None), 0)
     if str(index) != "0":
-        show(f"process {index} has nothing to do: process 0 writes the files")
+        console.show(f"process {index} has nothing to do: process 0 writes the files")
         raise SystemExit(0)
 
 
@@ -396,5 +396,5 @@ def parse_step(text: str | None) -> int | str | None:
 def _fail(error: Exception) -> int:
     status = error.status if isinstance(error, UserError) else 2
     _tell_peers(error, status)
-    show_error(f"error: {shorten(' '.join(str(error).split()))}")
+    console.show_error(f"error: {shorten(' '.join(str(error).split()))}")
     return status

@@ -75,6 +75,17 @@ def test_mlp_equals_numpy(norm, activation):
     np.testing.assert_allclose(out, normed(y @ kernels[1]), rtol=1e-4, atol=1e-4)
 
 
+def test_batch_norm_of_embeddings_near_collapse_is_exact():
+    x = 1000 + normal(64, 3)
+    head = heads.mlp(proj_layers=1, proj_output_dim=3, proj_last_norm="bn_fixed")
+    variables = jax.jit(partial(head.init, train=False))(KEY, x)
+    variables = variables | {"params": {"Dense_0": {"kernel": jnp.eye(3)}}}
+    out, _ = jax.jit(partial(head.apply, train=True, mutable=["batch_stats"]))(variables, x)
+    exact = np.asarray(x, np.float64)
+    normed = (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 1e-5)
+    np.testing.assert_allclose(out, normed, atol=2e-3)
+
+
 @pytest.mark.parametrize("norm_last_layer", [True, False])
 def test_dino_head_has_the_parameter_count_of_the_released_one(norm_last_layer):
     variables, out = init_shapes(heads.dino(norm_last_layer=norm_last_layer), 2, 384)

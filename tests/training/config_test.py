@@ -288,6 +288,26 @@ def test_error_about_an_invalid_config_names_its_file(tmp_path, text, message):
         config_lib.load(path)
 
 
+def test_error_about_a_config_suggests_the_file_with_its_suffix(tmp_path):
+    (tmp_path / "mine.py").touch()
+    with refused("mine' does not exist", f"did you mean '{tmp_path / 'mine.py'}'?"):
+        config_lib.load(tmp_path / "mine")
+
+
+def test_config_that_renames_the_loss_only_is_told_to_replace_its_group(tmp_path):
+    text = (
+        "from jaxssl.configs import digits\ndef get_config():\n    config = digits.get_config()\n"
+    )
+    text += "    config.loss.name = 'nt_xent'\n    {}\n    return config\n"
+    mine = tmp_path / "mine.py"
+    mine.write_text(text.format(""))
+    with refused("loss.preset='recommended': 'nt_xent' has no presets; leave it out"):
+        config_lib.load(mine)
+    mine.write_text(text.format("del config.loss['preset']; config.loss['alpha'] = 0.2"))
+    with refused("loss.alpha is not a setting of 'nt_xent'", "replaces the whole group"):
+        config_lib.load(mine)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "3", '"x"', "\xff", "null", "{}"]

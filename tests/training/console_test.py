@@ -1,10 +1,12 @@
 """Text of the user on the terminal, and processes that outlive their terminal."""
 
+import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,14 @@ def test_characters_that_the_terminal_lacks_are_written_as_escapes(tmp_path, enc
     text = out.decode(encoding)
     assert f"{sign} by print" in text and "\\U0001f600" in text
     assert "± finished" in path.read_text()
+
+
+def test_interrupt_in_a_callback_of_garbage_collection_is_not_lost():
+    def collected(phase, info):  # Ctrl-C while Python runs this callback, as JAX's
+        gc.callbacks.remove(collected)
+        raise KeyboardInterrupt
+
+    gc.callbacks.append(collected)
+    with pytest.raises(KeyboardInterrupt), console.repeat_lost_interrupts():
+        gc.collect()
+        time.sleep(30)

@@ -327,9 +327,12 @@ def find(path: str | Path, noun: str = "config") -> Path:
     for name, file in files.items():
         if str(path) in (name, f"configs/{file.relative_to(components.CONFIGS).as_posix()}"):
             return file
+    hint = suggest(str(path), files)
+    if Path(f"{path}.py").is_file():
+        hint = f"; did you mean {f'{path}.py'!r}?"
     raise UserError(
         f"{noun} {str(path)!r} does not exist; expected a Python file or the name of a "
-        f"packaged {noun}{suggest(str(path), files)}"
+        f"packaged {noun}{hint}"
     )
 
 

@@ -85,11 +85,16 @@ def complete_group(group: str, config: ConfigDict) -> ConfigDict:
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         key = f"{group}.{printable(unknown[0])}"
-        raise UserError(f"{key} is unknown{suggest(unknown[0], defaults)}")
+        raise UserError(
+            f"{key} is not a setting of {printable(name)!r}; a config that sets {group}.name "
+            f"replaces the whole group{suggest(unknown[0], defaults)}"
+        )
     choice = {"name": name}
     if preset is not None:
         is_none = group in OPTIONAL and name == "none"
         presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
+        if not presets:
+            raise UserError(f"{group}.preset={preset!r}: {name!r} has no presets; leave it out")
         if not isinstance(preset, str) or preset not in presets:
             raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
         choice["preset"] = preset

@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -98,3 +100,26 @@ def _discard(descriptor: int) -> None:
     if null != descriptor:
         os.dup2(null, descriptor)
         os.close(null)
+
+
+@contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Send SIGINT again if its KeyboardInterrupt was lost in a callback of garbage collection.
+
+    Python ignores exceptions there, and JAX registers such a callback.
+    """
+    usual = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            return usual(unraisable)
+        # A moment later, because an exception in this hook would be ignored as well.
+        again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
