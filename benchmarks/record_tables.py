@@ -15,7 +15,7 @@ from jaxssl.studies import verdicts
 from jaxssl.training.output.file_io import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
-TITLES = {"performance.md": "Performance", "methods.md": "Methods"}
+TITLES = {"performance.md": "Performance", "measurements.md": "Measurements"}
 HEADINGS = dict.fromkeys(TITLES, "On an accelerator")
 # lightly's benchmark, docs.lightly.ai/self-supervised-learning/getting_started/benchmarks.html:
 # ResNet-18, 200 epochs, batch 128, k = 200, T = 0.1, best epoch.
@@ -25,7 +25,6 @@ PYTORCH = {
     "PyTorch's time / ours": "torch_ratio",
     "PyTorch with CUDA graphs / ours": "graph_ratio",
 }
-EPOCHS = {"last": "Last epoch", "best": "Best epoch"}
 Figure = Mapping[str, Any]
 
 
@@ -40,7 +39,7 @@ def pages(record: Mapping[str, Any]) -> dict[str, str]:
             *(make(kinds[kind]) for kind, make in SPEED.items() if kind in kinds),
             _provenance({n: f for kind in SPEED for n, f in kinds.get(kind, {}).items()}),
         ],
-        "methods.md": [
+        "measurements.md": [
             *(make(kinds["run"], record["scale"]) for make in RUNS if "run" in kinds),
             _provenance(kinds.get("run", {})),
         ],
@@ -77,24 +76,29 @@ def insert(path: Path, text: str) -> None:
 
 
 def _checks(figures: Mapping[str, Figure]) -> str:
-    rows = [
-        [
-            name.replace("-", ", "),
-            what,
-            str(values["cases"]),
-            "not finite" if values["largest"] is None else f"{values['largest']:.1e}",
-            f"{values['bound']:.1e}",
-            ", ".join(values["beyond"]) or "none",
-        ]
-        for name, figure in figures.items()
-        for what, values in figure["values"].items()
-    ]
+    merged: dict[tuple[str, str], list[Figure]] = {}
+    for name, figure in figures.items():
+        whole = re.sub(r"-\d+$", "", name).replace("-", ", ")  # "losses-1" is a part of "losses"
+        for what, values in figure["values"].items():
+            merged.setdefault((whole, what), []).append(values)
+    rows = []
+    for names, parts in merged.items():
+        largest = [part["largest"] for part in parts]
+        rows.append(
+            [
+                *names,
+                str(sum(part["cases"] for part in parts)),
+                "not finite" if None in largest else f"{max(largest):.1e}",
+                f"{parts[0]['bound']:.1e}",
+                ", ".join(case for part in parts for case in part["beyond"]) or "none",
+            ]
+        )
     heading = ["check", "of", "cases", "largest deviation", "bound", "beyond the bound"]
     note = (
         "Deviations of the device's figures from float64 loops (values) or from the CPU's figures, "
-        "relative to the largest entry (or 1, if that is larger) or to the norm of the update. The "
-        "cases of the losses are in four parts. In bf16 the distance of an update from the CPU's "
-        "float32 update is divided by twice that of the CPU's bf16 update.\n"
+        "relative to the largest entry (or 1, if that is larger) or to the norm of the update. In "
+        "bf16 the distance of an update from the CPU's float32 update is divided by twice that of "
+        "the CPU's bf16 update.\n"
     )
     return f"**Correctness.** {note}\n{narrow_table(heading, rows)}"
 
@@ -168,14 +172,18 @@ def _methods(figures: Mapping[str, Figure], scale: str) -> str:
     batch = SCALES[scale].batch
     some = next(iter(figures.values()))["values"]
     runs = {arm: _seeds(figures, arm, batch) for arm in METHOD_NAMES}
-    tables = []
-    for epoch, title in EPOCHS.items():
-        rows = [
-            [METHOD_NAMES[arm], *_accuracies(runs[arm], epoch), str(len(runs[arm]))]
-            for arm in METHOD_NAMES
-            if runs[arm]
+    rows = [
+        [
+            METHOD_NAMES[arm],
+            *_accuracies(of_arm),
+            _accuracy(of_arm, ("best", "knn 0.1")),
+            str(len(of_arm)),
         ]
-        tables.append(f"{title}:\n\n{narrow_table(['method', *METRICS, 'seeds'], rows)}")
+        for arm, of_arm in runs.items()
+        if of_arm
+    ]
+    heading = ["method", *METRICS, "best epoch, T = 0.1", "seeds"]
+    tables = [narrow_table(heading, rows)]
     if scale == "paper":  # lightly uses the data and the network of the scale "paper".
         rows = [[METHOD_NAMES[arm], LIGHTLY[arm]] for arm in LIGHTLY if runs[arm]]
         table = narrow_table(["method", "k-NN, T = 0.1"], rows)
@@ -183,8 +191,8 @@ def _methods(figures: Mapping[str, Figure], scale: str) -> str:
             tables.append(f"Published by lightly, best epoch, on CIFAR-10's own pixels:\n\n{table}")
     note = (
         f"{some['data']}, {some['epochs']:g} epochs, batch {batch}. Top-1 in percent, mean ± "
-        "standard deviation over seeds. k-NN has k = 200. The best epoch has the best online k-NN "
-        "on the test images, which is optimistic."
+        "standard deviation over seeds, of the last epoch. k-NN has k = 200. The best epoch has "
+        "the best online k-NN on the test images, which is optimistic."
     )
     return "\n".join([f"**Methods.** {note}\n", *tables])
 
@@ -197,24 +205,21 @@ def _batches(figures: Mapping[str, Figure], scale: str) -> str:
         for title, metric in METRICS.items() if any(runs) else ():
             cells = [_accuracy(of_size, ("last", metric)) for of_size in runs]
             rows.append([METHOD_NAMES[arm], title, *cells])
+    if sum(bool(_seeds(figures, arm, size)) for arm in SWEPT for size in sizes) < 2:
+        return ""
     heading = ["method", "last epoch", *(f"batch {size}" for size in sizes)]
     return f"**By batch size.**\n\n{narrow_table(heading, rows)}"
 
 
 def _runs(figures: Mapping[str, Figure], scale: str) -> str:
-    tables = []
-    for epoch, title in EPOCHS.items():
-        rows = [[name, *_accuracies([figure], epoch)] for name, figure in figures.items()]
-        tables.append(f"{title}:\n\n{narrow_table(['run', *METRICS], rows)}")
     rows = []
     for name, figure in figures.items():
         values = figure["values"]
         speed = f"{values['images_per_second']:.0f}" if values["last"] else "–"
-        rows.append([name, f"{figure['minutes']:.1f}", speed, figure["commit"]])
-    heading = ["run", "minutes", "images/s", "commit"]
-    table = narrow_table(heading, rows)
-    tables.append(f"Minutes of training and evaluation, and speed:\n\n{table}")
-    return "\n".join(["**Runs.**\n", *tables])
+        minutes = f"{figure['minutes']:.1f}"
+        rows.append([name, *_accuracies([figure]), minutes, speed, figure["commit"]])
+    heading = ["run, last epoch", *METRICS, "minutes", "images/s", "commit"]
+    return f"**Runs**, with training and evaluation.\n\n{narrow_table(heading, rows)}"
 
 
 RUNS = (_methods, _batches, _runs)
@@ -224,8 +229,8 @@ def _seeds(figures: Mapping[str, Figure], arm: str, batch: int) -> list[Figure]:
     return [f for name, f in figures.items() if name.startswith(f"{arm}-b{batch}-s")]
 
 
-def _accuracies(runs: Sequence[Figure], epoch: str) -> list[str]:
-    return [_accuracy(runs, (epoch, metric)) for metric in METRICS.values()]
+def _accuracies(runs: Sequence[Figure]) -> list[str]:
+    return [_accuracy(runs, ("last", metric)) for metric in METRICS.values()]
 
 
 def _accuracy(runs: Sequence[Figure], column: tuple[str, str]) -> str:

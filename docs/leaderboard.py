@@ -74,7 +74,8 @@ table share data, network, optimiser, augmentation and epochs. AUC-CL's constant
 losses called tuned or "temperature 0.05" were chosen on held-out training images, and the others
 are those of the papers. With the same budget, held-out images of a smaller set prefer other
 constants for SimCLR at 0.5, DeCL and TCL. On all images at batch 64, DeCL's raised k-NN accuracy by
-1.5 points, and TCL's did not ([methods.md](methods.md#constants-chosen-on-validation-images)).
+1.5 points, and TCL's did not
+([measurements](measurements.md#constants-chosen-on-validation-images)).
 Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
 two shared CPU cores. Since then the augmentation draws crop boxes until one fits into the image,
 where it had cut boxes at the border. With the present crops, SimCLR at 0.5 and batch 64 on all of
@@ -118,8 +119,8 @@ Unlike the tests below, these intervals are not corrected for their number:
 
 On a fifth of the images the intervals of the tuned SimCLR and AUC-CL contain zero at 16 and 64, and
 at 256 SimCLR is above AUC-CL and DeCL. TCL has the highest mean of seven methods at 64
-([methods.md](methods.md#on-a-fifth-of-cifar-10)). Digits decide little, because their probes are
-near the ceiling.
+([measurements](measurements.md#on-a-fifth-of-cifar-10)). Digits decide little, because their
+probes are near the ceiling.
 
 """
 
@@ -165,8 +166,8 @@ of images are those of the tables of CIFAR-10. Most of the time is the network's
 DCL and SogCLR cost what SimCLR costs. What stands out are the second encoder or the third view of
 MoCo-v3, BYOL, DINO and TCL, the memories of NNCLR and XBM at batch 16, and MMCL's iterative solver
 at batch 256.
-[methods.md](methods.md#what-a-step-costs) has the steps of the demo's smaller network, where the
-loss is a larger part.
+[measurements](measurements.md#what-a-step-costs) has the steps of the demo's smaller network, where
+the loss is a larger part.
 
     {command}
 

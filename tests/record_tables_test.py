@@ -49,7 +49,7 @@ def test_merging_a_benchmark_record_twice_changes_nothing(out, tmp_path, capsys)
     said = capsys.readouterr().out
     assert "7 new results" in said and "failed run/tcl-b64-s0: error: no such thing" in said
     first = texts(pages)
-    assert set(first) == {"record.json", "performance.md", "methods.md"}
+    assert set(first) == {"record.json", "performance.md", "measurements.md"}
     book.merge(out, pages, "tiny")
     assert texts(pages) == first and "0 new results" in capsys.readouterr().out
     merged = book.read_record(pages / "record.json", "tiny")
@@ -81,7 +81,7 @@ def test_unfinished_benchmark_run_is_recorded_until_it_is_finished(out, tmp_path
 
 
 def test_merging_a_record_changes_only_the_marked_part_of_a_docs_page(tmp_path):
-    path = tmp_path / "methods.md"
+    path = tmp_path / "measurements.md"
     path.write_text("# Methods\n\nBefore.\n")
     record_tables.insert(path, r"one \1" + "\n")
     assert path.read_text().startswith("# Methods\n\nBefore.\n\n## On an accelerator")
@@ -119,16 +119,13 @@ def row_of(text, first):
 
 def test_record_pages_have_tables_of_the_measurements(out):
     pages = record_tables.pages(book.read_record(out / "figures.json", "tiny"))
-    results, speed = pages["methods.md"], pages["performance.md"]
-    methods, batches = results.split("**By batch size.**")
-    last, best = methods.split("Best epoch:")
-    assert row_of(last, "SimCLR") == ["81.00 ± 1.41", "80.00 ± 1.41", "95.00 ± 0.00", "2"]
-    assert row_of(best, "SimCLR") == ["82.00 ± 1.41", "81.00 ± 1.41", "96.00 ± 0.00", "2"]
-    assert row_of(batches, "SimCLR | linear") == ["linear", "–", "–", "95.00 ± 0.00"]
-    runs = batches.split("Best epoch:")[0]
-    assert row_of(runs, "simclr-b64-s1")[0] == "82.00"
-    assert row_of(runs, "byol-b64-s0") == ["–"] * 3  # byol's loss was not finite
-    assert row_of(speed, "losses, 1") == ["values", "3", "1.0e-01", "1.0e-03", "tcl"]
+    results, speed = pages["measurements.md"], pages["performance.md"]
+    methods, batches = results.split("**Runs**")
+    last = ["81.00 ± 1.41", "80.00 ± 1.41", "95.00 ± 0.00"]
+    assert row_of(methods, "SimCLR") == [*last, "82.00 ± 1.41", "2"]
+    assert row_of(batches, "simclr-b64-s1")[0] == "82.00"
+    assert row_of(batches, "byol-b64-s0")[:3] == ["–"] * 3  # byol's loss was not finite
+    assert row_of(speed, "losses") == ["values", "3", "1.0e-01", "1.0e-03", "tcl"]
     tables = speed.split("Milliseconds of the parts")
     images = ["4000 [4000-4000]", "25.0 [25.0-25.0]", "1.50 [1.50-1.50]"]
     assert row_of(tables[0], "tiny, 16, bf16") == images

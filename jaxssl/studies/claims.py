@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,9 @@ def write_claims(folder: Path, page: Path) -> Path:
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     distinct = {p.read_bytes(): p for p in paths}.values()  # `--page` of a study writes a copy.
-    claims = _all_claims(_without_parts([documents.read_document(path) for path in distinct]))
+    found = _without_parts([{**documents.read_document(p), "path": p} for p in distinct])
+    behind = [one for one in found if any(c["verdict"] for c in one["claims"].values())]
+    claims = _all_claims(behind)
     papers = {
         f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
         for paper, source in {**PAPERS, "ours": "no paper"}.items()
@@ -60,7 +63,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     verdicts_on = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
     counts = {"num_claims": len(set(verdicts_on)), "num_verdicts": len(verdicts_on)}
     measured = "".join(_measured_section(title, papers[title]) for title in papers)
-    body = _count_verdicts(papers) + measured
+    body = _count_verdicts(papers) + measured + _runs_section(behind, page.parent)
     all_claims = "\n".join(_paper_section(title, papers[title]) for title in papers)
     file_io.write_text(page, render("claims.md", **counts, body=body))
     file_io.write_text(page.with_name("papers.md"), render("papers.md", body=all_claims))
@@ -82,6 +85,16 @@ def _measured_section(title: str, claims: Iterable[Settings]) -> str:
     measured = [results for results in _by_claim(claims).values() if results[0]["verdict"]]
     sections = map(documents.markdown_claim, measured)
     return "\n".join([f"\n## {title}\n", *sections]) if measured else ""
+
+
+def _runs_section(studies: Sequence[Settings], folder: Path) -> str:
+    """Return a section of Markdown with data, document and command of each study, by number."""
+    items = []
+    for number, document in enumerate(studies, 1):
+        path = Path(os.path.relpath(document["path"], folder)).as_posix()
+        item = f"- **[{number}]** {document['scale']}, {document['where']} ([document]({path})):"
+        items.append(wrap_text(f"{item} `{document['command']}`", indent="  "))
+    return "\n".join(["\n## Studies behind the verdicts\n", *items]) + "\n" if items else ""
 
 
 def _paper_section(title: str, claims: Iterable[Settings]) -> str:
@@ -108,14 +121,14 @@ def _place(text: str) -> list[tuple[str, int]]:
 
 
 def _item(results: Sequence[Settings]) -> str:
-    """Format a claim with numbers, verdicts, command and protocol as an item of a Markdown list."""
+    """Format a claim with numbers and verdicts, or the command, as an item of a Markdown list."""
     claim = results[0]
     place = claim["source"].partition(", ")[2]
     missing, setting = _not_run(claim["command"])
     words = Counter(result["verdict"] or missing for result in results)
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
-    command = f" `{claim['command']}`{setting}"
+    command = "" if claim["verdict"] else f" `{claim['command']}`{setting}"
     return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
 
 
@@ -132,12 +145,15 @@ def _not_run(command: str) -> tuple[str, str]:
 
 
 def _all_claims(studies: Iterable[Settings]) -> list[Settings]:
-    """Return the claims that documents measure, then the other claims of studies, then the rest."""
+    """Return the claims that documents measure, then the other claims of studies, then the rest.
+
+    The figure of a measured claim names the scale and the number of the document.
+    """
     claims, measured = [], set()
-    for document in studies:
+    for number, document in enumerate(studies, 1):
         for key, claim in document["claims"].items():
             if claim["verdict"]:
-                figure = f"{document['scale']}, {document['where']}: {claim['figure']}"
+                figure = f"{document['scale']} [{number}]: {claim['figure']}"
                 claims.append({**claim, "figure": figure, "command": document["command"]})
                 measured.add((document["study"], key))
     others = [

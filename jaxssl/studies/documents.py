@@ -190,8 +190,7 @@ def markdown_claim(results: Sequence[Settings]) -> str:
     """Return a claim of a document as a section of Markdown.
 
     Args:
-        results: the claim with the measurement and verdict of each study, at least one. The key
-            "command" is optional.
+        results: the claim with the measurement and verdict of each study, at least one.
     """
     text, paper, source, *_ = claim_cells(results[0])
     lines = [f"### {text}\n"]
@@ -200,7 +199,6 @@ def markdown_claim(results: Sequence[Settings]) -> str:
     for claim in results:
         item = f"- **{claim['verdict'] or NOT_RUN}**"
         item += f": {claim['figure']}" if claim["figure"] else ""
-        item += f" (`{claim['command']}`)" if claim.get("command") else ""
         lines.append(wrap_text(item, indent="  "))
     return "\n".join(lines) + "\n"
 

@@ -110,7 +110,7 @@ def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_pa
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
     for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
         [section] = [part for part in text.split("\n## ") if part.startswith(f"{paper} (")]
-        expected = claim_section(row, f"tiny, here: {row[3]} (`{ABOUT['command']}`)")
+        expected = claim_section(row, f"tiny [1]: {row[3]}")
         assert section.partition("\n")[2].lstrip().startswith(expected)
     rows = {name: cells for cells in tables.tables(text)["paper"] for name in [cells[0].split()[0]]}
     assert [int(rows["MMCL"][1]), int(rows["DeCL"][4]), int(rows["ours"][5])] == [1, 1, 1]
@@ -128,7 +128,7 @@ def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judge
         found = judged._replace(data={"runs": some}, where=name)
         documents.write_study(name, "X", setting(tmp_path), TWO_CLAIMS, found, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
-    shown = [name for name in selected if f"tiny, {name}:" in text]
+    shown = [name for name in selected if f"tiny, {name} (" in text]
     assert shown == ["alpha", "alpha-others"]
 
 
@@ -203,10 +203,11 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     assert max(map(len, re.findall(r"^[^#\n].*", page, re.MULTILINE))) <= 100
     sections = {section.partition("\n")[0]: section for section in page.split("\n### ")[1:]}
     section = " ".join(sections[module.CLAIMS["collapse"].text].split())
-    assert "- **holds**: tiny, here: +0.60 [+0.35, +0.85]" in section
-    assert ABOUT["command"] in section and f"“{module.CLAIMS['collapse'].quote}”" in section
+    assert "- **holds**: tiny [1]: +0.60 [+0.35, +0.85]" in section
+    listed = f"- **[1]** tiny, here ([document](tiny/alpha.json)): `{ABOUT['command']}`"
+    assert listed in section and f"“{module.CLAIMS['collapse'].quote}”" in section
     assert module.CLAIMS["robust"].text not in sections
-    assert page.count("\n- **") == 1 + len(WORDS)
+    assert page.count("\n- **") == 2 + len(WORDS)
     papers = (tmp_path / "papers.md").read_text()
     assert papers.count("\n- ") == NUM_CLAIMS + len(claims_file()["elements"])
     assert "Table 11: " + module.CLAIMS["robust"].text[:40] in papers
