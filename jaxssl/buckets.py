@@ -58,10 +58,12 @@ def as_path(path: str | PathLike[str]) -> Path:
 
     Raises:
         UserError: if the bucket cannot be read, or is not one of Google Cloud Storage, or if a path
-            has lost a slash.
+            has lost a slash or is no path.
     """
     if isinstance(path, BucketPath):
         return cast(Path, path)
+    if not isinstance(path, str | PathLike):
+        raise UserError(f"expected a path, got {type(path).__name__}")
     if re.match("gs:/(?!/)", fspath(path)):
         raise UserError(
             f"{fspath(path)} must be gs://BUCKET/PATH; pass a str, as pathlib.Path drops a slash"

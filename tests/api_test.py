@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tune_cases
 from PIL import Image
 
 import jaxssl
@@ -360,6 +361,21 @@ def test_config_of_another_type_is_refused(config, tmp_path):
         jaxssl.train(config, workdir=tmp_path / "run")
 
 
+def test_arguments_that_are_no_paths_are_refused(run):
+    for call in (jaxssl.load_encoder, jaxssl.resume, jaxssl.Run):
+        with pytest.raises(UserError, match="got int"):
+            call(5)
+    with pytest.raises(UserError, match="init must be a run, .*, got PretrainedEncoder"):
+        jaxssl.train("digits", init=run.encoder)
+
+
+def test_data_set_with_a_config_or_version_is_in_the_folder_of_the_runs_data():
+    metadata = {"config": {"data": {"dir": "prepared"}}}
+    encoder = tune_cases.flat_encoder()._replace(metadata=metadata)
+    for name in ("cifar10", "cifar10:3.0.2", "imagenet_resized/32x32"):
+        assert api.data_argument.settings(encoder, name, {"trust": True})["dir"] == "prepared"
+
+
 def test_data_prepare_command_prints_the_splits(tmp_path, run_command):
     status, out, _ = run_command("data prepare", "digits", f"--config.data.dir={tmp_path}")
     assert status == 0 and "train: 1297 examples\ntest: 500 examples\n" in out
@@ -384,6 +400,9 @@ def probe(context, *, seed):
     [
         (probe, {}, "protocols are names, got function; put it into a file and name it: file.py:"),
         (["knn", probe], {}, "protocols are names, got function"),
+        (None, {}, "protocols are names, got NoneType"),
+        ("knn", {"out": 5}, "expected a path, got int"),
+        ("knn", {"seed": -1}, "seed must be an integer >= 0, got -1"),
         ("knn", {"lyer": "projector"}, r"evaluate\(\) has no option 'lyer'; did you mean 'layer'"),
         ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the data set"),
         ("knn", {"data": "digits", "data.test_splt": "x"}, "data.test_splt.* is unknown"),

@@ -5,6 +5,7 @@ import inspect
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import cloudpickle
 import jax
@@ -783,7 +784,9 @@ class Margin:
 
 
 @pytest.mark.fast
-def test_digest_depends_on_global_values_and_on_attributes_that_the_code_uses(tmp_path):
+def test_digest_depends_on_global_values_and_on_what_the_code_uses_of_modules(
+    tmp_path, monkeypatch
+):
     names = []
     for i, number in enumerate((1, 1, 2)):
         path = tmp_path / str(i) / "own.py"
@@ -796,6 +799,16 @@ def test_digest_depends_on_global_values_and_on_attributes_that_the_code_uses(tm
     assert not set(names[1]) & set(names[2])
     objects = [own.Margin(3), own.Margin(4), lambda x: x + 1, lambda x: x + 2]
     assert len({python_objects.register("loss", x) for x in objects}) == 4
+    for name in ("outer", "outer.inner"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["outer"].inner = sys.modules["outer.inner"]
+    sys.modules["outer.inner"].outer = sys.modules["outer"]
+    sys.modules["outer.inner"].scale = 2
+    scope = {"outer": sys.modules["outer"], "__name__": "own"}
+    exec("def loss(pairs):\n    return outer.inner.scale", scope)
+    before = python_objects.register("loss", scope["loss"])
+    sys.modules["outer.inner"].scale = 3
+    assert python_objects.register("loss", scope["loss"]) != before
     margin = own.Margin(3)
     before = python_objects.register("loss", margin)
     margin.margin = 5

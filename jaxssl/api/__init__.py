@@ -9,7 +9,7 @@ These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.e
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -193,6 +193,9 @@ def train(
         if value is not None:
             run_config[group] = ConfigDict(_component(group, value))
     if init is not None:
+        if not isinstance(init, str | os.PathLike):
+            kind = type(init).__name__
+            raise UserError(f"init must be a run, a workdir or a weights file, got {kind}")
         run_config.init = os.fspath(init)
     overrides, splits = list(settings.items()), None
     if data is not None:
@@ -280,7 +283,7 @@ def evaluate(
     given: Any = protocols
     if isinstance(given, str):  # "knn,linear", as on the command line
         given = [given] if ".py:" in given else [name.strip() for name in given.split(",")]
-    names: list[Any] = [given] if callable(given) else list(given)
+    names: list[Any] = [given] if callable(given) or not isinstance(given, Iterable) else [*given]
     for name in names:
         if not isinstance(name, str):
             what = f"protocols are names, got {type(name).__name__}"

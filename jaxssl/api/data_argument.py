@@ -85,7 +85,7 @@ def settings(
         config = encoder.metadata.get("config") or {}
     else:
         config = configs.read_config(encoder) if is_run(encoder) else {}
-    is_name = isinstance(data, str) and data in known_names()
+    is_name = isinstance(data, str) and re.split("[/:]", data)[0] in known_names()
     names = ["test_fraction", "split_seed", "context", *(["dir"] if is_name else [])]
     settings = {name: config["data"][name] for name in names if name in config.get("data", {})}
     for name, value in settings.items():  # The config of a run may have been forged.

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, NoneType
+from types import CodeType, ModuleType, NoneType
 from typing import Any
 
 from jaxssl import components
@@ -92,9 +92,18 @@ def _references(function: Any) -> dict[str, Any]:
     names = _names(function.__code__) if _is_own(function) else []
     for name, value in _select(function.__globals__, names).items():
         if inspect.ismodule(value) and _is_own_module(value.__name__):
-            values[name] = _select(vars(value), names)
+            values[name] = _of_module(value, [other for other in names if other != name])
         elif isinstance(value, PLAIN) or hasattr(value, "tobytes") or _is_own(value):
             values[name] = value
+    return values
+
+
+def _of_module(module: ModuleType, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a module, and of own modules inside it, that code names."""
+    values = _select(vars(module), names)
+    for name, value in values.items():
+        if inspect.ismodule(value) and _is_own_module(value.__name__):
+            values[name] = _of_module(value, [other for other in names if other != name])
     return values
 
 

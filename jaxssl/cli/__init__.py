@@ -240,11 +240,11 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
         flag = module.FLAGS[positional]
         if isinstance(flag.value, list):
             flag.value, rest = [*flag.value, *rest], []
-        else:
+        elif not flag.present:
             flag.parse(rest.pop(0))
     if rest:
-        flag = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
-        raise UserError(f"unexpected argument {rest[0]!r}; flags begin with --{flag}")
+        example = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
+        raise UserError(f"unexpected argument {rest[0]!r}; flags begin with --{example}")
     module.main(*([overrides] if takes_keys else []))
 
 

@@ -99,6 +99,11 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     for flag in (METHODS, BATCHES, WORKDIR, EQUAL_STEPS, FINISHED, EARLIER):
         if flag.value and flag.name not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag.name} is not used by the study {name!r}; leave it out")
+    unused = getattr(study, "UNUSED_WITH_WORKDIR" if WORKDIR.value else "UNUSED", ())
+    given = [f"--{flag.name}" for flag in (DATASET, SEEDS) if flag.present and flag.name in unused]
+    given += [f"{cli.PREFIX}{key}" for key, _ in overrides if "config" in unused]
+    for text in given:
+        raise UserError(f"{text} is not used by the study {name!r} here; leave it out")
     compile_cache.enable()
     processes.check_platform()
     page = local_path("page", PAGE.value) if PAGE.value else None

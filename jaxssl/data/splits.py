@@ -233,13 +233,24 @@ class Splits(NamedTuple):
         """Return True if the bank and test splits have the labels that evaluation needs."""
         return self.bank.labelled and self.test.labelled
 
+    def labelled_part(self) -> "Splits":
+        """Return the labelled examples of bank and test, or all if one of them has no labels.
 
-def labelled_part(source: Source) -> Source:
-    """Return the labelled examples of a split in memory, or all of them if none has a label.
+        Labels on disk are read.
+        """
+        if not self.labelled:
+            return self
+        bank, test = (labelled_part(split, on_disk=True) for split in (self.bank, self.test))
+        return self._replace(bank=bank, test=test)
 
-    Splits on disk are returned as they are, because finding their labels would read all records.
+
+def labelled_part(source: Source, *, on_disk: bool = False) -> Source:
+    """Return the labelled examples of a split, or all of them if none has a label.
+
+    Splits on disk are returned as they are unless ``on_disk``, because finding their labels reads
+    all records.
     """
-    if any(part.path is not None for part, _ in source.parts):
+    if not on_disk and any(part.path is not None for part, _ in source.parts):
         return source
     labelled = np.flatnonzero(source.labels != UNLABELLED)
     if len(labelled) in (0, len(source)):

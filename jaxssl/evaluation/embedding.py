@@ -30,6 +30,7 @@ SUFFIXES = (".npy", ".parquet")
 GROUP = 2**26  # number of values of the embeddings in a row group of a .parquet file
 MAX_HELD = 2**33  # largest size in bytes of the pictures of an archive, which memory holds
 NAMES = ".files.csv"  # ends the name of the file with the names of the pictures
+HEADER = ("file",)  # of that table
 
 
 class Embedded(NamedTuple):
@@ -73,7 +74,7 @@ def embed(
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     if out is not None:
-        refuse_overwriting(images, out, out.with_suffix(NAMES))
+        refuse_overwriting(images, out, out.with_suffix(NAMES), HEADER)
         _refuse_new_picture(encoder, images, out)
         make_folder(out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
@@ -134,15 +135,26 @@ def embed_pictures(
     return Embedded(encode_images(encoder, pixels, inputs, layer), names, pixels)
 
 
-def refuse_overwriting(images: object, *outputs: Path) -> None:
-    """Raise UserError if one of the outputs is the file that holds the images."""
-    if not isinstance(images, str | PathLike):
-        return
-    source = as_path(os.path.expanduser(images))
-    for out in outputs:
-        is_same = not is_bucket(out) and out.exists() and source.exists() and out.samefile(source)
-        if is_same or fspath(source) == fspath(out):
-            raise UserError(f"{out} holds the images; choose another --out")
+def refuse_overwriting(images: object, out: Path, table: Path, header: Sequence[str]) -> None:
+    """Raise UserError if an output is the file that holds the images, or the table is not ours.
+
+    Args:
+        images: path of the images, or images.
+        out: file to write.
+        table: CSV file beside it, which the command writes or removes.
+        header: its columns.
+    """
+    if isinstance(images, str | PathLike):
+        source = as_path(os.path.expanduser(images))
+        for path in (out, table):
+            both = not is_bucket(path) and path.exists() and source.exists()
+            if fspath(source) == fspath(path) or (both and path.samefile(source)):
+                raise UserError(f"{path} holds the images; choose another --out")
+    if table.is_file():
+        with table.open("rb") as file:
+            first = file.readline(200).decode(errors="replace").strip()
+        if first != ",".join(header):
+            raise UserError(f"{table} would be replaced, and is another file; choose another --out")
 
 
 def make_folder(out: Path) -> None:
@@ -206,7 +218,7 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
         # NumPy would write to the file by itself, and not notice that the disk is full.
         file_io.write_with(out, lambda file: np.save(_only_write(file), features))
         if names is not None:
-            write_csv(out.with_suffix(NAMES), [["file"], *zip(names)])
+            write_csv(out.with_suffix(NAMES), [HEADER, *zip(names)])
         else:  # Names of an earlier command would be those of other pictures.
             with explain_write_errors(out):
                 out.with_suffix(NAMES).unlink(missing_ok=True)

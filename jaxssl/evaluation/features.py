@@ -95,7 +95,11 @@ def encode_images(
 
 def l2_normalise(rows: np.ndarray) -> np.ndarray:
     """L2-normalise each row of [n, d]. A row of zeros stays zero."""
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
+    # Scaling by a power of two is exact, and keeps squares from over- and underflowing.
+    rows = np.ldexp(rows, -np.frexp(largest)[1][:, None])
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norm > 0, norm, 1)
 
 
 def _allocate(shape: tuple[int, int]) -> np.ndarray:

@@ -329,9 +329,14 @@ def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
     """
     share = (is_real / jnp.sum(is_real))[:, None]
     one = x[jnp.argmax(is_real)]  # subtracted before the mean, so constant features become 0
-    mean = one + jnp.sum(share * (x - one[None]), axis=0)
+    x = jnp.where(is_real[:, None] > 0, x - one[None], 0)
+    # Scaling by a power of two is exact, and keeps squares from over- and underflowing.
+    exponent = jnp.frexp(jnp.max(jnp.abs(x), axis=0))[1]
+    x = jnp.ldexp(x, -exponent[None])
+    mean = jnp.sum(share * x, axis=0)
     x = jnp.where(is_real[:, None] > 0, x - mean[None], 0)
     std = jnp.sqrt(jnp.sum(share * x**2, axis=0))
-    scale = jnp.where(std > 0, std, 1)
-    x = x / scale[None]
+    std = jnp.where(std > 0, std, 1)
+    x = x / std[None]
+    mean, scale = one + jnp.ldexp(mean, exponent), jnp.ldexp(std, exponent)
     return x, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)

@@ -24,6 +24,7 @@ from jaxssl.training.output import file_io
 
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
+HEADER = ("file", "rank", "neighbour", "cosine", "duplicate")  # of the CSV file
 FACTS = ("source", "step", "loss")  # metadata of the encoder that the page shows
 
 # Maps the index of a picture to the indices and cosines of its most similar pictures.
@@ -73,7 +74,7 @@ def write(
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"the page {out} must end with one of {', '.join(SUFFIXES)}")
     csv_file = out.with_suffix(".csv")
-    refuse_overwriting(images, out, csv_file)
+    refuse_overwriting(images, out, csv_file, HEADER)
     for file in (out, csv_file):
         make_folder(file)
     embedded = embed_pictures(encoder, images, **options)
@@ -139,7 +140,7 @@ def _csv_rows(
     names: Sequence[str], nearest: Nearest, is_duplicate: np.ndarray
 ) -> Iterator[tuple[object, ...]]:
     """Yield the header of the CSV file, and a row for each neighbour of each picture."""
-    yield "file", "rank", "neighbour", "cosine", "duplicate"
+    yield HEADER
     for (i, rank), cosine in np.ndenumerate(nearest.similarity):
         neighbour = names[int(nearest.indices[i, rank])]
         yield names[i], rank + 1, neighbour, f"{cosine:.6f}", int(is_duplicate[i, rank])

@@ -112,6 +112,7 @@ def _accuracy(
     if not splits.labelled:
         without = "k-NN, online linear probe" if settings.online_linear else "k-NN"
         return f"no {without}: {splits.test.name} has no labels", None
+    splits = splits.labelled_part()
     preset = knn.PRESETS[settings.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
     description = (

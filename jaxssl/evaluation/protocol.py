@@ -1,7 +1,8 @@
 """What protocols share: their types, the checks of their arguments, draws and rows of results."""
 
+import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 import numpy as np
 from jax import numpy as jnp
@@ -81,9 +82,10 @@ def _check_split(
     """Return float32 features [n, f] and integer labels [n] of the split "train" or "test"."""
     rows, labels = np.asarray(features), np.asarray(labels)
     # NumPy does not count JAX's bfloat16 among the numbers.
-    if rows.ndim != 2 or not rows.size or not jnp.issubdtype(rows.dtype, np.number):
+    is_real = jnp.issubdtype(rows.dtype, np.floating) or jnp.issubdtype(rows.dtype, np.integer)
+    if rows.ndim != 2 or not rows.size or not is_real:
         raise ValueError(
-            f"{name}_features must be numbers [n, f], got {rows.dtype} {list(rows.shape)}"
+            f"{name}_features must be real numbers [n, f], got {rows.dtype} {list(rows.shape)}"
         )
     if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
@@ -106,7 +108,7 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
         changes: settings that replace the preset's. A number may stand for a list of one number.
 
     Raises:
-        ValueError: if the preset or a setting is unknown.
+        ValueError: if the preset or a setting is unknown, or a setting has a wrong type.
     """
     preset = default if preset == "default" else preset
     if preset not in presets:
@@ -116,10 +118,37 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
         if name not in valid:
             raise ValueError(f"the setting {name!r} is unknown{suggest(name, valid)}")
     chosen = {**presets[preset], **changes}
-    for name, value in presets[preset].items():
-        if isinstance(value, tuple) and np.ndim(chosen[name]) == 0:
-            chosen[name] = (chosen[name],)
+    for name in changes:
+        usual = next(settings[name] for settings in presets.values() if name in settings)
+        value = (
+            np.asarray(chosen[name]).tolist() if hasattr(chosen[name], "dtype") else chosen[name]
+        )
+        if isinstance(usual, tuple):
+            value = tuple(value) if isinstance(value, list | tuple) else (value,)
+            expected, values = type(usual[0]), value
+        else:
+            expected, values = type(usual), (value,)
+        if not all(_has_type(one, expected) for one in values):
+            kind = (
+                f"{expected.__name__} or a list of them" if isinstance(usual, tuple) else expected
+            )
+            kind = kind if isinstance(kind, str) else kind.__name__
+            raise ValueError(f"{name} must be {kind}, got {changes[name]!r}")
+        chosen[name] = value
     return chosen
+
+
+def _has_type(value: object, expected: type) -> bool:
+    """Return True if a value has a type. An int is also a float, and a bool is neither."""
+    valid = (int, float) if expected is float else expected
+    return isinstance(value, valid) and isinstance(value, bool) == (expected is bool)
+
+
+def check_seed(seed: object) -> int:
+    """Return the seed of a protocol's draws, and raise ValueError unless it is an integer >= 0."""
+    if not isinstance(seed, SupportsIndex) or operator.index(seed) < 0:
+        raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
+    return operator.index(seed)
 
 
 def check_labels(source: "Source") -> None:
@@ -146,6 +175,27 @@ def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the ascending indices of the examples of each class in ``labels`` [n], by class."""
     _, counts = np.unique(labels, return_counts=True)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts))[:-1]
+
+
+def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw ``shots`` examples of each class from ``labels`` [n].
+
+    Returns:
+        [classes, shots] indices.
+
+    Raises:
+        ValueError: if a class has too few examples, or there is one class.
+    """
+    members = indices_by_class(labels)
+    if len(members) < 2:
+        raise ValueError("the training images have one class, expected two or more")
+    fewest = min(members, key=len)
+    if len(fewest) < shots:
+        raise ValueError(
+            f"class {labels[fewest[0]]} has {len(fewest)} training examples, but {shots} shots are "
+            "needed"
+        )
+    return np.stack([rng.choice(indices, shots, replace=False) for indices in members])
 
 
 def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:

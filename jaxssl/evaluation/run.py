@@ -3,7 +3,7 @@
 import json
 import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import SupportsIndex
@@ -122,9 +122,11 @@ def evaluate(
     examples = kind_of_examples.get(encoder.inputs.kind).data
     splits = splits or source.load_splits(settings, examples)
     kind_of_examples.require(splits.test.name, splits.test.kind, examples)
+    if any(one.protocol.needs_labels for one in selected):
+        splits = distributed.raise_together(splits.labelled_part)
     run_seed: int = config.seed if config else 0
-    if seed is not None and not isinstance(seed, SupportsIndex):
-        raise UserError(f"seed must be an integer, got {seed!r}")
+    if seed is not None and (not isinstance(seed, SupportsIndex) or operator.index(seed) < 0):
+        raise UserError(f"seed must be an integer >= 0, got {seed!r}")
     seed = run_seed if seed is None else operator.index(seed)
     content = distributed.raise_together(lambda: rows_of.content(splits))
     weights = ""
@@ -142,6 +144,8 @@ def evaluate(
     # Features that no protocol takes are not extracted. Without protocols, the gallery needs some.
     taken = {kind for one in selected for kind in one.protocol.kinds or results.KINDS}
     used = [kind for kind in kinds if kind in taken] if selected else ["pretrained"]
+    fitting = [one for one in selected if set(kinds) & {*(one.protocol.kinds or results.KINDS)}]
+    _require_results([one for one in selected if strict and one not in fitting], kinds)
     has_report = page and config is not None and data is None and workdir is not None
     # A gallery alone is not worth reading a whole stream.
     is_streamed = splits.bank.streamed or splits.test.streamed
@@ -175,7 +179,12 @@ def evaluate(
                 continue
             fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             fields = {**fields, **data_fields}
-            outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
+            try:
+                outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
+            except UserError:
+                if rows:  # Without a folder they would be lost.
+                    results.print_results(rows)
+                raise
             new = [_make_row(one, result, fields) for result in outcome]
             _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
@@ -196,14 +205,19 @@ def evaluate(
                 gallery.write(workdir, config, splits, features, examples, encoder)
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
-    for one in selected:
-        if strict and one.named and one.text not in with_results:
+    _require_results([one for one in selected if strict and one.text not in with_results], kinds)
+    return rows
+
+
+def _require_results(lacking: Iterable[Selected], kinds: Sequence[str]) -> None:
+    """Raise UserError for the first protocol requested by name that has no results."""
+    for one in lacking:
+        if one.named:
             raise UserError(
                 f"protocol {one.text!r} has no results for {','.join(kinds)} features; it may need "
                 "pretrained or untrained features in --kinds, and --layer backbone if it trains "
                 "the network"
             )
-    return rows
 
 
 def _check_kinds(names: str | Sequence[str] | None) -> list[str]:

@@ -31,9 +31,9 @@ def local(path: str | PathLike[str]) -> Path:
         UserError: if the name of a repository is not valid, the repository has no weights, the
             download fails, or huggingface_hub is not installed.
     """
+    target = as_path(path)  # raises an error if it is no path
     if is_hub(path):
         return _download(path)
-    target = as_path(path)
     if is_bucket(path) and (target.is_file() or is_weights_folder(target)):
         return fetch(path)
     return target
@@ -93,7 +93,7 @@ def push(folder: Path, names: Sequence[str], target: str) -> None:
             repo_id=repository,
             folder_path=folder,
             allow_patterns=list(names),
-            commit_message="Upload an encoder trained with jaxssl",
+            commit_message="Upload an encoder exported with jaxssl",
         )
     except Exception as error:  # The client raises errors of several HTTP libraries.
         raise UserError(f"--push {target}: {one_line(error)}; the files are in {folder}") from error

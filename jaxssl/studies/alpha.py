@@ -9,17 +9,19 @@ larger rate. The claims are judged by eq. 8 as printed ("auc_cl_sum") and by the
 from itertools import combinations
 
 from jaxssl.studies import grid
+from jaxssl.studies.cells import cell_config
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN
 from jaxssl.studies.run_results import RunResult, last_values
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse
+from jaxssl.training.dry_run import open_training_split
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
 ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # by loss, the suffix of its claims' names
 NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
-CHANCE = 12.0  # A lower accuracy in percent counts as chance, with ten classes.
+CHANCE = 1.2  # A lower accuracy, in multiples of that of a guess, counts as chance.
 ARRIVED = 0.9  # If AUC-CL's mean b exceeds this without a collapse, none will follow.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
@@ -33,6 +35,7 @@ def run(setting: Setting) -> Findings:
     arms = {arm: METHODS[arm] for arm in ARMS}
     cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}
     results = grid.run_grid(setting, grid.cross(arms, cells))
+    chance = CHANCE * 100 / open_training_split(cell_config(setting, {})).num_classes
     std = {cell: last_values(runs, "feature_std") for cell, runs in results.items()}
     b = {cell: last_values(runs, "b") for cell, runs in results.items()}
     verdicts = {}
@@ -40,7 +43,7 @@ def run(setting: Setting) -> Findings:
         knn = {alpha: grid.seed_values(results[arm, alpha], KNN) for alpha in ALPHAS[1:]}
         pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
         verdicts[f"robust{suffix}"] = judge_similar(pairs, NOMINAL)
-        for key, verdict in _judge_collapse(results[arm, 0.0]).items():
+        for key, verdict in _judge_collapse(results[arm, 0.0], chance).items():
             verdicts[f"{key}{suffix}"] = verdict
     rows = [(f"std × √d, {arm}", *(spread(std[arm, a], 3) for a in ALPHAS)) for arm in ARMS]
     rows += [(f"b, {arm}", *(spread(b[arm, a]) for a in ALPHAS)) for arm in ARMS]
@@ -53,9 +56,10 @@ def run(setting: Setting) -> Findings:
     return grid.grid_findings(results, "alpha", [KNN], CLAIMS, verdicts, ends, feature_std=std)
 
 
-def _judge_collapse(runs: list[RunResult]) -> dict[str, Verdict]:
+def _judge_collapse(runs: list[RunResult], chance: float) -> dict[str, Verdict]:
     """Judge whether all runs at alpha = 0 collapsed, by their k-NN and by their embeddings.
 
+    Accuracies below ``chance``, in percent, count as chance.
     The claims are undecided with a single run, if a run diverged, or if b has not converged.
     """
     std, b = (last_values(runs, key) for key in ("feature_std", "b"))
@@ -68,4 +72,4 @@ def _judge_collapse(runs: list[RunResult]) -> dict[str, Verdict]:
         collapsed, refuted = max(values) < limit, min(values) >= limit and mean(b) > ARRIVED
         return Verdict(text, collapsed if is_decidable and (collapsed or refuted) else None)
 
-    return {"collapse": judge(knn, CHANCE), "shrinks": judge(std, collapse.COLLAPSED_STD)}
+    return {"collapse": judge(knn, chance), "shrinks": judge(std, collapse.COLLAPSED_STD)}

@@ -85,12 +85,21 @@ def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]])
 
 
 def batch_size_values(setting: Setting, size: int) -> Cell:
-    """Return the config values of another batch size, with equal epochs or equal steps."""
+    """Return the config values of another batch size, with equal epochs or equal steps.
+
+    With equal steps, the warm-up has equal steps too.
+    """
     base = cell_config(setting, {})
     if not setting.equal_steps or base.total_steps:
         return {"batch_size": size}
     images = len(source.load(base.data, base.data.train_split))
-    return {"batch_size": size, "total_steps": round(base.epochs * (images // base.batch_size))}
+    steps = images // base.batch_size  # of an epoch
+    warmup = base.schedule.warmup_epochs * steps / max(1, images // size)
+    return {
+        "batch_size": size,
+        "total_steps": round(base.epochs * steps),
+        "schedule.warmup_epochs": warmup,
+    }
 
 
 def portable_config(settings: ConfigDict) -> dict[str, object]:

@@ -1,11 +1,10 @@
 """Write the pages of measured claims and of the papers' tables from the studies' documents."""
 
-import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxssl import components
@@ -71,13 +70,26 @@ def write_claims(folder: Path, page: Path) -> Path:
 
 
 def _without_parts(found: Sequence[Settings]) -> list[Settings]:
-    """Leave out documents whose runs are a part of those of another, so that none counts twice."""
-    runs = [
-        {json.dumps([one["scale"], run], sort_keys=True) for run in one["data"].get("runs", ())}
-        for one in found
-    ]
-    whole = [not (mine and any(mine < others for others in runs)) for mine in runs]
-    return list(itertools.compress(found, whole))
+    """Leave out documents whose runs are a part of those of another, so that none counts twice.
+
+    Of documents with the same runs, the first is kept.
+    """
+    runs = [set(map(json.dumps, _whole_runs(one))) for one in found]
+
+    def is_part(number: int) -> bool:
+        mine = runs[number]
+        before, after = runs[:number], runs[number + 1 :]
+        return bool(mine) and (mine in before or any(mine < others for others in before + after))
+
+    return [one for number, one in enumerate(found) if not is_part(number)]
+
+
+def _whole_runs(document: Settings) -> Iterator[object]:
+    """Yield the runs of a document with their whole configs, in a form that can be compared."""
+    data = document["data"]
+    for run in data.get("runs", ()):
+        config = {**data.get("config", {}), **run.get("config", {})}
+        yield document["scale"], sorted({**run, "config": sorted(config.items())}.items())
 
 
 def _measured_section(title: str, claims: Iterable[Settings]) -> str:

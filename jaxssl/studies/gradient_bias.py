@@ -65,6 +65,7 @@ ARMS = tuple("simclr dcl auc_cl auc_cl_sum spectral sogclr decl decl_mean simclr
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
+UNUSED_WITH_WORKDIR = ("dataset", "seeds")
 CLAIMS = study.read_claims("gradient_bias")
 
 

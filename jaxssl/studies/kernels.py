@@ -23,13 +23,13 @@ def mmcl(setting: Setting) -> Cell:
     """Return MMCL's settings with the RBF kernel, on CIFAR-100 with the paper's gamma schedule.
 
     The scales of the paper change gamma at its epochs. Others change it after the same parts of
-    the run.
+    the run, rounded to whole epochs.
     """
     if setting.dataset != "cifar100":
         return METHODS["mmcl"]
     of_paper = setting.scale.startswith("paper")
     part = 1.0 if of_paper else cell_config(setting, {}).epochs / CIFAR100_EPOCHS
-    values = {f"{epoch * part:g}": gamma for epoch, gamma in CIFAR100_GAMMA.items()}
+    values = {str(round(epoch * part)): gamma for epoch, gamma in CIFAR100_GAMMA.items()}
     schedule = {"schedule": "steps", "values": values, "unit": "epochs"}
     return {**METHODS["mmcl"], "loss.gamma": schedule}
 

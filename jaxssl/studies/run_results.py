@@ -129,13 +129,14 @@ def metric_curve(
         The epochs [n], and the values [n, seeds]: NaN after the end of a run that diverged. A cell
         without any value has the epoch 0 and NaN.
     """
-    logged = [[row for row in result.history if key in row] for result in results]
-    longest = max(logged, key=len) or [{"epoch": 0.0, key: math.nan}]
-    every = max(1, len(longest) // points) if points else 1
-    steps = range(0, len(longest), every)
-    # A run that stopped at a non-finite value has fewer rows than the others, or none.
-    values = [[rows[i][key] if i < len(rows) else math.nan for rows in logged] for i in steps]
-    return [longest[i]["epoch"] for i in steps], values
+    logged = [{row["epoch"]: row[key] for row in run.history if key in row} for run in results]
+    epochs = sorted(set().union(*logged)) or [0.0]
+    # A run that was interrupted has an additional row. One that diverged has fewer than the others.
+    reach = [max(rows, default=-math.inf) for rows in logged]
+    shared = [e for e in epochs if 2 * sum(e in x for x in logged) > sum(r >= e for r in reach)]
+    epochs = shared or epochs
+    epochs = epochs[:: max(1, len(epochs) // points) if points else 1]
+    return epochs, [[rows.get(epoch, math.nan) for rows in logged] for epoch in epochs]
 
 
 def describe_each_run(results: Mapping[Any, Sequence[RunResult]]) -> dict[str, object]:

@@ -38,6 +38,7 @@ MAX_RATIO = {"mmcl_pgd": 2.0, "mmcl_inv": 2.0, "decl": 1.1}
 PAPER = "mmcl_time"
 LOSSES = {"simclr": "simclr", "mmcl_pgd": "mmcl", "mmcl_inv": "mmcl_inv", "decl": "decl"}
 FLAGS = ("batch_sizes",)
+UNUSED = ("seeds",)
 CLAIMS = study.read_claims("solver_time")
 
 

@@ -2,8 +2,10 @@
 
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
-"batch_sizes", "equal_steps", "workdir", "finished" and "earlier", and ``PAPER``, which selects the
-config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its file name.
+"batch_sizes", "equal_steps", "workdir", "finished" and "earlier"; ``UNUSED``, those of "dataset",
+"seeds" and "config" without effect, or ``UNUSED_WITH_WORKDIR``, if the study is of a run; and
+``PAPER``, which selects the config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a
+study by its file name.
 """
 
 import functools

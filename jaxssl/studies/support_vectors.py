@@ -30,6 +30,7 @@ IMAGES = 256
 BINDING_C = 1.0  # a C so small that some negatives reach the bound
 NUM_QUERIES, NUM_NEGATIVES = 6, 5  # numbers of queries and negatives in the picture
 FLAGS = ("workdir",)
+UNUSED_WITH_WORKDIR = ("dataset", "seeds", "config")
 PAPER = "mmcl"
 CLAIMS = read_claims("support_vectors")
 COLUMNS = {  # fields of `SupportVectors` by the heading of their column

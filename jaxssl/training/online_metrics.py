@@ -161,7 +161,7 @@ def has_online_probe(settings: ConfigDict, splits: Splits) -> bool:
         settings: the group `eval` of the config.
         splits: the data.
     """
-    return settings.online_linear and splits.train.labelled and splits.labelled
+    return settings.online_linear and splits.labelled and splits.train.all_labelled
 
 
 def make_online_probe(

@@ -18,7 +18,7 @@ from jaxssl.data.decoders import arrays, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
-from jaxssl.data.splits import Source, read_classes
+from jaxssl.data.splits import Source, Splits, read_classes
 
 pytestmark = pytest.mark.fast
 
@@ -456,3 +456,6 @@ def test_prepared_split_with_one_unlabelled_example_is_not_labelled_throughout(
     part = PreparedSplit(records, path=tmp_path / "x", labels=np.array(labels, np.int32))
     split = Source("made", "train", ((part, np.arange(2)),), ("a", "b"), (1, 1, 1))
     assert split.labelled and split.all_labelled == all_labelled
+    evaluated = Splits(split, split, split).labelled_part()
+    assert evaluated.bank.labels.tolist() == [x for x in labels if x >= 0]
+    assert evaluated.test.all_labelled and evaluated.train is split

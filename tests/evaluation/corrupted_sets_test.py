@@ -237,13 +237,15 @@ def test_presets_of_published_corrupted_sets_report_the_metric_of_the_set(preset
     # Images of class 1 are bright at all severities, all other images are equally dark.
     images = np.repeat(np.array([[50], [200]], np.uint8), 8, axis=0)[:, :, None, None]
     images, labels = np.broadcast_to(images, (16, 32, 32, 3)), np.repeat([0, 1], 8)
+    dark, bright = images[0], images[-1]
     source = SimpleNamespace(images=lambda size: images, class_names=SETS[name][1])
 
     def encode(x):
         return np.float32(x[:][:, 0, 0, :1])
 
-    test_labels = np.tile([0, 1], 8)  # Half of the clean test images are misclassified.
-    features = Features(encode(images), labels, encode(images), test_labels)
+    # Half of the clean test images, which have the labels of a severity, are misclassified.
+    test = encode(np.stack([dark, bright, dark, dark]))
+    features = Features(encode(images), labels, test, LABELS)
     data = data_config(dir=str(folder))
     context = EvalContext(features, source, source, encode, size=32, data=data)
     rows = {row.metric: row for row in corruptions.run(context, seed=0, preset=preset)}
@@ -254,3 +256,6 @@ def test_presets_of_published_corrupted_sets_report_the_metric_of_the_set(preset
     expected = 25 if metric == "mean_error" else 25 * np.mean(1 / np.array(corruptions.ALEXNET))
     assert rows[f"corruption_{metric}"].value == pytest.approx(expected)
     assert rows["corruption_fog_top1"].details["corruptions"] == name
+    part = context._replace(features=features._replace(test=test[:2], test_labels=LABELS[:2]))
+    with pytest.raises(ValueError, match="4 images of the whole test set, and .* has 2 others"):
+        corruptions.run(part, seed=0, preset=preset)

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from tune_cases import SIZE, Flat, flat_encoder
 
 import jaxssl
-from jaxssl.evaluation import embedding
+from jaxssl.evaluation import embedding, picture_neighbours
 
 pytestmark = pytest.mark.fast
 
@@ -94,6 +94,23 @@ def test_embeddings_do_not_replace_the_file_of_their_images(tmp_path):
         with refused("x.npy holds the images; choose another --out"):
             jaxssl.embed(flat_encoder(), path, tmp_path / "x.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), pixels)
+
+
+def test_tables_beside_the_output_replace_only_those_of_an_earlier_command(tmp_path):
+    unpack(tmp_path / "pictures", {f"{i}.png": picture("x.png", (SIZE, SIZE)) for i in range(3)})
+    encoder, pixels = flat_encoder(), np.zeros((2, SIZE, SIZE, 1), np.uint8)
+    mine = {"e.files.csv": "name,age\n", "page.csv": "x,y\n1,2\n"}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    with refused("e.files.csv would be replaced, and is another file; choose another --out"):
+        jaxssl.embed(encoder, pixels, tmp_path / "e.npy")
+    with refused("page.csv would be replaced"):
+        page = tmp_path / "page.html"
+        picture_neighbours.write(encoder, tmp_path / "pictures", page, k=1, threshold=0.9, rows=9)
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    for images in (tmp_path / "pictures", pixels, tmp_path / "pictures"):
+        jaxssl.embed(encoder, images, tmp_path / "f.npy")
+        assert (tmp_path / "f.files.csv").exists() == (images is not pixels)
 
 
 def test_embeddings_do_not_become_a_picture_of_the_folder_of_their_images(tmp_path):

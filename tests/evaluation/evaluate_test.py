@@ -207,14 +207,22 @@ def test_kinds_of_features_that_no_protocol_takes_are_left_out(run, out, monkeyp
         evaluate.evaluate(run, names, out=out, dry_run=True)
         assert made.call_args.args[3] == kinds
     with refused("protocol 'finetune' has no results for raw features; it may need pretrained"):
-        evaluate.evaluate(run, ["finetune"], out=out, kinds=["raw"])
-    assert made.call_args.args[3] == []
+        evaluate.evaluate(run, ["knn", "finetune"], out=out, kinds=["raw"])
+    assert made.call_count == 2  # It is refused before any work is done.
+
+
+def test_results_before_a_protocol_that_fails_are_printed(run, out, monkeypatch, capsys):
+    fail = Mock(side_effect=ValueError("too few images"))
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=fail))
+    with refused("protocol 'linear': too few images"):
+        evaluate.evaluate(load.load_pretrained(run), ["knn", "linear"], kinds=["raw"])
+    assert "knn_top1" in capsys.readouterr().out
 
 
 def test_seed_of_numpy_is_stored_as_a_number(run, out):
     knn(run, out, seed=np.int64(5), kinds=["raw"])
     assert {row["seed"] for row in results.read_results(out)} == {5}
-    with refused("seed must be an integer, got 'a'"):
+    with refused("seed must be an integer >= 0, got 'a'"):
         knn(run, out, seed="a")
 
 

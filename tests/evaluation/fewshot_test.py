@@ -8,6 +8,7 @@ from feature_cases import labelled
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
 
+from jaxssl.evaluation import protocol
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import fewshot
 
@@ -22,8 +23,8 @@ def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatc
     test = features.test[kept] * scale[kept]
     labels = features.test_labels[kept]
     features = features._replace(train=features.train * scale, test=test, test_labels=labels)
-    drawn, draw = [], fewshot.draw_shots
-    monkeypatch.setattr(fewshot, "draw_shots", lambda *a: drawn.append(draw(*a)) or drawn[-1])
+    drawn, draw = [], protocol.draw_shots
+    monkeypatch.setattr(protocol, "draw_shots", lambda *a: drawn.append(draw(*a)) or drawn[-1])
     accuracy = fewshot.accuracy(features, **DRAWS, seed=0)
     train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in features[::2])
     expected = []
@@ -49,7 +50,7 @@ def test_drawn_shots_depend_only_on_the_seed():
 
 def test_shots_are_drawn_per_class_without_replacement():
     labels = np.array([7, 0, 3])[np.arange(42) % 3]
-    drawn = fewshot.draw_shots(labels, 5, np.random.default_rng(0))
+    drawn = protocol.draw_shots(labels, 5, np.random.default_rng(0))
     np.testing.assert_array_equal(labels[drawn], np.repeat([[0], [3], [7]], 5, axis=1))
     assert len(set(drawn.ravel())) == 15
 
@@ -307,8 +308,8 @@ def test_few_shot_probes_refuse_features_that_are_not_finite(probe, settings, na
 @pytest.mark.parametrize(
     ("probe", "settings", "message"),
     [
-        (fewshot.accuracy, {**DRAWS, "shots": 0}, "must be >= 1, got shots=0 and draws=6"),
-        (fewshot.accuracy, {**DRAWS, "draws": 0}, "must be >= 1, got shots=2 and draws=0"),
+        (fewshot.accuracy, {**DRAWS, "shots": 0}, "must be >= 1, got shots=0, draws=6"),
+        (fewshot.accuracy, {**DRAWS, "draws": 0}, "must be >= 1, got shots=2, draws=0"),
         (fewshot.elevater, {**SEARCH, "draws": 0}, "got 0, 6, 8 and 3 with 12 epochs"),
         (fewshot.elevater, {**SEARCH, "search_epochs": 0}, "got 2, 0, 8 and 3 with 12 epochs"),
         (fewshot.elevater, {**SEARCH, "batch_size": 1}, "batch_size >= 2.* got 2, 6, 1 and 3"),

@@ -232,6 +232,7 @@ def test_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
     assert card == workdir / "export" / "README.md"
     card_text = card.read_text()
     for text in (
+        "An image encoder trained by contrastive self-supervision with jaxssl",
         "| network | convnet (strides=[2, 2], widths=[4, 8]) |",
         f"| parameters | {9 * 4 + 9 * 4 * 8 + 2 * (4 + 8)} |",
         "| features of an image | 8 |",

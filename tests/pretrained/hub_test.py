@@ -62,6 +62,8 @@ def test_timm_export_writes_a_config_json_for_network_and_preprocessing(exported
     assert images["input_size"] == [3, 8, 8] and images["mean"] == list(encoder.inputs.mean)
     assert images["crop_pct"] == 0.875 and images["crop_mode"] == "center"
     assert card.read_text().startswith("---\nlibrary_name: timm\n")
+    # Nothing tells that weights of somebody else were trained without labels.
+    assert "An image encoder exported with jaxssl," in card.read_text()
     again = load.load_pretrained(weights)
     assert again.inputs == encoder.inputs and again.encoder.net == encoder.encoder.net
 

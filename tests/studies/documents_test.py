@@ -122,14 +122,23 @@ def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_pa
 
 
 def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judged, tmp_path):
-    runs = [{"cell": ["a", 8], "seed": seed, "metrics": {}} for seed in range(4)]
-    selected = {"alpha": runs[:3], "alpha-part": runs[:2], "alpha-others": runs[3:]}
-    for name, some in selected.items():
-        found = judged._replace(data={"runs": some}, where=name)
+    runs = [{"cell": ["a", 8], "seed": seed, "config": {"seed": seed}} for seed in range(4)]
+    selected = {
+        "alpha": ({"epochs": 3}, runs[:3]),
+        "alpha-part": ({"epochs": 3}, runs[:2]),
+        "alpha-others": ({"epochs": 3}, runs[3:]),
+        # Keys with one value in all runs are in the document's own config.
+        "alpha-seed": ({"epochs": 3, "seed": 1}, [{**runs[1], "config": {}}]),
+        "alpha-same": ({}, [{**run, "config": {"epochs": 3, **run["config"]}} for run in runs[:3]]),
+        "alpha-longer": ({"epochs": 4}, runs[:2]),
+    }
+    for name, (shared, some) in selected.items():
+        found = judged._replace(data={"config": shared, "runs": some}, where=name)
         documents.write_study(name, "X", setting(tmp_path), TWO_CLAIMS, found, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
     shown = [name for name in selected if f"tiny, {name} (" in text]
-    assert shown == ["alpha", "alpha-others"]
+    # Of the same runs, the document whose path comes first is kept.
+    assert shown == ["alpha-others", "alpha-same", "alpha-longer"]
 
 
 def test_study_documents_have_null_for_numbers_that_are_not_finite():

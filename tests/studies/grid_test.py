@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -107,6 +108,12 @@ def test_grid_results_are_grouped_by_cell_metric_and_seed():
     assert grid.metrics_by_cell(results)["a", 256] == expected
     epochs, losses = metric_curve(results["a", 16], "loss")
     assert (epochs, losses) == ([1.0, 2.0], [[1, 101, 201], [2, 102, 202]])
+    # One of three runs was interrupted, which adds a row, and another one diverged.
+    first, second, third = results["a", 16]
+    more = first._replace(history=[{"epoch": 0.1, "loss": 9}, *first.history])
+    assert metric_curve([more, second, third], "loss") == (epochs, losses)
+    _, of_lost = metric_curve([more, second, third._replace(history=third.history[:1])], "loss")
+    assert of_lost[0] == [1, 101, 201] and of_lost[1][:2] == [2, 102] and math.isnan(of_lost[1][2])
 
 
 def test_rerunning_a_finished_grid_trains_nothing(setting, results, monkeypatch):

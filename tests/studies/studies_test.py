@@ -86,7 +86,7 @@ def test_every_stored_table_of_a_paper_belongs_to_a_study():
 @pytest.mark.parametrize(
     ("name", "claim", "threshold"),
     [
-        ("alpha", "collapse", study("alpha").CHANCE),
+        ("alpha", "collapse", study("alpha").CHANCE * 10),  # of ten classes
         ("alpha", "shrinks", collapse.COLLAPSED_STD),
         ("alpha", "robust", study("alpha").NOMINAL),
         ("gradient_bias", "auc_cl_unbiased", study("gradient_bias").SMALL),
@@ -152,6 +152,8 @@ def test_equal_steps_option_gives_all_batch_sizes_equally_many_steps(name, train
     assert {cell["batch_size"] for cell in trained_cells} == {16, 64, 128}
     # as many as 20 epochs of the 1297 digits at batch size 64
     assert {cell["total_steps"] for cell in trained_cells} == {20 * (1297 // 64)}
+    for cell in trained_cells:  # The warm-up of an epoch at batch size 64 is as many steps.
+        assert cell["schedule.warmup_epochs"] * (1297 // cell["batch_size"]) == 1297 // 64
     fixed = setting(tmp_path, equal_steps=True, overrides=(("total_steps", "30"),))
     assert batch_size_values(fixed, 16) == {"batch_size": 16}
 
@@ -183,7 +185,9 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     assert (complete.data.train_split, complete.data.bank_split) == ("train", "")
     on_few = setting(tmp_path, "small", "kernels")._replace(dataset="cifar100")
     times = study("kernels").mmcl(on_few)["loss.gamma"]["values"]
-    assert list(times) == ["0", "3.75", "6.25"]  # of 20 epochs
+    assert list(times) == ["0", "4", "6"]  # of 20 epochs
+    few = cell_config(on_few, study("kernels").mmcl(on_few)).loss.gamma
+    assert few["values"].to_dict() == {"0": 0.02, "4": 0.2, "6": 2.0}
     assert gamma.unit == "epochs"
     assert gamma["values"].to_dict() == {"0": 0.02, "75": 0.2, "125": 2.0}  # MMCL's code
     auc_cl = config("batch_size", **METHODS["auc_cl"])
@@ -286,13 +290,18 @@ def collapse_run(std, b, knn):
 )
 def test_alpha_study_denies_collapse_only_if_b_has_converged(runs, shrinks, collapse):
     """The papers' collapse is judged by the k-NN accuracy."""
-    verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs])
+    verdicts = study("alpha")._judge_collapse([collapse_run(*run) for run in runs], 12.0)
     assert (verdicts["shrinks"].holds, verdicts["collapse"].holds) == (shrinks, collapse)
+
+
+def test_accuracy_far_above_chance_of_many_classes_is_no_collapse():
+    runs = [collapse_run(0.9, 0.97, 10.0)] * 2
+    assert study("alpha")._judge_collapse(runs, 1.2)["collapse"].holds is False
 
 
 def test_alpha_study_decides_nothing_if_a_run_diverged_before_its_first_row():
     lost = RunResult(0, Path("nowhere"), {KNN: math.nan, LINEAR: math.nan}, [], 1.0)
-    verdicts = study("alpha")._judge_collapse([lost, collapse_run(0.1, 0.97, 10.0)])
+    verdicts = study("alpha")._judge_collapse([lost, collapse_run(0.1, 0.97, 10.0)], 12.0)
     assert {verdict.holds for verdict in verdicts.values()} == {None}
 
 

@@ -288,7 +288,7 @@ def test_config_without_held_out_loss_and_online_linear_counts_them_as_off():
 def test_online_probe_runs_only_if_enabled_and_all_splits_are_labelled(labelled):
     switch, *splits = labelled
     settings = config.load(DIGITS, [("eval.online_linear", str(switch))])
-    parts = source.Splits(*(SimpleNamespace(labelled=part) for part in splits))
+    parts = source.Splits(*(SimpleNamespace(labelled=x, all_labelled=x) for x in splits))
     assert has_online_probe(settings.eval, parts) == all(labelled)
 
 

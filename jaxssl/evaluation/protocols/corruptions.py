@@ -104,7 +104,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
 
     Raises:
         ValueError: if the context has no images, a feature is not finite, or the published set is
-            not complete.
+            not complete or does not have the labels of the test split.
     """
     if context.test is None or context.encode is None:
         raise ValueError("corruptions need a data set of images")
@@ -120,6 +120,12 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         interpolation = context.resizing[-1] if context.resizing else "bilinear"
         settings_of_set = context.data, class_names, context.size, str(interpolation)
         published = _open_everywhere(origin, *settings_of_set)
+        _, theirs = published[CORRUPTIONS[0], severities[0]]()
+        if not np.array_equal(np.sort(theirs), np.sort(features.test_labels)):
+            raise ValueError(
+                f"{origin} has {len(theirs)} images of the whole test set, and data.test_split has "
+                f"{len(features.test_labels)} others; set it to the split of those images"
+            )
     classes, y = np.unique(features.train_labels, return_inverse=True)
     probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
 

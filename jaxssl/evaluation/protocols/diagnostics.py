@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxssl.evaluation import feature_rank
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.nearest_neighbours import slices
+from jaxssl.evaluation.nearest_neighbours import neighbours, slices
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, subset
 from jaxssl.training import collapse
 
@@ -55,39 +55,32 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
     }
 
 
-def confusion(features: Features, num_classes: int) -> np.ndarray:
-    """Compute the confusion matrix of the nearest class mean by cosine similarity.
+def nearest_class_mean(features: Features) -> np.ndarray:
+    """Predict the class [m] of each test image: the nearest class mean by cosine similarity.
 
-    Args:
-        features: L2-normalised before they are averaged. Labels are in [0, c). Classes without
-            training images are never predicted.
-        num_classes: c.
-
-    Returns:
-        [c, c] int counts, one row per true class.
+    Features are L2-normalised before they are averaged.
     """
-    train, train_labels, test, test_labels = features
-    sums = np.zeros((num_classes, train.shape[1]))
-    for part in slices(len(train), 2**16):
-        np.add.at(sums, train_labels[part], l2_normalise(train[part]))
-    similarity = l2_normalise(test) @ l2_normalise(sums).T
-    similarity[:, np.bincount(train_labels, minlength=num_classes) == 0] = -np.inf
-    cells = test_labels * num_classes + similarity.argmax(axis=1)
-    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+    classes, y = np.unique(features.train_labels, return_inverse=True)
+    sums = np.zeros((len(classes), features.train.shape[1]))
+    for part in slices(len(y), 2**16):
+        np.add.at(sums, y[part], l2_normalise(features.train[part]))
+    return classes[neighbours(sums, features.test, 1).indices[:, 0]]
 
 
-def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
+def confused_pairs(labels: np.ndarray, predicted: np.ndarray) -> list[tuple[int, int, float]]:
     """List pairs of classes by the percentage of their images that are confused.
 
     Args:
-        counts: [c, c], the confusion matrix.
+        labels: [m] classes.
+        predicted: [m] classes.
 
     Returns:
         (class, class, percent > 0), the most confused pair first.
     """
-    size = counts.sum(axis=1)
-    first, second = np.nonzero(np.triu(counts + counts.T, 1))
-    share = 100 * (counts + counts.T)[first, second] / (size[first] + size[second])
+    size = np.bincount(labels, minlength=int(predicted.max()) + 1)
+    wrong = np.sort(np.stack([labels, predicted])[:, labels != predicted], axis=0)
+    (first, second), count = np.unique(wrong, axis=1, return_counts=True)
+    share = 100 * count / (size[first] + size[second])
     order = np.argsort(-share, kind="stable")
     return [(int(first[i]), int(second[i]), float(share[i])) for i in order]
 
@@ -129,15 +122,22 @@ def _class_results(features: Features, names: Sequence[str], preset: str) -> lis
     names = list(names) or [str(label) for label in range(num_classes)]
     if len(set(names)) < len(names):  # Two classes of one name would share a key of "per_class".
         names = [f"{name} ({label})" for label, name in enumerate(names)]
-    counts = confusion(features, num_classes)
-    size, correct = counts.sum(axis=1), np.diag(counts)
+    labels, predicted = features.test_labels, nearest_class_mean(features)
+    size = np.bincount(labels, minlength=num_classes)
+    correct = np.bincount(labels[predicted == labels], minlength=num_classes)
     tested = np.flatnonzero(size)
     accuracy = 100 * (correct[tested] / size[tested])
     worst, lowest = names[tested[np.argmin(accuracy)]], float(accuracy.min())
     per_class = dict(zip([names[c] for c in tested], accuracy.tolist(), strict=True))
-    pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
+    pairs = [
+        (names[a], names[b], share) for a, b, share in confused_pairs(labels, predicted)[:PAIRS]
+    ]
     details = {"preset": preset, "classifier": "nearest class mean"}
-    matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
+    matrix = {}
+    if num_classes <= MATRIX:
+        counts = np.zeros((num_classes, num_classes), int)
+        np.add.at(counts, (labels, predicted), 1)
+        matrix["confusion"] = counts.tolist()
     mean, most = 100 * float(correct.sum() / size.sum()), pairs[0][2] if pairs else 0.0
     return [
         Result("class_mean_top1", mean, None, {**details, "per_class": per_class, **matrix}),

@@ -1,5 +1,6 @@
 """Few-shot probes: linear classifier on a few labels of each class, over several draws."""
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.training.config.schedules import learning_rate
 
+log = logging.getLogger("jaxssl")
 # ELEVATER's settings are the same for every number of shots.
 ELEVATER = {
     "draws": 3,
@@ -75,7 +77,7 @@ def evaluate(
     # The probes take different settings, and each preset lists all those of its probe.
     presets = {preset: PRESETS[preset]} if preset in PRESETS else PRESETS
     chosen = base.choose_settings(presets, preset, "default", settings)
-    results = list(_by_shots(features, chosen, seed))
+    results = list(_by_shots(features, chosen, base.check_seed(seed)))
     stddevs = {f"{result.metric}_std": result.std or 0.0 for result in results}
     return {result.metric: result.value for result in results} | stddevs
 
@@ -103,8 +105,11 @@ def accuracy(
         ValueError: if a class has fewer than ``shots`` training examples, a setting is out of
             range, or a feature is not finite.
     """
-    if min(shots, draws) < 1:
-        raise ValueError(f"shots and draws must be >= 1, got shots={shots} and draws={draws}")
+    if min(shots, draws, max_iter) < 1:
+        raise ValueError(
+            "shots, draws and max_iter must be >= 1, got "
+            f"shots={shots}, draws={draws} and max_iter={max_iter}"
+        )
     features.require_finite()
     train, labels, test = features.train, features.train_labels, l2_normalise(features.test)
     # scikit-learn's solver suits few examples.
@@ -115,7 +120,8 @@ def accuracy(
         # With weak regularisation on separable features, max_iter stops the fit on purpose.
         warnings.simplefilter("ignore", ConvergenceWarning)
         for draw in range(draws):
-            drawn = draw_shots(labels, shots, np.random.default_rng((seed, shots, draw))).ravel()
+            rng = np.random.default_rng((seed, shots, draw))
+            drawn = base.draw_shots(labels, shots, rng).ravel()
             model.fit(l2_normalise(train[drawn]), labels[drawn])
             accuracies.append(100 * model.score(test, features.test_labels))
     return np.array(accuracies)
@@ -208,7 +214,7 @@ def elevater(
     def run_draw(draw: int) -> tuple[float, float, float, float]:
         """Tune and test the classifier on one draw, and return the fields of `Outcomes`."""
         rng = np.random.default_rng((seed, shots, draw))
-        drawn = draw_shots(labels, shots, rng)
+        drawn = base.draw_shots(labels, shots, rng)
         held, fitted = drawn[:, :number_held].ravel(), drawn[:, number_held:].ravel()
         search_batches = batches(len(fitted), batch_size, search_epochs, rng)
         final_batches = batches(drawn.size, batch_size, epochs, rng)
@@ -341,28 +347,18 @@ def batches(n: int, batch_size: int, epochs: int, rng: np.random.Generator) -> n
     return order.reshape(-1, size)
 
 
-def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``shots`` examples of each class from ``labels`` [n].
-
-    Returns:
-        [classes, shots] indices.
-
-    Raises:
-        ValueError: if a class has too few examples.
-    """
-    members = base.indices_by_class(labels)
-    fewest = min(members, key=len)
-    if len(fewest) < shots:
-        raise ValueError(
-            f"class {labels[fewest[0]]} has {len(fewest)} training examples, but {shots} shots are "
-            "needed"
-        )
-    return np.stack([rng.choice(indices, shots, replace=False) for indices in members])
-
-
 def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
-    """Evaluate the few-shot probe for each number of shots, as mean and std over the draws."""
-    return list(_by_shots(context.features, PRESETS[preset], seed, preset=preset))
+    """Evaluate the few-shot probe for each number of shots, as mean and std over the draws.
+
+    Numbers of shots that some class does not have are left out, if a smaller number remains.
+    """
+    settings = PRESETS[preset]
+    fewest = int(np.unique(context.features.train_labels, return_counts=True)[1].min())
+    fitting = tuple(shots for shots in settings["shots"] if shots <= fewest)
+    if 0 < len(fitting) < len(settings["shots"]):
+        log.warning("few-shot: a class has %d training examples; tested are %s", fewest, fitting)
+        settings = {**settings, "shots": fitting}
+    return list(_by_shots(context.features, settings, seed, preset=preset))
 
 
 def _by_shots(

@@ -19,7 +19,8 @@ def _moco_v3(*decays: float, **changes: float) -> Settings:
     It runs DeiT's code: learning rate lr * batch / 512, crop and flip, no RandAugment. Differs from
     the released code: stochastic depth is the pretrained network's (there 0.1, on Pets 0), a patch
     projection that pretraining froze stays frozen, the linear layer starts at 0 (there at random),
-    and the learning rate begins and ends at 0 (there at 1e-6 and 1e-5, constant within an epoch).
+    the learning rate begins and ends at 0 (there at 1e-6 and 1e-5, constant within an epoch), and
+    test images of one size are resized whole (there their central 87.5 %).
     """
     settings = {"optimiser": "adamw", "batch_size": 1024, "epochs": 100, "warmup": 3}
     settings |= {"lr_batch": 512, "crop_scale": (0.05, 1.0), "smoothing": 0.1}
@@ -29,8 +30,9 @@ def _moco_v3(*decays: float, **changes: float) -> Settings:
 # The many-shot transfer of Kornblith et al. in ssl-transfer.
 # Differs from the released code, which uses the validation sets of Aircraft, DTD and Flowers (here
 # a share of all training images), draws the linear layer (here 0), applies weight decay to all
-# parameters (here to matrices), and resizes test images whole (here their central 87.5 % if images
-# have different sizes). As there, the largest of equally good learning rates is taken.
+# parameters (here to matrices), resizes all images bicubically (here random crops bilinearly, and
+# test images as the encoder does), and draws validation images at random (here from each class). As
+# there, the largest of equally good learning rates is taken.
 RATES, DECAYS = (1e-1, 1e-2, 1e-3, 1e-4), (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 SSL_TRANSFER = {
     **finetuning.preset(RATES, DECAYS, nesterov=True, batch_size=64, steps=5000),

@@ -1,5 +1,6 @@
 """k-nearest-neighbour classification: weighted vote of the nearest training examples."""
 
+import logging
 from functools import partial
 
 import jax
@@ -10,6 +11,8 @@ from numpy.typing import ArrayLike
 
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.nearest_neighbours import QUERY_BLOCK, neighbours, slices
+
+log = logging.getLogger("jaxssl")
 
 # These are settings of public implementations. Each preset gives the predictions of its
 # implementation.
@@ -219,8 +222,13 @@ def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> n
 
 def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
     """Evaluate k-NN classification with the settings of a preset."""
-    settings = PRESETS[preset]
-    return base.make_results(accuracy(context.features, **settings), preset=preset, **settings)
+    settings, features = PRESETS[preset], context.features
+    scores = accuracy(features, **settings)
+    if settings["k"] >= len(features.train):
+        number = len(features.train)
+        log.warning("k-NN with k=%d: all %d training examples vote", settings["k"], number)
+    k = min(settings["k"], len(features.train))
+    return base.make_results(scores, preset=preset, **{**settings, "k": k})
 
 
 protocol = base.Protocol(run, PRESETS)

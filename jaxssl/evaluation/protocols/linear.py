@@ -81,7 +81,8 @@ def evaluate(
             f"{', '.join(presets)}, or call jaxssl.evaluate with 'linear:{preset}'"
         )
     features = base.check_features(train_features, train_labels, test_features, test_labels)
-    return accuracy(features, **base.choose_settings(presets, preset, DEFAULT, settings), seed=seed)
+    chosen = base.choose_settings(presets, preset, DEFAULT, settings)
+    return accuracy(features, **chosen, seed=base.check_seed(seed))
 
 
 def accuracy(

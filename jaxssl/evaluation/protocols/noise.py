@@ -146,6 +146,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> lis
     features = features._replace(test=test, test_labels=test_labels)
     accuracy = evaluate(features, **settings, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "images": len(drawn)}
+    details["k"] = min(details["k"], len(features.train))
     results = []
     for stddev, draws in zip(settings["stddevs"], accuracy, strict=True):
         results += make_results({f"noise_{stddev:g}_top1": draws}, **details, stddev=stddev)

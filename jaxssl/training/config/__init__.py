@@ -26,7 +26,6 @@ from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show
 
 # keys that a run sets from its training images when it starts
-MEASURED_KEYS = ("data.mean", "data.std")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # keys that --extend_to changes
 
 
@@ -79,7 +78,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, object]] = ()) -
 
 def _require_known_keys(config: ConfigDict) -> None:
     """Raise UserError for a key that no part of the package reads. Components check their own."""
-    known = (*values.TYPES, *MEASURED_KEYS, "plugins", "extended")
+    known = (*values.TYPES, *values.MEASURED_KEYS, "plugins", "extended")
     for key in values.flat_keys(config):
         if key.split(".")[0] not in (*GROUPS, *VIEW_GROUPS) and key not in known:
             close = closest_key(key, values.TYPES)
@@ -195,7 +194,7 @@ def conflicts(ours: ConfigDict, theirs: Settings) -> list[str]:
     if len(lengths) > len(earlier) and lengths[: len(earlier)] == earlier:
         may_differ |= {*LENGTH_KEYS}  # This command extends the run.
     if "mean" not in ours.data:
-        may_differ |= {*MEASURED_KEYS}  # The images of this command are not measured yet.
+        may_differ |= {*values.MEASURED_KEYS}  # The images of this command are not measured yet.
     return [line for line in lines if line.partition(":")[0] not in may_differ]
 
 

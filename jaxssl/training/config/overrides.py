@@ -12,7 +12,15 @@ from jaxssl.components import Settings
 from jaxssl.errors import UserError, closest_key, one_line
 from jaxssl.training.config import schedules
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, argument_types, arguments
-from jaxssl.training.config.values import TYPES, UNIONS, fits, flat_keys, is_schedule, require
+from jaxssl.training.config.values import (
+    MEASURED_KEYS,
+    TYPES,
+    UNIONS,
+    fits,
+    flat_keys,
+    is_schedule,
+    require,
+)
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> None:
@@ -23,7 +31,8 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
         overrides: pairs (dotted key, value), where texts are parsed.
 
     Raises:
-        UserError: on an unknown key or a value of another type.
+        UserError: on an unknown key, a value of another type, or a setting of small crops if there
+            are none.
     """
     for key, text in overrides:
         group, _, leaf = key.rpartition(".")
@@ -38,6 +47,9 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
             kind = argument_types(config, group).get(leaf, Any)
         with node.ignore_type():  # A preset may have set a value of another valid type.
             node[leaf] = _convert(key, text, kind)
+    for key, _ in overrides:
+        if key.startswith("crops.") and not config.crops.number:
+            raise UserError(f"{key} has no effect without small crops; set crops.number")
 
 
 def full_key(config: ConfigDict, key: str) -> str:
@@ -70,7 +82,10 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
             raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
         if name not in node or is_group != bool(dot):
             keys = [prefix + name for name in node]
-            close = closest_key(name, keys) or closest_key(name, flat_keys(config))
+            if prefix[:-1] in VIEW_GROUPS:  # They may set any argument of the augmentation.
+                keys = sorted({*keys, *(prefix + name for name in arguments(config.augment))})
+            others = [] if key in MEASURED_KEYS else flat_keys(config)
+            close = closest_key(name, keys) or closest_key(name, others)
             hint = f"; did you mean {close!r}?" if close else ";"
             if not close and prefix in ("augment.", "loss.", "method.", "net."):
                 hint = f" to {prefix}name={str(node.name)!r};"
@@ -122,6 +137,13 @@ def _schedule(key: str, value: Settings) -> ConfigDict:
             f"config key {key!r}: unknown schedule key {unknown[0]!r}; valid: "
             f"{', '.join(sorted(valid))}"
         )
+    times = value.get("values")
+    for time in times if isinstance(times, dict) else ():
+        if isinstance(time, str) and "." in time:
+            raise UserError(
+                f"config key {key!r}: times of a schedule must be whole numbers, got {time}; give "
+                'them in steps, with unit="steps"'
+            )
     try:
         return ConfigDict(value)
     except (ValueError, TypeError, AttributeError, KeyError) as error:

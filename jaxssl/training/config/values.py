@@ -19,6 +19,7 @@ from jaxssl.models.encoder import PRECISIONS
 from jaxssl.models.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
+MEASURED_KEYS = ("data.mean", "data.std")  # written by a run, never set
 # Configs of earlier versions lack these keys, which then have these values.
 LATER: dict[str, object] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
