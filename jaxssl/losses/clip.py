@@ -6,7 +6,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Scalar, stateless
+from jaxssl.losses.objective import Scalar, clip_scale, constrain_scale, stateless
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
@@ -30,7 +30,8 @@ def clip_loss(
     Args:
         pairs: n images, m captions, from `pair_towers` without a queue.
         logit_scale: log of t, trained together with the network from t = 1 / 0.07. Above the log of
-            t_max it has no gradient, and therefore stays there. CLIP's code lowers it to the bound.
+            t_max it has no gradient. The objective lowers it to the bound after each update, as
+            CLIP's code does.
         max_scale: t_max, > 0.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.
@@ -45,9 +46,15 @@ def clip_loss(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
         2021, figure 3.
     """
-    temperature = jnp.exp(-jnp.minimum(logit_scale, jnp.log(max_scale)))
+    temperature = jnp.exp(-clip_scale(logit_scale, max_scale))
     hyper = {"temperature": temperature, "block_size": block_size, "ring": ring}
     return (nt_xent_loss(pairs, **hyper) + nt_xent_loss(swap(pairs), **hyper)) / 2
 
 
-objective = stateless(clip_loss, learn=("logit_scale",), ranges=RANGES, takes_queue=False)
+objective = stateless(
+    clip_loss,
+    learn=("logit_scale",),
+    ranges=RANGES,
+    takes_queue=False,
+    constrain=lambda hyper: constrain_scale(hyper["max_scale"]),
+)

@@ -21,6 +21,8 @@ from jaxssl.losses.objective import (
     Scalar,
     Terms,
     check,
+    clip_scale,
+    constrain_scale,
     make_objective,
     require_constant,
 )
@@ -49,7 +51,7 @@ WEIGHTS = {
 }
 # This number is folded into the random keys of the noise. It exceeds every example index.
 NOISE_KEY = 2**31 - 1
-MAX_LOG_SCALE = math.log(100.0)  # CLIP bounds its learned logit scale by 100 too.
+MAX_SCALE = 100.0  # CLIP bounds its learned logit scale by 100 too.
 MIN_SCORE = 1e-3  # Scores with noise are clipped below at this value, so that their logs exist.
 MAX_LOG = 80.0  # bound on the log of u times the mean similarity, so that gradients fit float32
 
@@ -196,8 +198,8 @@ def objective(
             distance. "score": to every exp(similarity / tau), as in the paper's Figure 1. Scores
             below 1e-3 are then set to 1e-3.
         learn_scale: train log(1 / tau) together with the network, as in CLIP. It starts from
-            ``temperature``, which must be a number. 1 / tau is at most 100, and is no longer
-            trained once log(1 / tau) has passed this bound.
+            ``temperature``, which must be a number. 1 / tau is at most 100, and the objective
+            lowers it to this bound after each update.
 
     Raises:
         ValueError: if a value is out of range or unknown.
@@ -219,14 +221,14 @@ def objective(
         params = {}
         if learn_scale:  # A scale above the bound would have no gradient.
             scale = -jnp.log(jnp.float32(temperature))
-            params = {"logit_scale": jnp.minimum(scale, MAX_LOG_SCALE)}
+            params = {"logit_scale": clip_scale(scale, MAX_SCALE)}
         unset = jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
         return params, unset
 
     def compute(pairs, params, memory, hyper, key):
         tau = hyper["temperature"]
         if learn_scale:
-            tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
+            tau = jnp.exp(-clip_scale(params["logit_scale"], MAX_SCALE))
         added = hyper["noise"] * gaussian(key, pairs) if has_noise else None
         log_s = log_s_of_rate = _log_similarity(pairs, tau, similarity, added, noise_on)
         if rate == "momentum":
@@ -254,6 +256,7 @@ def objective(
         scheduled,
         init,
         merge=lambda memories: mean_log(*memories) if rate == "buffer" else (),
+        constrain=constrain_scale(MAX_SCALE),
         per_example=rate == "buffer",
         needs_two_towers=rate == "momentum",
         takes_queue=similarity == "cosine",  # The rows of a queue are normalised.

@@ -66,6 +66,7 @@ class Objective(NamedTuple):
             this device's contribution to the loss: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
             small crops) starts each from the same memory, then merges the new memories.
+        constrain: ``(params, step) -> params`` within their bounds. It follows each update.
         per_example: True if memory holds per-example buffers, which may be sharded over devices
             along axis 0; see `jaxssl.losses.memory`.
         needs_other_keys: True if positives must come from another network, or anchors from a
@@ -85,6 +86,7 @@ class Objective(NamedTuple):
     init: Init
     loss: Callable[..., tuple[Array, object, Metrics]]
     merge: Callable[[Sequence[object]], object] = mean_memory
+    constrain: Callable[..., Any] = lambda params, step: params
     per_example: bool = False
     needs_other_keys: bool = False
     needs_predictor: bool = False
@@ -129,7 +131,7 @@ def stateless(
     ranges: Ranges | None = None,
     has_aux: bool = False,
     extra: Hyper | None = None,
-    **needs: bool | Callable[[Hyper], bool],
+    **needs: object | Callable[[Hyper], object],
 ) -> Callable[..., Objective]:
     """Turn a loss function into a factory ``(**hyper) -> Objective`` without memory between steps.
 
@@ -141,7 +143,7 @@ def stateless(
         has_aux: True if ``loss_fn`` returns ``([n], metrics)``.
         extra: hyper-parameters of the factory, by default value, that are not in the signature of
             ``loss_fn``, but are passed to it.
-        **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
+        **needs: fields of `Objective` such as ``needs_predictor``: a value, or a function of the
             hyper-parameters.
     """
 
@@ -215,6 +217,23 @@ def factory(
 def at_step(hyper: Hyper, step: Array) -> Hyper:
     """Replace every schedule in ``hyper`` by the schedule's value at ``step``."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
+
+
+def clip_scale(logit_scale: Scalar, max_scale: Scalar) -> Array:
+    """Bound the log of a scale from above. At the bound, the gradient is that of the scale."""
+    bound = jnp.log(jnp.asarray(max_scale, jnp.float32))
+    return jnp.where(logit_scale > bound, bound, logit_scale)  # `jnp.minimum` would halve it
+
+
+def constrain_scale(max_scale: Number) -> Callable[[dict[str, Array], Array], dict[str, Array]]:
+    """Return the field ``constrain`` of an objective with the trained parameter "logit_scale"."""
+
+    def constrain(params: dict[str, Array], step: Array) -> dict[str, Array]:
+        highest = at_step({"scale": max_scale}, step)["scale"]
+        scales = {k: clip_scale(v, highest) for k, v in params.items() if k == "logit_scale"}
+        return {**params, **scales}
+
+    return constrain
 
 
 def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:

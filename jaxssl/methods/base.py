@@ -43,6 +43,8 @@ class Method(NamedTuple):
         loss: ``(params, carried, batch, *, step, key, axis_name) -> (scalar, (carried, metrics,
             embeddings))``. The scalar is this device's share: the mean over devices is the loss.
             Embeddings are [V, b, d].
+        constrain: ``(params, step) -> params`` within their bounds, called after each update; by
+            default nothing changes.
         after: ``(params, carried, step) -> carried``, called with the updated parameters; by
             default nothing changes.
         backbone: ``(params, carried) -> (params, batch_stats)`` of the backbone that is evaluated;
@@ -56,6 +58,7 @@ class Method(NamedTuple):
     encoder: Encoder
     init: Callable[..., tuple[Collection, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
+    constrain: Callable[..., Collection] = lambda params, step: params
     after: Callable[..., Carried] = lambda params, carried, step: carried
     backbone: Callable[[Collection, Carried], tuple[Collection, Collection]] = (
         lambda params, carried: (params["net"], carried.batch_stats["net"])
@@ -104,6 +107,11 @@ def init_trained(
     if queue_size:
         memory = {"objective": memory, "queue": empty_queue(queue_key, queue_size, dim)}
     return params, Carried(stats, (), memory)
+
+
+def constrain_objective(objective: Objective, params: Collection, step: Array) -> Collection:
+    """Put the trained parameters of an objective within their bounds."""
+    return {**params, "objective": objective.constrain(params["objective"], step)}
 
 
 def check_queue(queue_size: int, labels: bool) -> None:

@@ -78,4 +78,5 @@ def method(
     memory = {"objective": sharded, "queue": False} if queue_size else sharded
     per_example = base.Carried(False, False, memory)
     init = partial(base.init_trained, encoder, objective, queue_size=queue_size)
-    return base.Method(encoder, init, loss, per_example=per_example)
+    constrain = partial(base.constrain_objective, objective)
+    return base.Method(encoder, init, loss, constrain, per_example=per_example)

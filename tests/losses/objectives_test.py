@@ -591,6 +591,22 @@ def test_learned_logit_scale_is_clipped_at_a_hundred(name, hyper):
         close(value, at_bound)
         assert slope == 0
     assert scaled(name, np.log(99), **hyper)[2] != 0
+    # A step may pass the bound. The scale is then lowered to it, where it has its whole gradient.
+    objective, *_ = made(name, 6, **hyper)
+    constrained = objective.constrain({"logit_scale": jnp.float32(9.0)}, 0)["logit_scale"]
+    close(constrained, np.log(100))
+    just_below = scaled(name, np.log(100) - 1e-4, **hyper)[2]
+    np.testing.assert_allclose(scaled(name, constrained, **hyper)[2], just_below, rtol=1e-2)
+
+
+def test_bound_of_the_scale_of_clip_may_be_a_schedule_and_other_parameters_stay():
+    objective, *_ = made("clip", max_scale=lambda step: 10.0 + step)
+    params = {"logit_scale": jnp.float32(5.0), "log_other": jnp.float32(7.0)}
+    constrained = objective.constrain(params, 2)
+    close(constrained["logit_scale"], np.log(12))
+    assert constrained["log_other"] == 7
+    objective, *_ = made("clip", learn=())
+    assert objective.constrain({}, 0) == {}
 
 
 def test_learned_scale_of_decl_starts_at_the_given_temperature():

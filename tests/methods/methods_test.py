@@ -19,7 +19,7 @@ from jaxssl.errors import UserError
 from jaxssl.losses import objective
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, unit
-from jaxssl.methods import momentum, siamese
+from jaxssl.methods import momentum, siamese, two_tower
 from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
 from jaxssl.training.config import arguments, factory, load
@@ -291,3 +291,14 @@ NO_QUEUE = "does not use a queue; set method.queue_size=0"
 def test_loss_that_the_method_cannot_train_is_rejected(overrides, message):
     with pytest.raises(UserError, match=message):
         check(**overrides)
+
+
+@pytest.mark.parametrize("module", [siamese, momentum, two_tower])
+def test_every_method_keeps_the_parameters_of_the_loss_within_their_bounds(module):
+    encoder = Encoder(Net(), Head(), text=Encoder(Net(), Head()))
+    scheme = module.method(encoder, objective("clip"))
+    net = {"kernel": jnp.float32(9.0)}
+    params = {"net": net, "objective": {"logit_scale": jnp.float32(9.0)}}
+    constrained = scheme.constrain(params, 0)
+    np.testing.assert_allclose(constrained["objective"]["logit_scale"], np.log(100), rtol=1e-6)
+    assert constrained["net"] is net

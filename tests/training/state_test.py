@@ -231,6 +231,23 @@ def test_step_is_skipped_if_one_of_its_results_is_not_finite(fragile, place, val
     assert state.carried.memory == (1 if skipped else 2)
 
 
+def test_parameters_are_constrained_after_each_update():
+    def loss(params, carried, batch, *, step, key, axis_name):
+        value = -params["p"] * batch["views"].mean()
+        return value, (carried, {}, jnp.ones((2, 1, 3)))
+
+    init = lambda key, batch, n: ({"p": jnp.ones(())}, Carried({}, (), ()))  # noqa: E731
+    constrain = lambda params, step: {"p": jnp.minimum(params["p"], jnp.float32(2 - step))}  # noqa: E731
+    method = Method(Encoder(MLP(1, 1, 1), MLP(1, 1, 1)), init, loss, constrain)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    batch = {"input": np.full((1, 4), 9, np.float32), "index": np.zeros(1, np.int32)}
+    state = make_init(method, optax.sgd(1.0), one_view, batch, 1, mesh)(0)
+    step = make_train_step(method, optax.sgd(1.0), one_view, mesh)
+    for bound in (2, 1):
+        state, _, _ = step(state, batch)
+        assert state.params["p"] == bound
+
+
 @pytest.mark.parametrize("part", ["parameters", "optimiser"])
 def test_step_is_skipped_if_the_update_is_not_finite(part):
     def loss(params, carried, batch, *, step, key, axis_name):
