@@ -19,6 +19,11 @@ OTHER_NAMES = {
     "bs": "batch_size",
     "wd": "weight_decay",
     "tau": "temperature",
+    "simclr": "nt_xent",
+    "ntxent": "nt_xent",
+    "infonce": "info_nce",
+    "moco": "info_nce",
+    "supcon": "sup_con",
 }
 
 
@@ -142,6 +147,8 @@ def suggest(word: str, valid: Iterable[str]) -> str:
     Of more than `MANY` valid words, only up to three close ones are listed.
     """
     valid = list(valid)
+    if (known := OTHER_NAMES.get(word.lower())) in valid:
+        word = known
     if len(valid) > MANY:
         close = difflib.get_close_matches(word, valid, n=3)
         if not close:

@@ -80,7 +80,7 @@ def test_installed_wheel_trains_evaluates_studies_and_exports_outside_the_checko
         ("train", *flags(SETTINGS), data),
         ("eval", "--workdir", workdir, "--protocols", "retrieval", data),
         ("export", workdir, "--to", "safetensors", "--out", "exported"),
-        ("study", "support_vectors", "--workdir", workdir, data),
+        ("study", "support_vectors", "--workdir", workdir),
     )
     out = python(site, tmp_path, "-c", COMMANDS, json.dumps(lines))
     _, trained, evaluated, _, studied = out.split("$ jaxssl ")

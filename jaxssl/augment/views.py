@@ -147,7 +147,8 @@ def match_channels(images: Array, channels: int) -> Array:
     """
     if images.shape[3] not in (1, channels):
         raise ValueError(
-            f"the network takes {channels}-channel images, got {images.shape[3]}-channel images"
+            f"the network takes {channels}-channel images, got {images.shape[3]}-channel images "
+            f"[n, h, w, c] = {list(images.shape)}; transpose [n, c, h, w] by (0, 2, 3, 1)"
         )
     return jnp.broadcast_to(images, (*images.shape[:3], channels))
 

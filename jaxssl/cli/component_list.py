@@ -39,7 +39,10 @@ def main() -> None:
         raise UserError(f"topic {chosen!r} is unknown{suggest(chosen, topics)}")
     if names:
         if len(names) > 1 or chosen not in GROUPS:
-            raise UserError("expected jaxssl list TOPIC NAME with one component; see --help")
+            raise UserError(
+                "expected jaxssl list TOPIC NAME with one component; jaxssl train --config NAME "
+                "--keys prints the settings of a config"
+            )
         print(*_settings(GROUPS[chosen], names[0]), sep="\n")
         return
     for topic in [chosen] if chosen else topics:

@@ -331,7 +331,7 @@ def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
     if not 1 <= batch_size <= num_examples:
         raise UserError(
             f"batch_size must be between 1 and the {num_examples} training examples, got "
-            f"{batch_size}"
+            f"{batch_size}; set batch_size"
         )
     if batch_size % num_devices:
         valid = batch_size - batch_size % num_devices or num_devices

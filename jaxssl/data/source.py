@@ -103,6 +103,8 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     data_dir = _local_data_dir(data["dir"], name)
     try:
         builder = _find_builder(name, data, data_dir)
+        if name in PUBLISHED and data["path"] and Path(builder.data_dir).exists():
+            log.info("data       data.path is not read: %s holds the set already", builder.data_dir)
         if not Path(builder.data_dir).exists():
             if not (_is_local(name) or name in PUBLISHED or importlib.util.find_spec("tensorflow")):
                 raise UserError(_needs_tensorflow(name))

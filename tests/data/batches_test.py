@@ -224,6 +224,12 @@ def test_worker_processes_read_prepared_sets_and_not_copies_of_arrays(train, mon
     assert [plan.workers for plan in plans] == [8, 0]
 
 
+def test_lazily_decoded_image_of_another_size_is_refused():
+    array = LazyArray(lambda indices: (np.zeros((1, 1, 3)) for _ in indices), (4, 8, 8, 3))
+    with pytest.raises(UserError, match=r"example 2 has the shape \[1, 1, 3\], .* \[8, 8, 3\]"):
+        array[2]
+
+
 def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):
     monkeypatch.setattr(splits_lib, "MAX_DECODED", 0)
     assert isinstance(some.images(8), LazyArray)

@@ -214,6 +214,7 @@ def test_unreadable_captioned_picture_stops_or_is_skipped(opened_as, prepared, t
         opened_as(tmp_path)
     assert finished(prepared) == before
     assert_is_small(opened_as(tmp_path, on_error="skip"))
+    assert "1 files have no caption and are left out: b/9.png" in caplog.text
     assert "are left out: a/11.png: is not an image" in caplog.text
     with refused(*message):
         opened_as(tmp_path)

@@ -89,6 +89,11 @@ def test_images_outside_class_folders_have_no_labels():
     assert actual.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
 
+def test_folder_of_unlabelled_pictures_beside_class_folders_is_refused():
+    with refused("has the folder unlabeled beside class folders; move the classes into a folder"):
+        arrange([*LABELLED, "unlabeled/9.png"])
+
+
 def test_image_suffixes_ignore_case_and_other_files_are_skipped():
     actual = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
     assert actual.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}

@@ -464,6 +464,21 @@ def test_pair_of_folders_is_refused_with_the_layout_to_use(tmp_path):
         load_splits((tmp_path, tmp_path))
 
 
+def test_pair_of_objects_without_an_index_is_refused():
+    with refused("the training data", "Loader"):
+        load_splits((Loader(), Loader()))
+
+
+class Loader:
+    """Examples that can be counted and iterated over only, as those of a DataLoader."""
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        return iter([])
+
+
 def test_item_of_three_parts_is_refused():
     with refused("item 0 of data must be an image or (image, label), got a tuple"):
         load_splits(Items([(x, y, 0) for x, y in PAIRS]))

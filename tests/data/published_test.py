@@ -236,12 +236,15 @@ def test_files_of_another_set_with_the_same_names_are_refused(tmp_path, name, ho
         load(group(holds, tmp_path / "third", path), "train")
 
 
-def test_prepared_set_does_not_need_the_original_files(tmp_path):
+def test_prepared_set_does_not_need_the_original_files(tmp_path, caplog):
     path = bring("mnist", "archive", tmp_path)
     before = load(group("mnist", tmp_path / "data", path), "train").images(0)
     path.unlink()
     again = load(group("mnist", tmp_path / "data"), "train").images(0)
     np.testing.assert_array_equal(again, before)
+    assert "data.path is not read" not in caplog.text
+    load(group("mnist", tmp_path / "data", path), "train")
+    assert f"data.path is not read: {tmp_path / 'data'}" in caplog.text
 
 
 def change(at, to):

@@ -160,6 +160,13 @@ def write_negative_size(path):
     path.write_bytes(path.read_bytes()[:512] + bytes(512) + entry.tobuf(tarfile.GNU_FORMAT))
 
 
+def write_link(path):
+    with tarfile.open(path, "a") as archive:
+        entry = tarfile.TarInfo("more/9.png")
+        entry.type, entry.linkname = tarfile.LNKTYPE, "./000001.png"
+        archive.addfile(entry)
+
+
 BAD = [
     (cut, "0.tar cannot be read: "),
     (write_negative_size, "0.tar cannot be read: a header of -512 bytes"),
@@ -174,6 +181,11 @@ BAD = [
         "names train and val; rename it",
     ),
     (lambda shard: tarfile.open(shard, "w").close(), "hold no pictures"),
+    (write_link, "0.tar: more/9.png is a link; pack files with tar's options --dereference"),
+    (
+        lambda shard: pack(shard, {"0.jpg": b"", "0.coarse.cls": b"a", "0.fine.cls": b"b"}),
+        "0.tar: 0 has several labels, because names end at the first dot",
+    ),
     (
         lambda shard: write_shard(shard, 0, lambda index: index * "long" * 300),
         "0.tar: the label ./000001.cls has 1200 bytes, and 1024 are allowed",

@@ -235,7 +235,7 @@ FORGED = {
     "group is a number": ({"config.net": 4}, "lacks the group 'net'"),
     "component is a number": ({"config.net.name": 4}, "the group 'net', or the name"),
     "unknown loss": ({"config.loss": {"name": "none"}}, "loss.name='none' is unknown"),
-    "unknown argument": ({"config.net.foo": 4}, "net.foo is unknown"),
+    "unknown argument": ({"config.net.foo": 4}, "net.foo is not a setting"),
     "text in a list": ({"config.net.widths": [4, "a"]}, "net.widths' expects tuple of int"),
     "lengths": ({"config.net.strides": [2]}, r"net.strides \[2\] must have equal lengths"),
     "wider than its arrays": ({"config.net.widths": [4, 16]}, "does not fit its config: the"),

@@ -58,7 +58,7 @@ def test_malformed_parameter_grids_are_refused(texts, message):
         ("optim.lr=0.1,x", "config key 'optim.lr' expects float, got 'x'"),
         ("data.workers=1,2", "'data.workers' does not change the training; take another key"),
         ("batch_size=8,16", "--grid and --config both set 'batch_size'; leave one of them out"),
-        ("loss=a,b", "config key 'loss' is a group; set one of its keys: a, alpha"),
+        ("loss=a,b", "config key 'loss' is a group; set loss.name, or another of its keys: a, "),
         ("data.path=a,b", "the runs of a grid cannot differ in 'data.path'"),
         ("workers=0,1", "'data.workers' does not change the training"),
         ("widths=(4,),(8,)", "--grid and --config both set 'net.widths'"),

@@ -142,7 +142,7 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("optim.lrr=1", "did you mean 'optim.lr'?"),
         ("optimm.lr=1", "'optimm.lr' is unknown; did you mean 'optim'?"),
         ("batch_size.x=1", "'batch_size.x' is unknown"),
-        ("loss=nt_xent", "config key 'loss' is a group; set one of its keys: a, alpha"),
+        ("loss=nt_xent", "config key 'loss' is a group; set loss.name, or another of its k"),
         ("loss.temprature=1", "'loss.temprature' is unknown"),
         ("second_view.nose=0.2", "config key 'second_view.nose' is unknown"),
         ("second_view.foo=0.2", "'second_view.foo' is unknown; valid: second_view.crop_scale"),
@@ -154,6 +154,7 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
             "'loss.alpha': times of a schedule must be whole numbers, got 2.5",
         ),
         ("loss.name=ntxent", "loss.name='ntxent' is unknown; did you mean 'nt_xent'?"),
+        ("loss.name=SimCLR", "loss.name='SimCLR' is unknown; did you mean 'nt_xent'?"),
         ("loss.preset=papr", "loss.preset='papr' is unknown; did you mean 'paper'?"),
         ("net.name=resnt", "did you mean 'resnet'?"),
         ("net.name=heads", "net.name='heads' is unknown"),
@@ -269,6 +270,7 @@ def test_paths_of_data_become_absolute_and_a_run_may_continue_where_its_files_ha
         ("tcl", "tcl.py' needs a variant, as in NAME:VARIANT; valid: cifar10, cifar100"),
         ("digits:tiny", "digits.py' has no variants; leave ':tiny' out"),
         ("tlc:cifar10", "config 'tlc' does not exist; expected a Python file"),
+        ("simclr", "or 'cifar10_baselines:simclr'"),
     ],
 )
 def test_error_about_an_unknown_variant_suggests_the_closest_ones(name, message):

@@ -15,6 +15,7 @@ from etils import epath
 from tensorflow_datasets.core.utils import incomplete_file
 
 from jaxssl.data.decoders import files
+from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 RECORD_FILES = (*string.digits, ".array_record", ".json")  # endings of the files that are decoded
@@ -54,6 +55,11 @@ class LazyArray:
 
         def fill(start: int) -> None:
             for i, row in enumerate(self.decode(flat[start : start + block]), start):
+                if np.shape(row) != self.shape[1:]:  # NumPy would repeat a row of one pixel.
+                    raise UserError(
+                        f"example {flat[i]} has the shape {list(np.shape(row))}, and the data set "
+                        f"{list(self.shape[1:])}; its file may have changed since it was opened"
+                    )
                 out[i] = row
 
         with ThreadPoolExecutor(self.threads) as pool:

@@ -226,6 +226,12 @@ def _split_by_folders(
     # A single folder "train" may be a class, unless it holds folders of classes.
     has_classes = any(first in splits and len(rest) > 1 for first, *rest in paths.values())
     if len(splits) < 2 and (in_table or not has_classes):
+        alone = next((first for first in splits if first.lower() in UNLABELLED), None)
+        if alone and not in_table and len({first for first, *rest in paths.values() if rest}) > 1:
+            raise UserError(
+                f"data.path={path} has the folder {alone} beside class folders; move the classes "
+                "into a folder 'train', or rename it if it is a class"
+            )
         return {"train": {name: "/".join(folders) for name, (*folders, _) in paths.items()}}
     outside = [name for name, (first, *_) in paths.items() if first not in splits]
     if outside:

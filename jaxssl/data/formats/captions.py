@@ -200,6 +200,7 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
                 f"data.path={path}; give its folder too"
             )
         matched.setdefault(candidates[0], []).extend(captions[name])
+    user_files.log_left_out(sorted(paths - set(matched)), "have no caption")
     return matched
 
 

@@ -119,12 +119,11 @@ def _load_pair(
         parts = [read(train_data, "the training data"), read(test_data, "the test data")]
         train, test = _join_classes(parts)
     train, test = replace(train, split="train"), replace(test, split="test")
-    for source in (train, test):
-        if not len(source):
-            raise UserError(
-                f"data has no examples for the split {source.split!r}; pass (train, test), or "
-                "change data.test_fraction"
-            )
+    if empty := [source.split for source in (train, test) if not len(source)]:
+        raise UserError(
+            f"data has no examples for the split {empty[0]!r}; pass (train, test), or change "
+            "data.test_fraction"
+        )
     return train, test, parts
 
 
@@ -242,7 +241,8 @@ def _is_labelled(data: object) -> bool:
     if ndim == 1 and type_code not in "OSTU":  # The values of texts decide below.
         return True
     whole = ndim == 1 or isinstance(labels, list | tuple)
-    if not whole and (ndim or isinstance(labels, Mapping | str) or not hasattr(labels, "__len__")):
+    no_list = isinstance(labels, Mapping | str) or not hasattr(labels, "__getitem__")
+    if not whole and (ndim or no_list or not hasattr(labels, "__len__")):
         return False
     # Of another object some values are read, because it may be a test set.
     values = list(labels) if whole else [labels[i] for i in range(min(len(labels), 9))]

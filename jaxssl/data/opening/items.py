@@ -163,7 +163,8 @@ def read_item(
         values = np.asarray(image)
         if values.ndim in (2, 3):
             return pixels_of(values[None], name)[0], label
-    raise UserError(f"{name} must be an image or (image, label), got a {type(image).__name__}")
+    got = f"a {type(image).__name__}; the order is (images, labels)"
+    raise UserError(f"{name} must be an image or (image, label), got {got}")
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,14 @@ def _scan(number: int, path: Path) -> Index:
                     raise tarfile.ReadError(f"{member.name} is cut off")
                 folder, name = os.path.split(member.name)
                 key = os.path.join(folder, name.partition(".")[0])
-                if not member.isfile() or name.startswith("."):
+                if name.startswith("."):
+                    continue
+                if member.issym() or member.islnk():
+                    raise UserError(
+                        f"{path}: {member.name} is a link; pack files with tar's options "
+                        "--dereference --hard-dereference"
+                    )
+                if not member.isfile():
                     continue
                 if name.endswith(LABEL):
                     if member.size > MAX_LABEL:
@@ -214,7 +221,12 @@ def _scan(number: int, path: Path) -> Index:
                             f"{path}: the label {member.name} has {member.size} bytes, and "
                             f"{MAX_LABEL} are allowed; shorten it"
                         )
-                    labels[key] = _open(path).read(member.offset_data, member.size)
+                    text = _open(path).read(member.offset_data, member.size)
+                    if labels.setdefault(key, text) != text:
+                        raise UserError(
+                            f"{path}: {key} has several labels, because names end at the first "
+                            f"dot; give each picture one file {LABEL}"
+                        )
                 elif name.lower().endswith(decoding.SUFFIXES):
                     pictures.append((member.offset_data, member.size, key))
     except (*files.ARCHIVE_ERRORS, OSError) as error:

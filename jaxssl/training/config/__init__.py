@@ -14,7 +14,15 @@ from jaxssl import components
 from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.components import Settings
 from jaxssl.configs.base import CHANGEABLE_KEYS
-from jaxssl.errors import JSON_ERRORS, UserError, closest_key, one_line, suggest, train_first
+from jaxssl.errors import (
+    JSON_ERRORS,
+    MAX_NAMED,
+    UserError,
+    closest_key,
+    one_line,
+    suggest,
+    train_first,
+)
 from jaxssl.training.config import custom, values
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.config.groups import GROUPS, VIEW_GROUPS, check_arguments, complete_group
@@ -327,6 +335,9 @@ def find(path: str | Path, noun: str = "config") -> Path:
         if str(path) in (name, f"configs/{file.relative_to(components.CONFIGS).as_posix()}"):
             return file
     hint = suggest(str(path), files)
+    variants = [x for x in components.configs() if x.partition(":")[2] == str(path)]
+    if noun == "config" and variants:
+        hint = f"; did you mean {' or '.join(map(repr, variants[:MAX_NAMED]))}?"
     if Path(f"{path}.py").is_file():
         hint = f"; did you mean {f'{path}.py'!r}?"
     raise UserError(

@@ -66,7 +66,8 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
         if required:
             raise UserError(
                 f"loss.name={name!r} takes ({', '.join(required)}); expected one argument, pairs, "
-                "and settings with defaults; docs/extending.md shows a loss of two batches z1, z2"
+                "and settings with defaults; give a loss of jaxssl by its name, such as 'nt_xent', "
+                "and see docs/extending.md for a loss of two batches z1, z2"
             )
     if group == "augment":
         if len(required) not in (0, 2):

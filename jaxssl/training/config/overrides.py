@@ -78,8 +78,9 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
         child: Any = node.get(name)
         is_group = isinstance(child, ConfigDict) and "schedule" not in child
         if is_group and not dot:
+            first = f"{key}.name, or another" if "name" in child else "one"
             names = ", ".join(child)
-            raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
+            raise UserError(f"config key {key!r} is a group; set {first} of its keys: {names}")
         if name not in node or is_group != bool(dot):
             keys = [prefix + name for name in node]
             if prefix[:-1] in VIEW_GROUPS:  # They may set any argument of the augmentation.

@@ -121,7 +121,8 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
         longer = f" --extend_to {config.epochs:g}" if is_extension else ""
         raise UserError(
             f"{workdir} holds a run of another config ({join_differences(changed)}); choose "
-            f"another --workdir, or go on with that run: jaxssl train --resume {workdir}{longer}"
+            "another --workdir, or go on with that run, without these settings: jaxssl train "
+            f"--resume {workdir}{longer}"
         )
 
 
