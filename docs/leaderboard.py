@@ -103,8 +103,8 @@ CIFAR-10 its k-NN accuracy is within 0.8 points of the highest at every batch si
 - **AUC-CL** is 0.4 to 0.9 points below DCL. It needs no matrix of all pairs, which matters for very
   large batches. Its three constants, in place of a temperature, were chosen on validation images.
 - **DeCL, MMCL** by the closed form and **SimCLR at the usual temperature of 0.5** are 1 to 2 points
-  below AUC-CL at every batch size. With tuned constants (temperature 0.2, weight 1, mean), DeCL is
-  as good as AUC-CL at 64. **MoCo-v3** is 1.2 points below DCL at 64.
+  below AUC-CL at every batch size. With tuned constants (temperature 0.2, weight 1, mean), DeCL
+  cannot be told from AUC-CL at any. **MoCo-v3** is 1.2 points below DCL at 64.
 
 Networks are small and runs short, and longer training may change the order. The differences behind
 this advice are in points of k-NN at equal epochs, with the 95 % interval of each single comparison.
