@@ -1,12 +1,10 @@
 """Text of the user on the terminal, and processes that outlive their terminal."""
 
-import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -124,12 +122,25 @@ def test_characters_that_the_terminal_lacks_are_written_as_escapes(tmp_path, enc
     assert "± finished" in path.read_text()
 
 
-def test_interrupt_in_a_callback_of_garbage_collection_is_not_lost():
-    def collected(phase, info):  # Ctrl-C while Python runs this callback, as JAX's
-        gc.callbacks.remove(collected)
-        raise KeyboardInterrupt
-
-    gc.callbacks.append(collected)
-    with pytest.raises(KeyboardInterrupt), console.repeat_lost_interrupts():
+# Ctrl-C while Python runs a callback, as JAX's, in which it ignores exceptions.
+SWALLOWED = """
+import gc, time
+from jaxssl.training.output import console
+def collected(phase, info):
+    gc.callbacks.remove(collected)
+    raise KeyboardInterrupt
+gc.callbacks.append(collected)
+try:
+    with console.repeat_lost_interrupts():
         gc.collect()
         time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_interrupt_in_a_callback_of_garbage_collection_is_not_lost():
+    """The process is of its own, because handlers of signals in this one are pytest's."""
+    command = [sys.executable, "-c", SWALLOWED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert done.stdout == "interrupted\n"
