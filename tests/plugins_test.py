@@ -809,6 +809,13 @@ def test_digest_depends_on_global_values_and_on_what_the_code_uses_of_modules(
     before = python_objects.register("loss", scope["loss"])
     sys.modules["outer.inner"].scale = 3
     assert python_objects.register("loss", scope["loss"]) != before
+    # A function may have the name of its module.
+    exec("def loss(pairs):\n    return outer.outer(pairs)", scope)
+    digests = []
+    for number in (1, 2):
+        exec(f"outer.outer = lambda pairs: {number}", scope)
+        digests.append(python_objects.register("loss", scope["loss"]))
+    assert digests[0] != digests[1]
     margin = own.Margin(3)
     before = python_objects.register("loss", margin)
     margin.margin = 5

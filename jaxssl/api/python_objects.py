@@ -92,18 +92,19 @@ def _references(function: Any) -> dict[str, Any]:
     names = _names(function.__code__) if _is_own(function) else []
     for name, value in _select(function.__globals__, names).items():
         if inspect.ismodule(value) and _is_own_module(value.__name__):
-            values[name] = _of_module(value, [other for other in names if other != name])
+            values[name] = _of_module(value, names, {value})
         elif isinstance(value, PLAIN) or hasattr(value, "tobytes") or _is_own(value):
             values[name] = value
     return values
 
 
-def _of_module(module: ModuleType, names: Sequence[str]) -> dict[str, Any]:
+def _of_module(module: ModuleType, names: Sequence[str], seen: set[ModuleType]) -> dict[str, Any]:
     """Return the values of a module, and of own modules inside it, that code names."""
     values = _select(vars(module), names)
     for name, value in values.items():
         if inspect.ismodule(value) and _is_own_module(value.__name__):
-            values[name] = _of_module(value, [other for other in names if other != name])
+            inside = {} if value in seen else _of_module(value, names, seen | {value})
+            values[name] = inside
     return values
 
 

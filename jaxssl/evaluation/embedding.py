@@ -74,7 +74,8 @@ def embed(
     if out is not None and out.suffix not in SUFFIXES:
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     if out is not None:
-        refuse_overwriting(images, out, out.with_suffix(NAMES), HEADER)
+        table = out.with_suffix(NAMES) if out.suffix == ".npy" else out
+        refuse_overwriting(images, out, table, HEADER)
         _refuse_new_picture(encoder, images, out)
         make_folder(out)
     embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
@@ -141,7 +142,7 @@ def refuse_overwriting(images: object, out: Path, table: Path, header: Sequence[
     Args:
         images: path of the images, or images.
         out: file to write.
-        table: CSV file beside it, which the command writes or removes.
+        table: CSV file beside it, which the command writes or removes; ``out`` if there is none.
         header: its columns.
     """
     if isinstance(images, str | PathLike):
@@ -150,7 +151,7 @@ def refuse_overwriting(images: object, out: Path, table: Path, header: Sequence[
             both = not is_bucket(path) and path.exists() and source.exists()
             if fspath(source) == fspath(path) or (both and path.samefile(source)):
                 raise UserError(f"{path} holds the images; choose another --out")
-    if table.is_file():
+    if table != out and table.is_file():
         with table.open("rb") as file:
             first = file.readline(200).decode(errors="replace").strip()
         if first != ",".join(header):

@@ -331,7 +331,8 @@ def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
     one = x[jnp.argmax(is_real)]  # subtracted before the mean, so constant features become 0
     x = jnp.where(is_real[:, None] > 0, x - one[None], 0)
     # Scaling by a power of two is exact, and keeps squares from over- and underflowing.
-    exponent = jnp.frexp(jnp.max(jnp.abs(x), axis=0))[1]
+    # Features below 2^-100 count as constant, because their deviation could underflow.
+    exponent = jnp.maximum(jnp.frexp(jnp.max(jnp.abs(x), axis=0))[1], -100)
     x = jnp.ldexp(x, -exponent[None])
     mean = jnp.sum(share * x, axis=0)
     x = jnp.where(is_real[:, None] > 0, x - mean[None], 0)

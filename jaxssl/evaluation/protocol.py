@@ -1,8 +1,7 @@
 """What protocols share: their types, the checks of their arguments, draws and rows of results."""
 
-import operator
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -120,11 +119,9 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
     chosen = {**presets[preset], **changes}
     for name in changes:
         usual = next(settings[name] for settings in presets.values() if name in settings)
-        value = (
-            np.asarray(chosen[name]).tolist() if hasattr(chosen[name], "dtype") else chosen[name]
-        )
+        value = _plain(chosen[name])
         if isinstance(usual, tuple):
-            value = tuple(value) if isinstance(value, list | tuple) else (value,)
+            value = tuple(map(_plain, value)) if isinstance(value, Sequence) else (value,)
             expected, values = type(usual[0]), value
         else:
             expected, values = type(usual), (value,)
@@ -138,6 +135,11 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
     return chosen
 
 
+def _plain(value: object) -> object:
+    """Return a number or array of NumPy or JAX as a number or list of Python."""
+    return np.asarray(value).tolist() if hasattr(value, "dtype") else value
+
+
 def _has_type(value: object, expected: type) -> bool:
     """Return True if a value has a type. An int is also a float, and a bool is neither."""
     valid = (int, float) if expected is float else expected
@@ -146,9 +148,10 @@ def _has_type(value: object, expected: type) -> bool:
 
 def check_seed(seed: object) -> int:
     """Return the seed of a protocol's draws, and raise ValueError unless it is an integer >= 0."""
-    if not isinstance(seed, SupportsIndex) or operator.index(seed) < 0:
+    number = _plain(seed)
+    if not isinstance(number, int) or number < 0:
         raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
-    return operator.index(seed)
+    return int(number)
 
 
 def check_labels(source: "Source") -> None:

@@ -1,12 +1,10 @@
 """Evaluate an encoder with protocols, and write results.json and the report."""
 
 import json
-import operator
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import SupportsIndex
 
 from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
@@ -20,7 +18,7 @@ from jaxssl.errors import LONGEST, UserError, one_line, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation import rows as rows_of
 from jaxssl.evaluation.context import load_arrays, make_contexts
-from jaxssl.evaluation.protocol import EvalContext, Result
+from jaxssl.evaluation.protocol import EvalContext, Result, check_seed
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained import hub
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -125,9 +123,10 @@ def evaluate(
     if any(one.protocol.needs_labels for one in selected):
         splits = distributed.raise_together(splits.labelled_part)
     run_seed: int = config.seed if config else 0
-    if seed is not None and (not isinstance(seed, SupportsIndex) or operator.index(seed) < 0):
-        raise UserError(f"seed must be an integer >= 0, got {seed!r}")
-    seed = run_seed if seed is None else operator.index(seed)
+    try:
+        seed = run_seed if seed is None else check_seed(seed)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     content = distributed.raise_together(lambda: rows_of.content(splits))
     weights = ""
     if (path is None and out is not None) or distributed.process_count() > 1:

@@ -66,7 +66,8 @@ class Objective(NamedTuple):
             this device's contribution to the loss: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
             small crops) starts each from the same memory, then merges the new memories.
-        constrain: ``(params, step) -> params`` within their bounds. It follows each update.
+        constrain: ``(params, step) -> params`` within their bounds at the next step. It follows
+            each update.
         per_example: True if memory holds per-example buffers, which may be sharded over devices
             along axis 0; see `jaxssl.losses.memory`.
         needs_other_keys: True if positives must come from another network, or anchors from a
@@ -221,7 +222,7 @@ def at_step(hyper: Hyper, step: Array) -> Hyper:
 
 def clip_scale(logit_scale: Scalar, max_scale: Scalar) -> Array:
     """Bound the log of a scale from above. At the bound, the gradient is that of the scale."""
-    bound = jnp.log(jnp.asarray(max_scale, jnp.float32))
+    bound = jnp.log(max_scale)
     return jnp.where(logit_scale > bound, bound, logit_scale)  # `jnp.minimum` would halve it
 
 

@@ -43,8 +43,8 @@ class Method(NamedTuple):
         loss: ``(params, carried, batch, *, step, key, axis_name) -> (scalar, (carried, metrics,
             embeddings))``. The scalar is this device's share: the mean over devices is the loss.
             Embeddings are [V, b, d].
-        constrain: ``(params, step) -> params`` within their bounds, called after each update; by
-            default nothing changes.
+        constrain: ``(params, step) -> params`` within their bounds, called after each update with
+            the next step; by default nothing changes.
         after: ``(params, carried, step) -> carried``, called with the updated parameters; by
             default nothing changes.
         backbone: ``(params, carried) -> (params, batch_stats)`` of the backbone that is evaluated;

@@ -89,7 +89,11 @@ def _whole_runs(document: Settings) -> Iterator[object]:
     data = document["data"]
     for run in data.get("runs", ()):
         config = {**data.get("config", {}), **run.get("config", {})}
-        yield document["scale"], sorted({**run, "config": sorted(config.items())}.items())
+        yield (
+            document["study"],
+            document["scale"],
+            sorted({**run, "config": sorted(config.items())}.items()),
+        )
 
 
 def _measured_section(title: str, claims: Iterable[Settings]) -> str:

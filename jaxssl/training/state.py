@@ -245,7 +245,7 @@ def make_train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
         _, grads, metrics, carried, embeddings = gradient(state, batch)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-        params = method.constrain(optax.apply_updates(state.params, updates), state.step)
+        params = method.constrain(optax.apply_updates(state.params, updates), state.step + 1)
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
         # A loss leaves out anchors without a positive, so the embeddings themselves are checked.
         lost = jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32)

@@ -184,7 +184,7 @@ BAD = [
     (write_link, "0.tar: more/9.png is a link; pack files with tar's options --dereference"),
     (
         lambda shard: pack(shard, {"0.jpg": b"", "0.coarse.cls": b"a", "0.fine.cls": b"b"}),
-        "0.tar: 0 has several labels, because names end at the first dot",
+        "0.tar: 0 has several labels; names end at the first dot",
     ),
     (
         lambda shard: write_shard(shard, 0, lambda index: index * "long" * 300),

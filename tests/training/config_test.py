@@ -105,6 +105,11 @@ def test_second_view_and_crops_groups_hold_only_the_arguments_that_are_set():
     assert config.crops.to_dict() == {"number": 3, "size": 8}
 
 
+def test_small_crops_can_be_switched_off():
+    config = config_lib.load("imagenet_dino:vit_s", [("crops.number", "0")])
+    assert config.crops.number == 0 and config.crops.size == 96
+
+
 def test_changing_a_component_name_resets_its_settings_to_defaults():
     config = load("loss.temperature=0.2", "loss.name=nt_xent")
     defaults = {"block_size": None, "ring": False, "learn": ()}
@@ -314,7 +319,7 @@ def test_config_that_renames_the_loss_only_is_told_to_replace_its_group(tmp_path
     with refused("loss.preset='recommended': 'nt_xent' has no presets; leave it out"):
         config_lib.load(mine)
     mine.write_text(text.format("del config.loss['preset']; config.loss['alpha'] = 0.2"))
-    with refused("loss.alpha is not a setting of 'nt_xent'", "replaces the whole group"):
+    with refused("loss.alpha is not a setting of 'nt_xent'", "replace the whole group"):
         config_lib.load(mine)
 
 

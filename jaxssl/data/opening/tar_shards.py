@@ -208,7 +208,8 @@ def _scan(number: int, path: Path) -> Index:
                 key = os.path.join(folder, name.partition(".")[0])
                 if name.startswith("."):
                     continue
-                if member.issym() or member.islnk():
+                is_read = name.lower().endswith((LABEL, *decoding.SUFFIXES))
+                if member.issym() or (member.islnk() and is_read):
                     raise UserError(
                         f"{path}: {member.name} is a link; pack files with tar's options "
                         "--dereference --hard-dereference"
@@ -224,8 +225,8 @@ def _scan(number: int, path: Path) -> Index:
                     text = _open(path).read(member.offset_data, member.size)
                     if labels.setdefault(key, text) != text:
                         raise UserError(
-                            f"{path}: {key} has several labels, because names end at the first "
-                            f"dot; give each picture one file {LABEL}"
+                            f"{path}: {key} has several labels; names end at the first dot, so "
+                            f"give each picture one file {LABEL}"
                         )
                 elif name.lower().endswith(decoding.SUFFIXES):
                     pictures.append((member.offset_data, member.size, key))

@@ -33,7 +33,6 @@ from jaxssl.training.config.overrides import apply_overrides, full_key
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show
 
-# keys that a run sets from its training images when it starts
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # keys that --extend_to changes
 
 

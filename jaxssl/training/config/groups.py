@@ -86,8 +86,8 @@ def complete_group(group: str, config: ConfigDict) -> ConfigDict:
     if unknown:
         key = f"{group}.{printable(unknown[0])}"
         raise UserError(
-            f"{key} is not a setting of {printable(name)!r}; a config that sets {group}.name "
-            f"replaces the whole group{suggest(unknown[0], defaults)}"
+            f"{key} is not a setting of {printable(name)!r}; to change {group}.name in a config, "
+            f"replace the whole group{suggest(unknown[0], defaults)}"
         )
     choice = {"name": name}
     if preset is not None:

@@ -48,7 +48,7 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
         with node.ignore_type():  # A preset may have set a value of another valid type.
             node[leaf] = _convert(key, text, kind)
     for key, _ in overrides:
-        if key.startswith("crops.") and not config.crops.number:
+        if key.startswith("crops.") and key != "crops.number" and not config.crops.number:
             raise UserError(f"{key} has no effect without small crops; set crops.number")
 
 
