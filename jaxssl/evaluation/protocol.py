@@ -1,7 +1,7 @@
 """What protocols share: their types, the checks of their arguments, draws and rows of results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -119,23 +119,18 @@ def choose_settings(presets: Presets, preset: str, default: str, changes: Settin
     chosen = {**presets[preset], **changes}
     for name in changes:
         usual = next(settings[name] for settings in presets.values() if name in settings)
-        value = _plain(chosen[name])
-        if isinstance(usual, tuple):
+        value, is_list = _plain(chosen[name]), isinstance(usual, tuple)
+        expected = type(usual[0] if is_list else usual)
+        if is_list:
             value = tuple(map(_plain, value)) if isinstance(value, Sequence) else (value,)
-            expected, values = type(usual[0]), value
-        else:
-            expected, values = type(usual), (value,)
-        if not all(_has_type(one, expected) for one in values):
-            kind = (
-                f"{expected.__name__} or a list of them" if isinstance(usual, tuple) else expected
-            )
-            kind = kind if isinstance(kind, str) else kind.__name__
+        if not all(_has_type(one, expected) for one in (value if is_list else (value,))):
+            kind = expected.__name__ + (" or a list of them" if is_list else "")
             raise ValueError(f"{name} must be {kind}, got {changes[name]!r}")
         chosen[name] = value
     return chosen
 
 
-def _plain(value: object) -> object:
+def _plain(value: object) -> Any:
     """Return a number or array of NumPy or JAX as a number or list of Python."""
     return np.asarray(value).tolist() if hasattr(value, "dtype") else value
 

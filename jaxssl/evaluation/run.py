@@ -143,8 +143,8 @@ def evaluate(
     # Features that no protocol takes are not extracted. Without protocols, the gallery needs some.
     taken = {kind for one in selected for kind in one.protocol.kinds or results.KINDS}
     used = [kind for kind in kinds if kind in taken] if selected else ["pretrained"]
-    fitting = [one for one in selected if set(kinds) & {*(one.protocol.kinds or results.KINDS)}]
-    _require_results([one for one in selected if strict and one not in fitting], kinds)
+    unfit = [x for x in selected if not {*kinds} & {*(x.protocol.kinds or results.KINDS)}]
+    _require_results(unfit if strict else (), kinds)
     has_report = page and config is not None and data is None and workdir is not None
     # A gallery alone is not worth reading a whole stream.
     is_streamed = splits.bank.streamed or splits.test.streamed

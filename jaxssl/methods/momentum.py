@@ -169,8 +169,10 @@ def method(
         return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
 
     per_example = base.Carried(False, False, {"objective": objective.per_example, "queue": False})
-    scheme = base.Method(encoder, init, loss, partial(base.constrain_objective, objective))
-    scheme = scheme._replace(check_views=check_views, per_example=per_example)
+    constrain = partial(base.constrain_objective, objective)
+    scheme = base.Method(
+        encoder, init, loss, constrain, check_views=check_views, per_example=per_example
+    )
     if has_target:
         scheme = scheme._replace(after=update_target)
     return scheme._replace(backbone=target_backbone) if evaluate == "target" else scheme

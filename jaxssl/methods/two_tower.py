@@ -85,5 +85,7 @@ def method(
         return value, (base.Carried(stats, (), memory), metrics, z)
 
     per_example = base.Carried(False, False, objective.per_example)
-    scheme = base.Method(encoder, init, loss, partial(base.constrain_objective, objective))
-    return scheme._replace(check_views=check_views, per_example=per_example)
+    constrain = partial(base.constrain_objective, objective)
+    return base.Method(
+        encoder, init, loss, constrain, check_views=check_views, per_example=per_example
+    )
