@@ -61,6 +61,19 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
 
 
 @pytest.mark.long
+def test_run_on_pictures_of_many_sizes_embeds_a_picture_alone_as_among_others(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (14 + i % 3, 28, 1), np.uint8) for i in range(16)]
+    config = tiny_config()
+    config.eval.protocols = ()
+    run = jaxssl.train(config, data=pictures, loss="nt_xent", workdir=tmp_path / "run")
+    together, alone = jaxssl.embed(run, pictures), jaxssl.embed(run, pictures[1:2])
+    np.testing.assert_allclose(alone[0], together[1], atol=0.01)  # The host rounds pixels.
+    *_, card = export(run.workdir, ["safetensors"], out=tmp_path)
+    assert "the central square of 0.875 of the short side" in card.read_text()
+
+
+@pytest.mark.long
 def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_extension(tmp_path):
     def train(workdir, **settings):
         protocol = {"eval.protocols": ("retrieval",), "loss": "nt_xent", "total_steps": 0}

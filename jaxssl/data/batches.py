@@ -52,12 +52,15 @@ class Plan(NamedTuple):
         crops: crops that the host cuts before examples are sent. None if it does not cut any.
         workers: number of reading processes; 0 reads in threads of this process.
         why: explanation for the start-up summary.
+        centre: side of the central square that evaluation takes, as a fraction of the short side;
+            0 if it takes the whole image.
     """
 
     cached: bool
     crops: Crops | None
     workers: int
     why: str
+    centre: float = 0.0
 
 
 class Reader(NamedTuple):
@@ -171,13 +174,12 @@ class Batches:
         self._position += n
         return self._cached, distributed.shard_rows(indices, self._mesh, axis=1)
 
-    def get_state(self) -> dict[str, int]:
-        """Return the position in the stream of batches, serialisable as JSON."""
-        host_crops = self.plan.crops is not None
-        position = {POSITION: self._position}
-        return {**position, "num_examples": self.num_examples, "host_crops": host_crops}
+    def get_state(self) -> dict[str, float]:
+        """Return the position in the stream and how images are cropped, serialisable as JSON."""
+        crops = {"host_crops": self.plan.crops is not None, "centre": self.plan.centre}
+        return {POSITION: self._position, "num_examples": self.num_examples, **crops}
 
-    def set_state(self, state: Mapping[str, int]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue the stream of batches at a position that `get_state` has returned.
 
         Raises:

@@ -14,7 +14,7 @@ from jaxssl import distributed
 from jaxssl.data import kind
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
-from jaxssl.evaluation import run
+from jaxssl.evaluation import run, selection
 from jaxssl.evaluation.context import extract_features, load_arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
@@ -113,6 +113,8 @@ def _accuracy(
         without = "k-NN, online linear probe" if settings.online_linear else "k-NN"
         return f"no {without}: {splits.test.name} has no labels", None
     splits = splits.labelled_part()
+    if novel := selection.describe_novel_classes(splits):
+        logs.log.warning("evaluation %s; k-NN counts them as errors", novel)
     preset = knn.PRESETS[settings.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
     description = (

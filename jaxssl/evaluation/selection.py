@@ -122,7 +122,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
         of_known = [
             one for one in selected if one.protocol.needs_labels and not one.protocol.novel_classes
         ]
-        reason = _describe_novel_classes(splits) if of_known else ""
+        reason = describe_novel_classes(splits) if of_known else ""
         unfit = of_known if reason else []
         if any(strict and one.named for one in unfit):
             raise UserError(
@@ -134,7 +134,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
     return [one for one in selected if one not in unfit]
 
 
-def _describe_novel_classes(splits: Splits) -> str:
+def describe_novel_classes(splits: Splits) -> str:
     """Describe the classes of test images that have no images in the bank, "" if there are none."""
     novel = np.setdiff1d(splits.test.labels, splits.bank.labels)
     if not len(novel):

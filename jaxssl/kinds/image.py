@@ -156,7 +156,9 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
         )
     readers = {0: "threads", 1: "1 process"}.get(workers, f"{workers} processes")
     where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
-    return Plan(False, crops if host else None, workers, f"streamed by {readers} ({why}), {where}")
+    way = f"streamed by {readers} ({why}), {where}"
+    centre = 0.0 if source.one_size else decoding.CENTRE_SHARE
+    return Plan(False, crops if host else None, workers, way, centre)
 
 
 def make_reader(

@@ -288,6 +288,7 @@ def test_label_table_gives_the_labels_of_images(load, tmp_path):
         (b"\r\n\nname,class\n1.png,a\n", ["first line is 'name,class', and 1 rows follow"]),
         (b"file,label\n", ["first line is 'file,label', and 0 rows follow"]),
         (b"file,label\n1.png,a\n2.png\n", ["lacks the file or the label in row 2"]),
+        (b"file,label\n1.png,a\n2.png,-1\n", ["has the label -1 in row 2, which means no label"]),
         (b"file,label\n1.png,a\n2.png,b,c\n", ["more columns in row 2 than in its header"]),
         (b"file,label\n1.png,a\n2.png,b\n1.png,b\n", ["names files twice: 1.png"]),
         (b"file,label\n1.png,a\n3.png,b\n", ["pictures that data.path does not hold: 3.png"]),

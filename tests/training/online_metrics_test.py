@@ -14,7 +14,9 @@ from tiny import DIGITS, SAVED, STEPS
 from workdir_cases import metric_lines, stop
 
 from jaxssl import distributed, losses
+from jaxssl.augment.views import Inputs
 from jaxssl.data import source
+from jaxssl.data.opening import in_memory
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.embedding import embed
 from jaxssl.evaluation.rows import online_rows
@@ -149,6 +151,18 @@ def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
     line, probe = pretrain._online(settings, splits, SimpleNamespace(method=None), None, None)
     assert line == "no k-NN; loss of test"
     assert probe(None) == {"held_out_loss": 1.5}
+
+
+@pytest.mark.fast
+def test_online_knn_warns_of_test_classes_that_the_bank_lacks(caplog):
+    images = np.zeros((4, 8, 8, 1), np.uint8)
+    train, test = (images, ["cat", "cat", "dog", "dog"]), (images, ["Cat", "cat", "dog", "dog"])
+    settings = config.load(DIGITS, []).eval
+    for pair in [(test, train), (train, test)]:
+        assert not caplog.records  # of the first pair, whose bank has all classes
+        splits, _ = in_memory.load_splits(pair)
+        pretrain._accuracy(settings, splits, Inputs(8, 1), None)
+    assert "(1: Cat); k-NN counts them as errors" in caplog.text
 
 
 @pytest.mark.fast

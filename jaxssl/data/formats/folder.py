@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import _layout, user_files
 from jaxssl.data.formats._layout import Layout, SplitOptions
+from jaxssl.data.records import UNLABELLED
 from jaxssl.errors import UserError, abbreviate
 
 
@@ -132,6 +133,11 @@ def read_labels(path: str) -> dict[str, str]:
     for number, (name, label) in enumerate(rows, 1):
         if not name or not label:
             raise UserError(f"data.labels={path} lacks the file or the label in row {number}")
+        if label == str(UNLABELLED):
+            raise UserError(
+                f"data.labels={path} has the label -1 in row {number}, which means no label; leave "
+                "out pictures without a label, or give the class another name"
+            )
     counts = Counter(name for name, _ in rows)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise UserError(
