@@ -36,8 +36,7 @@ from jaxssl.data.splits import (
     Splits,
     find_records,
     finish,
-    in_both,
-    labelled_part,
+    make_splits,
 )
 from jaxssl.errors import UserError, one_line, suggest
 
@@ -50,19 +49,12 @@ MAX_OPEN = 10_240  # files that may be open at once, if the system allows it; ma
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
     """Open the splits of a run. See `load` for arguments and errors.
 
-    A warning says if examples of the test split are also in the bank.
+    A warning is logged if test examples are also in the bank.
     """
     open_split = _make_opener(data, examples)
     train, test = open_split(data["train_split"]), open_split(data["test_split"])
     bank = open_split(data["bank_split"]) if data["bank_split"] else train
-    splits = Splits(train, labelled_part(bank), labelled_part(test))
-    if splits.labelled and (number := int(in_both(splits.bank, splits.test).sum())):
-        log.warning(
-            "%d of %d test examples (%s) are also in the bank (%s), so accuracies will be too "
-            "high; set data.bank_split and data.test_split to splits that do not overlap",
-            *(number, len(splits.test), test.split, bank.split),
-        )
-    return splits
+    return make_splits(train, bank, test)
 
 
 def load(data: ConfigDict, split: str, examples: str = "image") -> Source:

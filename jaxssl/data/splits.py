@@ -244,6 +244,18 @@ class Splits(NamedTuple):
         return self._replace(bank=bank, test=test)
 
 
+def make_splits(train: Source, bank: Source, test: Source) -> Splits:
+    """Return splits whose bank and test have their labelled examples. Warn if both overlap."""
+    splits = Splits(train, labelled_part(bank), labelled_part(test))
+    if splits.labelled and (number := int(in_both(splits.bank, splits.test).sum())):
+        log.warning(
+            "%d of %d test examples (%s) are also in the bank (%s), so accuracies will be too "
+            "high; set data.bank_split and data.test_split to splits that do not overlap",
+            *(number, len(splits.test), test.split, bank.split),
+        )
+    return splits
+
+
 def labelled_part(source: Source, *, on_disk: bool = False) -> Source:
     """Return the labelled examples of a split, or all of them if none has a label.
 

@@ -116,6 +116,12 @@ def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
     assert [len(chosen_for_test(test_fraction=x)) for x in (0.1, 0.2, 0.5)] == [2, 4, 10]
 
 
+def test_test_fraction_of_zero_uses_labelled_data_whole_with_a_warning(caplog):
+    splits, _ = load_splits(examples([0, 1] * 10), test_fraction=0)
+    assert len(splits.train) == len(splits.bank) == len(splits.test) == 20
+    assert "20 of 20 test examples (test) are also in the bank (train)" in caplog.text
+
+
 def test_data_without_any_label_is_used_whole_as_train_and_test_split():
     images, _ = examples([0] * 5)
     for data in (images, (images, np.full(5, -1))):

@@ -21,7 +21,7 @@ from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import user_files
 from jaxssl.data.opening import items, tar_shards
 from jaxssl.data.records import UNLABELLED, PictureReader, PreparedSplit
-from jaxssl.data.splits import Source, Splits, find_records, finish, labelled_part
+from jaxssl.data.splits import Source, Splits, find_records, finish, make_splits
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
@@ -84,7 +84,7 @@ def load_splits(
             * a path (`items.open_path`), or a data frame with a column of paths.
             * (train, test), or {"train": ..., "test": ...}, of any of these.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
-            split but has labels. Without labels all examples are in both splits.
+            split but has labels. Without labels, or with 0, all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read, but not those of a stream.
         channels: number of channels of picture files and Pillow images. With 0, files are RGB, and
@@ -98,7 +98,7 @@ def load_splits(
     train, test, read = _load_pair(data, test_fraction, seed, **options)
     digests = [examples.fingerprint() for examples in read]
     joined = digests[0] if len(read) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    return Splits(train, labelled_part(train), labelled_part(test)), joined
+    return make_splits(train, train, test), joined
 
 
 def _load_pair(
@@ -113,8 +113,8 @@ def _load_pair(
         # The seed may be negative, as that of a folder, but NumPy takes no negative seed.
         order = np.random.default_rng(seed % 2**64).permutation(len(whole))
         count = round(test_fraction * len(order))
-        in_train, in_test = (order[count:], order[:count]) if whole.class_names else (order, order)
-        train, test = whole.take(in_train), whole.take(in_test)
+        split = whole.class_names and test_fraction > 0
+        train, test = map(whole.take, (order[count:], order[:count]) if split else (order, order))
     else:
         parts = [read(train_data, "the training data"), read(test_data, "the test data")]
         train, test = _join_classes(parts)
