@@ -282,14 +282,16 @@ def table(board: Board, metric: str, shown: Collection[str], note: bool = False)
     sizes = sorted({size for cells in accuracies.values() for size in cells})
     ranks = {}
     for size in sizes:
-        cells = {loss: cells[size] for loss, cells in accuracies.items() if size in cells}
-        ranks[size] = (*beaten(cells), set(cells))
+        # Runs that diverged have no accuracy.
+        cells = {loss: cells[size] for loss, cells in accuracies.items() if cells.get(size)}
+        ranks[size] = (*beaten(cells), set(cells)) if cells else ("", set(), set())
     rows = []
     for loss in shown:
         cells, texts = accuracies[loss], []
         for size in sizes:
             values = list(cells.get(size, {}).values())
-            text = f"{mean(values):.1f}" if values else "not run"
+            without = "diverged" if size in cells else "not run"
+            text = f"{mean(values):.1f}" if values else without
             text += f" ± {stdev(values):.1f}" if len(values) > 1 else ""
             best, below, run = ranks[size]
             all_run = len(accuracies) == len(run) > 1
@@ -300,7 +302,7 @@ def table(board: Board, metric: str, shown: Collection[str], note: bool = False)
         value = f"{board.baselines[key][metric]:.1f}"
         rows.append([name, *[value] * len(sizes)])
     lines = markdown_table(["loss", *(f"B = {size}" for size in sizes)], rows)
-    for size in sizes if note else ():
+    for size in [size for size in sizes if note and ranks[size][0]]:
         _, below, run = ranks[size]
         single = {loss for loss in run if len(accuracies[loss][size]) < 2}
         rest = [NAMES[loss] for loss in accuracies if loss in run - below - single]
@@ -346,7 +348,7 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
         figure = Figure(figsize=(7, 3.4), layout="constrained")
         axes = figure.add_subplot(xlabel="batch size", ylabel="k-NN top-1, %")
         for name in shown:
-            cells = accuracies[name]
+            cells = {size: seeds for size, seeds in accuracies[name].items() if seeds}
             values = [list(seeds.values()) for seeds in cells.values()]
             colour, line = STYLES[name]
             axes.errorbar(
@@ -393,7 +395,7 @@ def bias_section() -> str:
             points = {
                 loss: (bias[size], mean(accuracies[loss][size].values()))
                 for loss, bias in by_loss.items()
-                if size in accuracies.get(loss, {})
+                if accuracies.get(loss, {}).get(size)
             }
             if not points:
                 continue

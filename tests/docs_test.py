@@ -148,6 +148,20 @@ def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
     assert beaten(cells) == ("best", {"decl"})
 
 
+def test_leaderboard_tells_cells_whose_runs_diverged_from_cells_without_runs():
+    leaderboard = load_leaderboard()
+    cells = {16: {0: 50.0, 1: 51.0, 2: 52.0}, 64: {}}
+    values = {"knn_top1": {"simclr": cells, "decl": {16: {}, 64: {}}, "tcl": {16: {}}}}
+    raw = {name: {"knn_top1": 30.0} for name in ("raw", "untrained")}
+    board = leaderboard.Board("", "", values, raw)
+    rows = leaderboard.table(board, "knn_top1", list(values["knn_top1"]), note=True)
+    assert [line.split("|")[2:4] for line in rows.splitlines()[2:5]] == [
+        [" 51.0 ± 1.0 ", " diverged "],
+        [" diverged ", " diverged "],
+        [" diverged ", " not run "],
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_code_example_of_the_losses_page_computes_arrays_without_nan(line):

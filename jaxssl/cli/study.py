@@ -107,6 +107,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     compile_cache.enable()
     processes.check_platform()
     page = local_path("page", PAGE.value) if PAGE.value else None
+    if page and (copy := page.with_suffix(".json")).exists():
+        documents.read_document(copy)  # raises an error if the copy would replace another file
     name_of_config = scale_config(SCALE.value, getattr(study, "PAPER", ""))
     variant = name_of_config.partition(":")[2]
     default = f"runs/studies/{'-'.join(filter(None, [variant, DATASET.value]))}"

@@ -230,7 +230,8 @@ def regression(
     Args:
         examples: features and labels.
         used: [n], 1 for examples to fit, 0 for others.
-        C: inverse L2 strength, as scikit-learn's.
+        C: inverse L2 strength, as scikit-learn's. For two classes, where scikit-learn has one
+            weight vector, its optimum at 2 C is the same.
         tolerance: gradient norm at which to stop, relative to the norm at zero weights.
         max_iter: maximum number of steps.
         start: warm start; None for zero weights.

@@ -143,7 +143,8 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
         headings.append("\n".join([name, f"({split[name]})", *changed]))
     columns = [Column(heading, justify="right") for heading in (*headings, "mean", "wins")]
     subtitle = f"{shown[-1]['layer']} features, seed {shown[-1]['seed']}"
-    unit = shown[-1].get("unit", "%")
+    units = {row.get("unit", "%") for row in shown}
+    unit = next(iter(units)) if len(units) == 1 else ""
     parts = f"{suite.protocol}, {suite.metric}", subtitle, "percent" if unit == "%" else unit
     title = "; ".join(filter(None, parts))
     out = Table("encoder", "checkpoint", "features", *columns, title=title)
@@ -163,10 +164,12 @@ def table(suite: Suite, rows: Sequence[Row]) -> Table:
         for name, each in rounded.items()
         if each
     }
+    lower = {_field(suite, name, "metric") in results.LOWER_IS_BETTER for name in suite.datasets}
+    comparable = len(units) == len(lower) == 1
     for key, cells in lines.items():
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
         complete = len(values) == len(suite.datasets) and all(map(math.isfinite, values))
-        mean = f"{sum(values) / len(values):.2f}" if complete else "–"
+        mean = f"{sum(values) / len(values):.2f}" if complete and comparable else "–"
         wins = sum(round(cell["value"], 2) == best.get(name) for name, cell in cells.items())
         texts = [
             results.format_value(cells[name]) if name in cells else "–" for name in suite.datasets

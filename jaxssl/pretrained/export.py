@@ -126,6 +126,11 @@ def _refuse_overwriting(source: Path, out: Path, names: Sequence[str]) -> None:
         raise UserError(f"{out} is the workdir of a run; choose another --out")
     if card.exists() and "with jaxssl" not in card.read_text(errors="replace"):
         raise UserError(f"{card} is not a model card of jaxssl; choose another --out")
+    if not card.exists() and (taken := [name for name in names if (out / name).exists()]):
+        raise UserError(
+            f"{out / taken[0]} would be replaced, and no model card beside it shows that jaxssl "
+            "wrote it; remove it or choose another --out"
+        )
 
 
 def _safetensors(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:

@@ -113,6 +113,7 @@ def is_result(row: Mapping[str, object]) -> bool:
     return (
         {"dataset", "split", "seed"} <= row.keys()
         and all(isinstance(row[name], str) for name in texts)
+        and row["features"] in KINDS
         and _is_number(row["value"])
         and (row.get("std") is None or _is_number(row["std"]))
         and isinstance(row["step"], int | NoneType)

@@ -49,6 +49,12 @@ def write_claims(folder: Path, page: Path) -> Path:
         raise UserError(f"{folder} is no folder; name the folder of the studies with --out")
     if page.name == "papers.md":  # The second page would replace the first one.
         raise UserError(f"{page} will hold all claims; give --page another name, as claims.md")
+    papers_page = page.with_name("papers.md")
+    first = render("papers.md", body="").partition("\n")[0]
+    if papers_page.exists() and not papers_page.read_text(errors="replace").startswith(first):
+        raise UserError(
+            f"{papers_page} would be replaced, and is another page; choose another --page"
+        )
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     distinct = {p.read_bytes(): p for p in paths}.values()  # `--page` of a study writes a copy.
@@ -65,7 +71,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     body = _count_verdicts(papers) + measured + _runs_section(behind, page.parent)
     all_claims = "\n".join(_paper_section(title, papers[title]) for title in papers)
     file_io.write_text(page, render("claims.md", **counts, body=body))
-    file_io.write_text(page.with_name("papers.md"), render("papers.md", body=all_claims))
+    file_io.write_text(papers_page, render("papers.md", body=all_claims))
     return page
 
 

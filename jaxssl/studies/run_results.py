@@ -110,7 +110,7 @@ def first_run(results: Mapping[Any, Sequence[RunResult]]) -> RunResult:
 def last_values(results: Sequence[RunResult], key: str) -> list[float]:
     """Return a training metric at the end of each seed's run, NaN without one or if it diverged."""
     return [
-        result.history[-1][key] if result.history and result.is_finite else math.nan
+        result.history[-1].get(key, math.nan) if result.history and result.is_finite else math.nan
         for result in results
     ]
 

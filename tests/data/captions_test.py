@@ -57,6 +57,13 @@ def test_quoted_caption_fields_may_contain_separators_quotes_and_newlines():
     assert captions.parse_captions(tabs, "PATH") == expected
 
 
+def test_quotes_that_open_and_close_in_different_rows_with_tabs_are_plain_text():
+    texts = ['"Stop, he said', "a red bus", 'a tv of 32"', "a dog"]
+    rows = "".join(f"{i}.png\t{text}\n" for i, text in enumerate(texts))
+    expected = {f"{i}.png": [text] for i, text in enumerate(texts)}
+    assert captions.parse_captions(f"image\tcaption\n{rows}", "PATH") == expected
+
+
 @pytest.mark.parametrize("text", ['"a cat', '"One" cat', 'a "cat', '"'])
 def test_quotes_that_are_not_those_of_csv_are_plain_text_in_a_table_with_tabs(text):
     table = f"image\tcaption\n1.png\t{text}\n2.png\ta dog\n"
@@ -267,6 +274,18 @@ def test_captions_under_the_path_and_under_the_name_of_an_image_are_merged(opene
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(both))
+
+
+def test_captions_of_other_folders_are_not_those_of_pictures_of_the_same_name(opened_as, tmp_path):
+    folder, table = tmp_path / "set" / "train", tmp_path / "all.csv"
+    unpack(folder, pictures("1.png", "2.png"))
+    of_folder = {f"train/{i}.png": [f"text {i}"] for i in (1, 2)}
+    table.write_bytes(table_of(of_folder))
+    expected = expected_texts({"1.png": ["text 1"], "2.png": ["text 2"]})
+    np.testing.assert_array_equal(opened_as(folder, labels=str(table)).texts, expected)
+    table.write_bytes(table_of({**of_folder, "val/1.png": ["another picture"]}))
+    with refused("name 1 pictures that", "does not hold: val/1.png"):
+        opened_as(folder, labels=str(table))
 
 
 # Prepared records of captioned images.

@@ -548,6 +548,13 @@ def test_suite_reports_wins_and_means_of_each_encoder():
     ]
 
 
+def test_suite_has_no_mean_of_metrics_with_other_units_or_directions():
+    rows = [suite_row("x", 90.0), suite_row("x", 50.0, column="B", metric="corruption_mce")]
+    columns = {"A": {}, "B": {"metric": "corruption_mce", "protocol": "corruptions"}}
+    *_, mean, _ = suite.table(suite.Suite("knn", "knn_top1", columns), rows).columns
+    assert list(mean.cells) == ["–"]
+
+
 @pytest.mark.parametrize(
     ("metric", "wins"),
     [("rankme", ["0", "1"]), ("alignment", ["1", "0"]), ("uniformity", ["1", "0"])],

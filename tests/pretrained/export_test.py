@@ -138,9 +138,14 @@ def test_export_does_not_replace_files_of_other_projects(runs, tmp_path):
     (tmp_path / "README.md").write_text("my project")
     with refused("README.md is not a model card of jaxssl; choose another --out"):
         export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm" / "config.json").write_text("{}")
+    with refused("config.json would be replaced, and no model card.*choose another --out"):
+        export(runs("vit_learned"), ["timm"], out=tmp_path / "timm")
+    assert [path.name for path in (tmp_path / "timm").iterdir()] == ["config.json"]
     with refused("is the workdir of a run; choose another --out"):
         export(runs("vit_learned"), ["safetensors"], out=runs("convnet"))
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "timm"}
 
 
 @pytest.mark.parametrize("distilled", [False, True])

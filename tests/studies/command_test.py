@@ -51,6 +51,10 @@ def test_folder_of_the_page_is_made_before_the_study_runs(run_command, tmp_path,
     arguments = ["alpha", "--out", tmp_path / "out", "--page", page]
     assert run_command("study", *arguments)[::2] == (2, "error: measured nothing\n")
     assert runs == [True]
+    page.with_suffix(".json").write_text('{"mine": 1}')
+    _, _, error = run_command("study", *arguments)
+    assert "page.json is damaged (the file is not the document of a study)" in error
+    assert runs == [True]
 
 
 def test_study_command_without_a_name_lists_the_studies():

@@ -240,3 +240,10 @@ def test_claims_page_of_no_folder_or_named_papers_is_not_written(tmp_path, folde
     with pytest.raises(UserError, match=message):
         claims.write_claims(tmp_path / folder, tmp_path / page)
     assert not any(tmp_path.iterdir())
+
+
+def test_claims_page_does_not_replace_another_page_named_papers(tmp_path):
+    (tmp_path / "papers.md").write_text("my notes")
+    with pytest.raises(UserError, match=r"papers.md would be replaced, and is another page"):
+        claims.write_claims(tmp_path, tmp_path / "c.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["papers.md"]

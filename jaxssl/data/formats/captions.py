@@ -164,11 +164,17 @@ def _read_rows(table: str, separator: str) -> tuple[list[str], list[tuple[int, d
         return list(reader.fieldnames), [(reader.line_num, row) for row in reader]
 
     try:
-        return read(plain_quotes=False)
+        fields, rows = read(plain_quotes=False)
     except csv.Error:
         if separator == ",":
             raise
         return read(plain_quotes=True)  # A table with tabs need not follow the rules of CSV.
+    values = [value for _, row in rows for value in row.values() if isinstance(value, str)]
+    if separator == "\t" and any("\t" in value and "\n" in value for value in values):
+        return read(
+            plain_quotes=True
+        )  # Two quotes in different rows had enclosed the rows between.
+    return fields, rows
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
@@ -177,16 +183,19 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
     for picture in pictures:
         by_name.setdefault(PurePosixPath(picture).name, []).append(picture)
     paths = set(pictures)
+    rows = {name: PurePosixPath(name).as_posix() for name in captions}  # without "./"
     matches = {}
-    for name in captions:
-        row = PurePosixPath(name).as_posix()  # without "./"
-        if row in paths:
-            matches[name] = [row]
-            continue
-        same_name = by_name.get(PurePosixPath(row).name, [])
+    for name, row in rows.items():
+        same_name = [row] if row in paths else by_name.get(PurePosixPath(row).name, [])
         matches[name] = [
             p for p in same_name if f"/{p}".endswith(f"/{row}") or f"/{row}".endswith(f"/{p}")
         ]
+    # The folders of the table that the files omit. Of several, only those around `path` fit.
+    omitted = {row[: -len(p)] for name, row in rows.items() for p in matches[name]}
+    if len(omitted) > 1:
+        root = f"{os.path.abspath(os.path.expanduser(path))}/"
+        for name, row in rows.items():
+            matches[name] = [p for p in matches[name] if root.endswith(f"/{row[: -len(p)]}")]
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
             f"the captions name {len(missing)} pictures that data.path={path} does not hold: "
