@@ -207,6 +207,11 @@ def _open(builder: Any, data: ConfigDict, examples: str, split: str) -> Source:
 def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
     """Raise UserError if a prepared data set has no ArrayRecord files."""
     info: Any = builder.info
+    if not (Path(builder.data_dir) / integrity.INFO).exists():
+        raise UserError(
+            f"{builder.data_dir} lacks {integrity.INFO}; copy all files of the prepared set, or "
+            "remove the folder to prepare it again"
+        )
     if FORMAT in {file_format.value for file_format in info.available_file_formats()}:
         return
     # If TFDS has code for a data set, it forgets the set's alternative file formats.

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,14 @@ def test_warning_counts_the_test_examples_that_are_also_in_the_bank(
     assert counts == [number] * bool(number)
     assert splits_lib.in_both(splits.bank, splits.test).sum() == number
     assert splits_lib.in_both(splits.test, splits.test).all()
+
+
+def test_copy_of_a_prepared_set_without_its_metadata_is_named(directory, tmp_path):
+    copy = Path(shutil.copytree(directory, tmp_path / "sets"))
+    [info] = copy.glob("digits/**/dataset_info.json")
+    info.unlink()
+    with refused(f"{info.parent} lacks dataset_info.json; copy all files"):
+        load_splits(group(copy))
 
 
 @pytest.mark.parametrize("split", BAD_SPLITS)

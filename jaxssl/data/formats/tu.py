@@ -10,7 +10,7 @@ These are either the files that the authors of the collection publish,
 
 or the single file `NAME.txt` of GIN's released code. It has the number of graphs, then for each
 graph a line "nodes class", and for each of its nodes a line "tag degree neighbour ...", where
-neighbours are numbered from 0.
+neighbours are numbered from 0. Labels of edges, and attributes of edges and nodes, are not read.
 """
 
 import functools
