@@ -55,9 +55,9 @@ def read_series(results: grid.Results) -> Series:
     curves = {name: metric_curve(runs, KNN) for name, runs in results.items()}
     epochs = max((x for x, _ in curves.values()), key=len)
     series: Series = {}
-    for name, (_, values) in curves.items():
-        missing = [[nan] * len(results[name])] * (len(epochs) - len(values))
-        series[name] = epochs, values + missing
+    for name, (own, values) in curves.items():
+        at, missing = dict(zip(own, values, strict=True)), [nan] * len(results[name])
+        series[name] = epochs, [at.get(epoch, missing) for epoch in epochs]
     return series
 
 

@@ -21,7 +21,7 @@ from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import documents, grid, run_results
 from jaxssl.studies.cells import cell_config, portable_config, run_name
 from jaxssl.studies.compared_methods import METHODS
-from jaxssl.studies.run_results import RunResult, describe_each_run, metric_curve
+from jaxssl.studies.run_results import RunResult, describe_each_run, last_values, metric_curve
 from jaxssl.studies.study import Setting
 
 CONFIG = "studies:tiny"
@@ -108,6 +108,8 @@ def test_grid_results_are_grouped_by_cell_metric_and_seed():
     assert grid.metrics_by_cell(results)["a", 256] == expected
     epochs, losses = metric_curve(results["a", 16], "loss")
     assert (epochs, losses) == ([1.0, 2.0], [[1, 101, 201], [2, 102, 202]])
+    assert last_values(results["a", 16], "loss") == [2, 102, 202]
+    assert np.isnan(last_values(results["a", 16], "unknown")).all()
     # One of three runs was interrupted, which adds a row, and another one diverged.
     first, second, third = results["a", 16]
     more = first._replace(history=[{"epoch": 0.1, "loss": 9}, *first.history])

@@ -305,6 +305,17 @@ def test_alpha_study_decides_nothing_if_a_run_diverged_before_its_first_row():
     assert {verdict.holds for verdict in verdicts.values()} == {None}
 
 
+def test_convergence_curves_are_aligned_by_epoch():
+    def runs(*values):
+        history = [{"epoch": epoch, "knn_top1": value} for epoch, value in values]
+        return [RunResult(0, Path("run"), {}, history, 1.0)]
+
+    results = {"a": runs((1, 10.0), (2, 20.0), (3, 30.0)), "b": runs((2, 21.0), (3, 31.0))}
+    epochs, values = study("convergence").read_series(results)["b"]
+    np.testing.assert_array_equal(epochs, [1, 2, 3])
+    np.testing.assert_array_equal(values, [[np.nan], [21.0], [31.0]])
+
+
 @pytest.mark.parametrize("name", ["convergence", "convergence_mmcl"])
 @pytest.mark.parametrize("seeds", [[2], [0, 1, 2]])
 def test_convergence_studies_report_a_method_that_diverges_late(

@@ -216,23 +216,12 @@ def validate(config: ConfigDict) -> None:
 
 
 def _write_times_as_text(config: ConfigDict) -> None:
-    """Write the times of "steps" schedules as texts, because JSON has no other keys.
-
-    Raises:
-        UserError: for a time that is not a whole number.
-    """
+    """Write the times of "steps" schedules as `values.time_as_text`."""
     for key, value in values.flat_keys(config).items():
         if not isinstance(value, ConfigDict) or not isinstance(value.get("values"), ConfigDict):
             continue
-        times = {}
-        for time, number in value["values"].items():
-            if isinstance(time, float) and not time.is_integer():
-                raise UserError(
-                    f"config key {key!r}: times of a schedule must be whole numbers, got {time}; "
-                    'give them in steps, with unit="steps"'
-                )
-            times[str(int(time)) if isinstance(time, int | float) else time] = number
-        value["values"] = times
+        numbers = value["values"].items()
+        value["values"] = {values.time_as_text(key, time): number for time, number in numbers}
 
 
 def _add_defaults(config: ConfigDict) -> None:

@@ -20,6 +20,7 @@ from jaxssl.training.config.values import (
     flat_keys,
     is_schedule,
     require,
+    time_as_text,
 )
 
 
@@ -140,11 +141,7 @@ def _schedule(key: str, value: Settings) -> ConfigDict:
         )
     times = value.get("values")
     for time in times if isinstance(times, dict) else ():
-        if isinstance(time, str) and "." in time:
-            raise UserError(
-                f"config key {key!r}: times of a schedule must be whole numbers, got {time}; give "
-                'them in steps, with unit="steps"'
-            )
+        time_as_text(key, time)  # A ConfigDict has no keys with a dot.
     try:
         return ConfigDict(value)
     except (ValueError, TypeError, AttributeError, KeyError) as error:

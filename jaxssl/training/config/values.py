@@ -133,6 +133,22 @@ def schedule_numbers(value: Any) -> list[float]:
     return [number for number in numbers if fits(number, float)]
 
 
+def time_as_text(key: str, time: object) -> str:
+    """Return a time of a "steps" schedule as a text, because JSON has no other keys.
+
+    Raises:
+        UserError: if it is not a whole number. The message names the config key ``key``.
+    """
+    if isinstance(time, float) and time.is_integer():
+        time = int(time)
+    if isinstance(time, float) or "." in str(time):
+        raise UserError(
+            f"config key {key!r}: times of a schedule must be whole numbers, got {time}; give them "
+            'in steps, with unit="steps"'
+        )
+    return str(time)
+
+
 def add_later_keys(config: Any) -> None:
     """Add the keys of `LATER` to an earlier version's config, and rename optim.sharded."""
     if "sharded" in config.get("optim", ()):
