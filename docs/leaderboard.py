@@ -70,26 +70,26 @@ INTRODUCTION = """\
 # Leaderboard
 
 This page compares the accuracy of methods by batch size, to help to choose a loss. All methods of a
-table share data, network, optimiser, augmentation and epochs. AUC-CL's constants and those of the
-losses called tuned or "temperature 0.05" were chosen on held-out training images, and the others
-are those of the papers. With the same budget, held-out images of a smaller set prefer other
-constants for SimCLR at 0.5, DeCL and TCL. On all images DeCL's raised k-NN accuracy by 2.4 points
-at batch 16 and by 1.5 at 64 and 256, and TCL's did not at 64
-([measurements](measurements.md#constants-chosen-on-validation-images)).
+table share data, network, optimiser, augmentation and epochs. The constants of AUC-CL and of the
+losses called "tuned" or "temperature 0.05" were chosen on held-out training images. All other
+constants are from the papers. On a fifth of the images, validation prefers other constants than the
+papers' for SimCLR, DeCL and TCL. On all images, the tuned constants raise DeCL's k-NN accuracy by
+2.4 points at batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64, the only batch size
+measured ([measurements](measurements.md#constants-chosen-on-validation-images)).
+
 Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
-two shared CPU cores. Since then the augmentation draws crop boxes until one fits into the image,
-where it had cut boxes at the border. With the present crops, SimCLR at 0.5 and batch 64 on all of
-CIFAR-10 changes by -0.4 [-1.1, 0.4] points of k-NN and -0.3 [-1.5, 0.9] of the linear probe (3
-seeds). Each section has its command, and this one writes the page:
+two shared CPU cores. The runs used an earlier random crop, which cut boxes at the border of the
+image. With the current crop, the accuracy of SimCLR at 0.5 and batch 64 on all of CIFAR-10 changes
+by -0.4 [-1.1, 0.4] points of k-NN and -0.3 [-1.5, 0.9] of the linear probe (3 seeds). Each section
+has its command, and this one writes the page:
 
     python docs/leaderboard.py    # from the JSON documents in docs/studies
 
 **Bold** marks a method that is significantly better than every other method of its column (paired
 t-tests over seeds with Holm's correction, 5 %). Most columns have none, because three seeds detect
 only large differences. The list below a table names the methods that the same tests do not place
-below the highest mean. With three seeds a test depends much on the spread of three differences, so
-that a method may be in the list while one with a higher mean is not. Methods with one seed are not
-tested.
+below the highest mean. With three seeds the tests are unstable: a method can be listed although
+another one with a higher mean is not. Methods with one seed are not tested.
 
 ## What to use when
 
@@ -103,8 +103,8 @@ CIFAR-10 its k-NN accuracy is within 0.8 points of the highest at every batch si
 - **AUC-CL** is 0.4 to 0.9 points below DCL. It needs no matrix of all pairs, which matters for very
   large batches. Its three constants, in place of a temperature, were chosen on validation images.
 - **DeCL, MMCL** by the closed form and **SimCLR at the usual temperature of 0.5** are 1 to 2 points
-  below AUC-CL at every batch size. With tuned constants (temperature 0.2, weight 1, mean), DeCL
-  cannot be told from AUC-CL at any. **MoCo-v3** is 1.2 points below DCL at 64.
+  below AUC-CL at every batch size. With tuned constants (temperature 0.2, weight 1, mean), DeCL and
+  AUC-CL do not differ significantly at any batch size. **MoCo-v3** is 1.2 points below DCL at 64.
 
 Networks are small and runs short, and longer training may change the order. The differences behind
 this advice are in points of k-NN at equal epochs, with the 95 % interval of each single comparison.

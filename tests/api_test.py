@@ -19,6 +19,7 @@ from jaxssl.evaluation import picture_neighbours
 from jaxssl.kinds.image import statistics
 from jaxssl.pretrained.export import export
 from jaxssl.training import config as configs
+from jaxssl.training.workdir import goodput
 
 CLASSES = 4
 
@@ -71,6 +72,13 @@ def test_run_on_pictures_of_many_sizes_embeds_a_picture_alone_as_among_others(tm
     np.testing.assert_allclose(alone[0], together[1], atol=0.01)  # The host rounds pixels.
     *_, card = export(run.workdir, ["safetensors"], out=tmp_path)
     assert "the central square of 0.875 of the short side" in card.read_text()
+
+
+def test_report_and_log_of_a_run_have_the_wall_time_with_the_final_evaluation(run):
+    spent = goodput.describe(goodput.read(run.workdir))
+    assert spent in (run.workdir / "report.html").read_text()
+    lines = (run.workdir / "train.log").read_text().splitlines()
+    assert [line.partition("wall time  ")[2] for line in lines if "wall time" in line] == [spent]
 
 
 @pytest.mark.long
@@ -411,6 +419,7 @@ def probe(context, *, seed):
 @pytest.mark.parametrize(
     ("protocols", "options", "message"),
     [
+        (["knn", 3], {}, "^protocols are names, got int$"),
         (probe, {}, "protocols are names, got function; put it into a file and name it: file.py:"),
         (["knn", probe], {}, "protocols are names, got function"),
         (None, {}, "protocols are names, got NoneType"),

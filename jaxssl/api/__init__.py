@@ -286,8 +286,8 @@ def evaluate(
     names: list[Any] = [given] if callable(given) or not isinstance(given, Iterable) else [*given]
     for name in names:
         if not isinstance(name, str):
-            what = f"protocols are names, got {type(name).__name__}"
-            raise UserError(f"{what}; put it into a file and name it: file.py:NAME")
+            advice = "; put it into a file and name it: file.py:NAME" if callable(name) else ""
+            raise UserError(f"protocols are names, got {type(name).__name__}{advice}")
     of_data = {key: options.pop(key) for key in list(options) if key.startswith("data.")}
     for key in options.keys() - EVALUATE_OPTIONS:
         raise UserError(f"evaluate() has no option {key!r}{suggest(key, EVALUATE_OPTIONS)}")

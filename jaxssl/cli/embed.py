@@ -33,4 +33,4 @@ def main(overrides: list[tuple[str, str]]) -> None:
     loaded = load_pretrained(encoder, options["step"], trust=options["trust"], **of_weights)
     further = {"layer": options["layer"], "on_error": FLAGS.on_error}
     shape = api.embed(loaded, images, OUT.value, **further).shape
-    console.show(f"{OUT.value}: {shape[0]} embeddings of {shape[1]} numbers")
+    console.show(f"{OUT.value}: embeddings {shape[0]} x {shape[1]}")

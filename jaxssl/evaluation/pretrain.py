@@ -64,10 +64,12 @@ def check(config: ConfigDict) -> None:
         raise UserError(f"eval.knn={name!r} is unknown{suggest(name, knn.PRESETS)}")
 
 
-def _finish(workdir: Path, splits: Splits, step: int) -> None:
+def _finish(
+    workdir: Path, splits: Splits, step: int, before_report: Callable[[], None] | None = None
+) -> None:
     """Evaluate a trained run with the config's protocols, and write results and online metrics."""
     # By training with the config, the user has permitted the files that it names.
-    run.evaluate(workdir, splits=splits, online=True, trust=True)
+    run.evaluate(workdir, splits=splits, online=True, trust=True, before_report=before_report)
     distributed.on_first_process(lambda: results.add_results(workdir, [], evaluated_step=step))
 
 

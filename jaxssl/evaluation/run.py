@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def evaluate(
     out: Path | None = None,
     weights_options: Settings | None = None,
     page: bool = True,
+    before_report: Callable[[], None] | None = None,
     splits: Splits | None = None,
     online: bool = False,
     strict: bool | None = None,
@@ -67,6 +68,7 @@ def evaluate(
         weights_options: details that a weights file does not record, see
             `jaxssl.pretrained.weights.load`.
         page: whether to write the report of a run.
+        before_report: called by all processes before the report is written.
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
         online: whether to write rows of the metrics that the run measured during training, before
             the rows that are returned. See `rows.online_rows`.
@@ -202,6 +204,8 @@ def evaluate(
             if distributed.any_process(stale):
                 examples = load_arrays(splits, encoder.inputs)
                 gallery.write(workdir, config, splits, features, examples, encoder)
+        if before_report:
+            before_report()
         if distributed.is_first_process():
             console.show(f"report:  {run_report.write_report(workdir)}")
     _require_results([one for one in selected if strict and one.text not in with_results], kinds)

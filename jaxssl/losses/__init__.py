@@ -66,6 +66,12 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
         globals()[_name] = on_arrays(_loss, _ranges, _per_anchor, _pair, _labels)
 
 
+def __getattr__(name: str) -> object:
+    """Raise AttributeError with the closest loss, also for names of other libraries."""
+    hint = "" if name.startswith("_") else suggest(name, (*VIEWS, *TOWERS))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
 def objective(name: str, /, **hyper: object) -> Objective:
     """Return the objective of a loss: functions for a trainer, with trained parameters and memory.
 

@@ -363,7 +363,7 @@ def _arange(n: int) -> Array:
 def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
     """Check that arrays share one shape [b, d], and cast them to one floating dtype."""
     views = [jnp.asarray(v) for v in views]
-    shapes = sorted({v.shape for v in views})
+    shapes = list(dict.fromkeys(v.shape for v in views))
     if len(shapes) != 1:
         raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
     dtype = jnp.result_type(*views)

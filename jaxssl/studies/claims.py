@@ -17,6 +17,7 @@ from jaxssl.studies.gpu_hours import estimate_hours
 from jaxssl.training import config as config_lib
 from jaxssl.training.output import file_io
 
+OURS = "ours, no paper"  # the source of claims of ours
 PAPERS = {
     "AUC-CL": "Sharma et al., ICLR 2024",
     "MMCL": "Shah et al., AAAI 2022",
@@ -61,9 +62,10 @@ def write_claims(folder: Path, page: Path) -> Path:
     found = _without_parts([{**documents.read_document(p), "path": p} for p in distinct])
     behind = [one for one in found if any(c["verdict"] for c in one["claims"].values())]
     claims = _all_claims(behind)
+    titles = {paper: f"{paper} ({source})" for paper, source in PAPERS.items()}
     papers = {
-        f"{paper} ({source})": [c for c in claims if c["source"].split(",")[0] == paper]
-        for paper, source in {**PAPERS, "ours": "no paper"}.items()
+        title: [claim for claim in claims if claim["source"].split(",")[0] == paper]
+        for paper, title in {**titles, "ours": "Our own comparisons"}.items()
     }
     verdicts_on = [(claim["text"], claim["source"]) for claim in claims if claim["verdict"]]
     counts = {"num_claims": len(set(verdicts_on)), "num_verdicts": len(verdicts_on)}
@@ -145,13 +147,13 @@ def _place(text: str) -> list[tuple[str, int]]:
 def _item(results: Sequence[Settings]) -> str:
     """Format a claim with numbers and verdicts, or the command, as an item of a Markdown list."""
     claim = results[0]
-    place = claim["source"].partition(", ")[2]
+    place = "" if claim["source"] == OURS else f"{claim['source'].partition(', ')[2]}: "
     missing, setting = _not_run(claim["command"])
     words = Counter(result["verdict"] or missing for result in results)
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
     command = "" if claim["verdict"] else f" `{claim['command']}`{setting}"
-    return wrap_text(f"- {place}: {claim['text']}. **{ours}**.{published}{command}", indent="  ")
+    return wrap_text(f"- {place}{claim['text']}. **{ours}**.{published}{command}", indent="  ")
 
 
 def _not_run(command: str) -> tuple[str, str]:

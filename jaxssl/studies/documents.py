@@ -16,7 +16,7 @@ from jaxssl.studies.study import Claim, Findings, Setting, Table, Verdict
 from jaxssl.training.output import file_io
 from jaxssl.training.output.console import show, show_table
 
-NOT_RUN = "not yet run"
+NOT_RUN = "not measured"
 MOST_BYTES = 2**30  # size limit of the document of a study
 CLAIM_HEADING = ("claim", "the paper", "source", "measured", "verdict")
 

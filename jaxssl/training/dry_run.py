@@ -198,14 +198,16 @@ def open_training_split(config: ConfigDict) -> Source:
     the statistics of its images are measured.
 
     Raises:
-        UserError: if the data set cannot be opened, or has no such split.
+        UserError: if the data set cannot be opened, or lacks this split or those of the evaluation.
     """
     data, examples = config.data, kind.of(config)
     is_opened = data.classes or data.normalise == "measured" or examples.captions
     if data.name not in COMMON or is_opened or not examples.pictures:
-        return source.load(data, data.train_split, examples.data)
+        return source.load_splits(data, examples.data).train
     shape, sizes, num_classes = COMMON[data.name]
     infos = {name: tfds.core.SplitInfo(name, [size], 0) for name, size in sizes.items()}
+    for split in filter(None, (data.bank_split, data.test_split)):
+        find_records(data.name, split, infos)  # raises an error for an unknown split
     parts = []
     for name, indices in find_records(data.name, data.train_split, infos):
         labels = np.arange(sizes[name], dtype=np.int32) % num_classes

@@ -61,7 +61,8 @@ class Evaluation(NamedTuple):
         online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
             returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
             images of `Programs.encode`.
-        finish: ``(workdir, splits, step) -> None`` evaluates a run that has ended at a step.
+        finish: ``(workdir, splits, step, before_report) -> None`` evaluates a run that has ended at
+            a step. It calls the function ``before_report``, if given, before it writes the report.
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
         start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
@@ -70,7 +71,7 @@ class Evaluation(NamedTuple):
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
-    finish: Callable[[Path, Splits, int], object]
+    finish: Callable[..., object]
     show: Callable[[Path, int, Sequence[str]], bool]
     start: Callable[..., tuple[Collection, Carried, Settings]]
 
@@ -247,10 +248,13 @@ def train(
                 if stopping:
                     break
         times.call("checkpoints", checkpoints.wait_until_finished)
-        log.info("wall time  %s", times.write(ended=True))
+        spent = times.write(ended=True)
+        stopped = step < total or distributed.any_process(bool(stop))
+        if stopped or not config.eval.protocols:
+            log.info("wall time  %s", spent)
         if step == total:
             log.info("finished %d steps", total)
-        if step < total or distributed.any_process(bool(stop)):
+        if stopped:
             then = "resume" if step < total else "evaluate"
             log.info("stopped at step %d of %d; run the same command to %s", step, total, then)
             # If this process has no signal, another process of the run has received one.
@@ -261,8 +265,12 @@ def train(
         if config.eval.protocols:
             check_lock()
             times.lap("checkpoints")
-            times.call("evaluation", evaluation.finish, workdir, splits, step)
-            log.info("wall time  %s", times.write(ended=True))
+
+            def before_report() -> None:
+                times.lap("evaluation")
+                log.info("wall time  %s", times.write(ended=True))
+
+            evaluation.finish(workdir, splits, step, before_report)
 
 
 def _steps_per_call(metrics: object, n: int, start: float, most: int) -> int:

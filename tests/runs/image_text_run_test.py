@@ -85,7 +85,7 @@ def test_image_and_text_towers_are_both_trained(whole):
 
 @pytest.mark.long
 def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypatch):
-    later = pretrain.EVALUATION._replace(finish=lambda workdir, splits, step: None)
+    later = pretrain.EVALUATION._replace(finish=lambda *_: None)
     monkeypatch.setattr(pretrain, "EVALUATION", later)
     assert_resumes(settings, whole, tmp_path, at=4, steps=STEPS)
 

@@ -21,7 +21,7 @@ from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 WORDS = ["holds", "smaller than claimed", "opposite", "does not hold", "cannot be told"]
-WORDS += ["not yet run"]
+WORDS += ["not measured"]
 PLACES = {  # all tables, figures and algorithms of the papers
     "AUC-CL": ["Algorithm 1", "Fig. 1", "Fig. 2", "Fig. 3", *(f"Table {n}:" for n in range(1, 12))],
     "MMCL": ["Algorithm 1", *(f"Fig. {n}" for n in ("1", "2", "3a", "3b", "3c", "4"))]
@@ -108,12 +108,12 @@ def test_printed_study_tables_have_every_cell_below_its_heading(judged, monkeypa
 def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_path):
     documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
-    for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
-        [section] = [part for part in text.split("\n## ") if part.startswith(f"{paper} (")]
+    for paper, row in zip(("MMCL (", "DeCL (", "Our own "), CELLS, strict=True):
+        [section] = [part for part in text.split("\n## ") if part.startswith(paper)]
         expected = claim_section(row, f"tiny [1]: {row[3]}")
         assert section.partition("\n")[2].lstrip().startswith(expected)
     rows = {name: cells for cells in tables.tables(text)["paper"] for name in [cells[0].split()[0]]}
-    assert [int(rows["MMCL"][1]), int(rows["DeCL"][4]), int(rows["ours"][5])] == [1, 1, 1]
+    assert [int(rows["MMCL"][1]), int(rows["DeCL"][4]), int(rows["Our"][5])] == [1, 1, 1]
     assert f"| paper | {' | '.join(WORDS)} |" in text
     for cells in rows.values():
         sections = [part for part in text.split("\n## ") if part.startswith(f"{cells[0]}\n")]
@@ -193,7 +193,7 @@ NUM_CLAIMS = sum(len(study(name).CLAIMS) for name in NAMES) + len(claims.read_un
 def test_claims_page_is_written_from_documents_alone(tmp_path):
     claims.write_claims(tmp_path, tmp_path / "none.md")
     papers = " ".join((tmp_path / "papers.md").read_text().split())
-    words = ("**not yet run**", "**needs a GPU: ", "**needs a trained run**")
+    words = ("**not measured**", "**needs a GPU: ", "**needs a trained run**")
     assert sum(map(papers.count, words)) == NUM_CLAIMS
     first = "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.3"
     assert first in papers

@@ -342,9 +342,12 @@ def test_dry_run_has_as_many_images_as_the_training_split(name, split, expected)
     assert len(train.read(np.arange(len(train) - 2, len(train)))) == 2
 
 
-def test_dry_run_with_an_unknown_training_split_is_refused():
-    config = config_lib.load("digits", [("data.train_split", "trian")])
-    with refused("'digits' has no split 'trian'; did you mean 'train'?"):
+@pytest.mark.parametrize("key", ["train_split", "bank_split", "test_split"])
+@pytest.mark.parametrize("name", ["digits", "necklaces"])
+def test_dry_run_with_an_unknown_split_is_refused(data_dir, name, key):
+    path = "graphs/necklaces" if name == "necklaces" else name
+    config = config_lib.load(path, [(f"data.{key}", "trian"), ("data.dir", str(data_dir))])
+    with refused(f"'{name}' has no split 'trian'; did you mean 'train'?"):
         open_training_split(config)
 
 

@@ -162,8 +162,8 @@ def assign(
         problem, mend = "without a label in data.labels", "label all pictures of a split, or none"
         if missing := sorted(set(labels) - set(names)):
             raise UserError(
-                f"data.labels names {len(missing)} pictures that data.path does not hold: "
-                f"{abbreviate(missing)}; expected names such as {abbreviate(names[:1])}"
+                f"data.labels names pictures that data.path does not hold: {abbreviate(missing)}; "
+                f"expected names such as {abbreviate(names[:1])}"
             )
         for classes in splits.values():
             classes.update({name: labels.get(name, "") for name in classes})

@@ -198,8 +198,7 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
             matches[name] = [p for p in matches[name] if root.endswith(f"/{row[: -len(p)]}")]
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
-            f"the captions name {len(missing)} pictures that data.path={path} does not hold: "
-            f"{abbreviate(missing)}"
+            f"the captions name pictures that data.path={path} does not hold: {abbreviate(missing)}"
         )
     matched: dict[str, list[str]] = {}
     for name, candidates in matches.items():
@@ -209,7 +208,7 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
                 f"data.path={path}; give its folder too"
             )
         matched.setdefault(candidates[0], []).extend(captions[name])
-    user_files.log_left_out(sorted(paths - set(matched)), "have no caption")
+    user_files.log_left_out(sorted(paths - set(matched)), "without a caption")
     return matched
 
 

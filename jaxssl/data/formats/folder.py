@@ -75,7 +75,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     def make_layout() -> Layout:
         names = user_files.list_names(source)
         layout = arrange(names, source.path, channels, labels=labels, **split)
-        user_files.log_left_out(layout.other, "are not pictures")
+        user_files.log_left_out(layout.other, "not pictures")
         return layout
 
     return user_files.find_builder(Builder, source, content, data_dir, make_layout)
@@ -135,8 +135,8 @@ def read_labels(path: str) -> dict[str, str]:
             raise UserError(f"data.labels={path} lacks the file or the label in row {number}")
         if label == str(UNLABELLED):
             raise UserError(
-                f"data.labels={path} has the label -1 in row {number}, which means no label; leave "
-                "out pictures without a label, or give the class another name"
+                f"data.labels={path} has the label -1 in row {number}, which means no label; move "
+                "pictures without a label out of the folder, or give the class another name"
             )
     counts = Counter(name for name, _ in rows)
     if repeated := sorted(name for name, count in counts.items() if count > 1):

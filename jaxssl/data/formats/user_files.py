@@ -176,8 +176,7 @@ def find_builder(
 def log_left_out(names: Sequence[str], problem: str) -> None:
     """Log the user's files that are left out of a data set, if any."""
     if names:
-        text = "data       %d files %s and are left out: %s"
-        log.info(text, len(names), problem, abbreviate(names))
+        log.info("data       left out, %s: %s", problem, abbreviate(names))
 
 
 def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Checked]:

@@ -99,7 +99,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
                 f"data.path={source.path} holds videos, which need PyAV: pip install "
                 "'jaxssl[video]', or extract the frames of each video into a folder of pictures"
             )
-        user_files.log_left_out(layout.other, "do not belong to a clip")
+        user_files.log_left_out(layout.other, "not part of a clip")
         return layout._replace(frame_size=size)
 
     return user_files.find_builder(Builder, source, content, data_dir, make_layout)

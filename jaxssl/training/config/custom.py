@@ -49,7 +49,8 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
     if group == "loss" and isinstance(value, Objective):
         return lambda: value
     if not callable(value):
-        raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
+        of_type = f"is of type {type(value).__name__}"
+        raise UserError(f"{group}.name={name!r} {of_type}; expected a name or a function")
     signature = _signature(name, value)
     # The package passes parameters without a default by position. Most factories have none.
     required = [
