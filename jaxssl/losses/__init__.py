@@ -44,7 +44,7 @@ VIEWS = (
     *("dcl", "dclw", "debiased", "hcl", "sogclr"),
     "swav",
 )
-# Losses of two arrays: the rows of the first are anchors, and those of the second their keys.
+# Losses of two arrays: the rows of the first are anchors, the rows of the second their keys.
 TOWERS = (
     *("info_nce", "mochi", "clip", "fastclip", "nnclr", "ressl"),
     "graphcl",

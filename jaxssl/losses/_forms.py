@@ -29,7 +29,7 @@ def bind(
     """Bind arguments to the parameters of a function.
 
     Args:
-        name: what the user called, for the error message.
+        name: the function that the user called, for the error message.
         signature: signature of the function.
         args: positional arguments.
         kwargs: keyword arguments.

@@ -102,7 +102,7 @@ class AnchorSums(NamedTuple):
     cotangents: RunningSums
 
 
-# What the forward pass saves for the backward pass: its inputs and the row sums
+# The forward pass saves its inputs and the row sums for the backward pass.
 Residuals = tuple[Points, Points, Array, RunningSums]
 
 

@@ -17,7 +17,7 @@ def accumulate(
 
     Chunks are encoded one by one and only their embeddings are stored, so every anchor has the
     negatives of the whole batch. The backward pass encodes each chunk again. Value and gradient
-    equal those of ``loss(encode(batch))``, at about a third more compute:
+    are the same as for ``loss(encode(batch))``, at about a third more compute:
 
         def value(params):
             encode = lambda chunk: (net(params, chunk["view1"]), net(params, chunk["view2"]))

@@ -38,8 +38,8 @@ from jaxssl.losses.pairs import (
     zero_if_empty,
 )
 
-# No code was released. The paper gives neither a temperature (the presets have those of SimCLR,
-# MoCo-v3 and CLIP, on which it builds) nor lambda for SimCLR, for which it recommends 1 / t.
+# No code was released. The paper builds on SimCLR, MoCo-v3 and CLIP, and gives no temperature (the
+# presets have theirs). It recommends lambda = 1 / t for SimCLR, but gives no value.
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},

@@ -23,7 +23,7 @@ def global_value_and_grad(
             return losses.global_value_and_grad(share, "i")(params)
 
     The value is the mean of the contributions over devices, and the gradient is the gradient of
-    this mean. Both equal those of one device with the whole batch, on every device. This holds
+    this mean. On every device, they equal the results of the whole batch on one device. This holds
     under `jax.pmap` and under `jax.shard_map` with either value of ``check_vma``. By hand,
     ``check_vma=True`` needs the gradient of the mean, and the others need the mean of the
     gradients. The wrong one of the two is wrong by a factor of the number of devices or more,

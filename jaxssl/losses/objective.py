@@ -42,7 +42,7 @@ def mean_memory(memories: Sequence[object]) -> object:
 
 
 class Terms(NamedTuple):
-    """What a loss returns in one step.
+    """The result of a loss in one step.
 
     Attributes:
         loss: [n], the losses of the anchors.
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A loss as pure functions (init, apply), and what the loss requires of the training scheme.
+    """A loss as pure functions, with its requirements on the training scheme.
 
     Attributes:
         init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.
@@ -113,7 +113,7 @@ def make_objective(
         compute: ``(pairs, params, memory, hyper, key) -> Terms``, with the schedules among the
             hyper-parameters replaced by their values at the step.
         hyper: hyper-parameters, numbers or schedules.
-        init: see `Objective`. By default there are neither parameters nor memory.
+        init: see `Objective`. By default the loss has neither parameters nor memory.
         **flags: further fields of `Objective`.
     """
 
@@ -221,7 +221,7 @@ def at_step(hyper: Hyper, step: Array) -> Hyper:
 
 
 def clip_scale(logit_scale: Scalar, max_scale: Scalar) -> Array:
-    """Bound the log of a scale from above. At the bound, the gradient is that of the scale."""
+    """Bound the log of a scale from above. At the bound, the derivative is still 1."""
     bound = jnp.log(max_scale)
     return jnp.where(logit_scale > bound, bound, logit_scale)  # `jnp.minimum` would halve it
 
@@ -245,11 +245,11 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
         pairs: the pairs from which they were computed.
 
     Returns:
-        This device's contribution to the loss, whose mean over devices is the loss, and the
+        This device's contribution to the loss (its mean over devices is the loss), and the
         fraction of this device's anchors without a positive, in [0, 1].
 
     Raises:
-        ValueError: if there is not one loss for each anchor.
+        ValueError: unless ``per_anchor`` has one loss for each anchor, or is a scalar.
     """
     n = pairs.anchor.shape[0]
     if per_anchor.shape not in ((n,), ()):  # A number stands for n equal losses.
@@ -264,7 +264,7 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
 
 
 def check(ranges: Ranges, **hyper: object) -> None:
-    """Raise ValueError for a hyper-parameter out of its range; traced values are not checked.
+    """Raise ValueError for a hyper-parameter out of its range. Traced values are not checked.
 
     Args:
         ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid words. A

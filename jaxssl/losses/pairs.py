@@ -179,7 +179,7 @@ def swap(pairs: Pairs) -> Pairs:
     """Exchange queries and keys of two towers. Pairs of views are returned unchanged.
 
     Raises:
-        ValueError: if there is a queue, because its rows have no queries.
+        ValueError: for pairs with a queue, because its rows have no queries.
     """
     if pairs.num_views:
         return pairs
@@ -255,7 +255,7 @@ def positives(pairs: Pairs) -> Array:
 
 
 def negatives(pairs: Pairs) -> Array:
-    """Return a bool mask [n, m] of the candidates whose id differs from the anchor's."""
+    """Return a bool mask [n, m] of the candidates with another id than the anchor."""
     return ~_same_id(pairs) & _from_queue(pairs) if pairs.queue_only else ~_same_id(pairs)
 
 

@@ -105,8 +105,8 @@ class Average(NamedTuple):
         log_mean: [n] log of the batch's mean, with gradient. The other numbers are constants.
         log_u: [n] log of u after this batch.
         weight: [n, m], e^logits / (u |N|) of the negatives, at most 1 / gamma for gamma > 0.
-        slope: [n] estimate of the gradient of tau log u by the temperature tau, by which the logits
-            are divided: that of this batch's mean with the weights above, as in LibAUC.
+        slope: [n] estimate of the gradient of tau log u by the temperature tau that divides the
+            logits. As in LibAUC, the gradient of u is taken from this batch's mean.
     """
 
     log_mean: Array
@@ -144,7 +144,7 @@ def update_average(logits: Array, pairs: Pairs, log_u: Array | None, gamma: Scal
 
 
 def merge_averages(memories: Sequence[dict[str, Array]]) -> dict[str, object]:
-    """Average memories of several pairings, of which "log_u" holds logs."""
+    """Average the memories of several pairings. "log_u" holds logs of the averaged values."""
     buffers = {name: [memory[name] for memory in memories] for name in memories[0]}
     return {
         name: mean_log(*values) if name == "log_u" else mean_memory(values)

@@ -61,8 +61,8 @@ def tcl_loss(
     Checked against: the authors' ``loss/tcl.py``, two views, with labels and without.
     """
     sums = row_sums(pairs, temperature, block_size=block_size, ring=ring, repulsion=True)
-    # The log of the denominator D is computed with its largest exponent subtracted, among those of
-    # terms whose weight is not 0. The logs of k1 and k2 are avoided, because both may be 0.
+    # The log of the denominator D is computed with its largest exponent subtracted. Terms of weight
+    # 0 do not count for it. The logs of k1 and k2 are avoided, because both may be 0.
     shift = jnp.maximum(sums.positive, jnp.where(k2 > 0, sums.negative, sums.positive))
     shift = jnp.maximum(shift, jnp.where(k1 > 0, 0, shift))
 
@@ -97,7 +97,7 @@ def tcl_gradients(
 
     Returns:
         [n] mean of |P - X - Y| / tau over the positives, and [n] mean of P / tau over the
-        negatives, float32; 0 for an anchor without a positive. No gradient flows.
+        negatives, float32. Both are 0 for an anchor without a positive. No gradient flows.
 
     References:
         Animesh and Chandraker, Tuned Contrastive Learning, 2023, lemmas 1 and 2. Figures 5.5, 5.7
@@ -106,7 +106,7 @@ def tcl_gradients(
     check(RANGES, temperature=temperature, k1=k1, k2=k2)
     s, pos, neg = lax.stop_gradient(cosine(pairs)), positives(pairs), negatives(pairs)
     count = jnp.maximum(jnp.sum(pos, axis=1, keepdims=True, dtype=s.dtype), 1)
-    # All exponentials are divided by e^shift, the largest of them whose weight is not 0.
+    # All exponentials are divided by e^shift, the largest exponential of nonzero weight.
     largest = jnp.max(jnp.where(pos | (neg & (k2 > 0)), s, -1), axis=1) / temperature
     shift = jnp.maximum(largest, jnp.where(k1 > 0, 0, largest))[:, None]
     exponential = jnp.exp(jnp.minimum(s / temperature - shift, 0))

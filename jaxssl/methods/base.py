@@ -99,7 +99,7 @@ def init_trained(
         batch: a batch, of which only shapes and dtypes matter.
         num_examples: number of examples of the data set, for per-example buffers.
         queue_size: number of keys in a queue, 0 for none. With a queue, the memory is a dict of the
-            "objective" memory and the "queue". Otherwise it is that of the objective.
+            "objective" memory and the "queue". Otherwise it is the objective's memory.
     """
     net_key, objective_key, queue_key = jax.random.split(key, 3)
     params, stats, dim = networks.init(encoder, net_key, image_groups(batch))

@@ -54,8 +54,8 @@ def method(
         queue = carried.memory["queue"] if queue_size else None
         past = queue["rows"] if queue else None
         pairs = pair_views(views, index, label, queue=past, axis_name=axis_name)
-        # A single view has no pair of views. With class labels, whose positives are other images of
-        # the class, it counts as one pair.
+        # A single view has no pair of views. With class labels it counts as one pair, because its
+        # positives are other images of the class.
         view_pairs = max(num_views * (num_views - 1), 1)
         num_pairs = view_pairs + num_views * len(crops)
         terms = [(view_pairs / num_pairs, pairs)]

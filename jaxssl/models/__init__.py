@@ -6,7 +6,7 @@ called as
 
     module.apply(variables, images, train=True, axis_name=None, keys=None) -> features
 
-- images: float array [n, h, w, c]. A file whose network takes other examples says so in a constant:
+- images: float array [n, h, w, c]. If a network takes other examples, its file has a constant:
   ``EXAMPLES = "graph"``, ``"video"`` or ``"captions"``.
 - train: whether BatchNorm uses the statistics of the batch, and random layers are active.
 - axis_name: name of a mapped axis. In training, BatchNorm averages its statistics over its devices.

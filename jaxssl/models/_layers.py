@@ -123,7 +123,7 @@ def batch_norm_groups(size: int, axis_name: str | None) -> AbstractContextManage
 class MaskedBatchNorm(nn.Module):
     """BatchNorm over unmasked rows, with devices weighted by their number of unmasked rows.
 
-    The attributes are those of `flax.linen.BatchNorm`.
+    The attributes are as in `flax.linen.BatchNorm`.
     """
 
     use_running_average: bool

@@ -35,8 +35,8 @@ def adapt(value: object) -> Network:
 
     Args:
         value: a Linen module, or a pair of pure functions ``init(key, x) -> params`` and
-            ``apply(params, x) -> features``. The module and ``apply`` are called with those of the
-            arguments ``train``, ``axis_name`` and ``keys`` that they take.
+            ``apply(params, x) -> features``. The module and ``apply`` receive the arguments
+            ``train``, ``axis_name`` and ``keys`` as far as they take them.
 
     Raises:
         ValueError: if the value is not a network.

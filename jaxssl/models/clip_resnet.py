@@ -119,7 +119,7 @@ class ClipResNet(nn.Module):
 
         Raises:
             ValueError: if the images are too small, or if their last feature map is not square or
-                differs in size from that of the images the network was initialised with.
+                has another size than at initialisation.
         """
         smallest, stem_stride = STEMS[self.stem]
         if min(x.shape[1:3]) < smallest:
@@ -158,18 +158,18 @@ def net(
         size: "50", "101", "50x4", "50x16" or "50x64", with 1024, 512, 640, 768 and 1024 features.
         stem: "imagenet", which reduces the sides by 4, or "cifar", the same three convolutions
             without stride and pooling, for images of 8 to 64 pixels (not in the paper).
-        width: channels inside the first stage's blocks, even and >= 2. Default: that of ``size``,
+        width: channels inside the first stage's blocks, even and >= 2. Default: given by ``size``,
             64 to 128.
         num_heads: heads of the attention pooling, dividing 32 ``width``. Default: ``width / 2``,
             which gives a head dimension of 64.
-        dim: feature dimension, >= 1. Default: that of ``size``.
+        dim: feature dimension, >= 1. Default: given by ``size``.
 
     Raises:
         ValueError: if a setting is out of range.
 
     References:
         Radford et al., 2021. Kernels, positions and the last norm of each block are initialised as
-        in the released code. Biases of the pooling start at 0, not uniform as in that code.
+        in the released code, but biases of the pooling start at 0 instead of uniform values.
     """
     require_choice(SIZES, size=size)
     require_choice(STEMS, stem=stem)

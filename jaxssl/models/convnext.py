@@ -1,7 +1,7 @@
 """ConvNeXt: a convolutional network with the design of a transformer.
 
 References:
-    Liu et al., A ConvNet for the 2020s, 2022;
+    Liu et al., A ConvNet for the 2020s, 2022.
     Woo et al., ConvNeXt V2, 2023.
 """
 

@@ -76,7 +76,7 @@ def init(encoder: Encoder, key: Array, groups: list[Images]) -> tuple[dict, dict
     Args:
         encoder: the networks.
         key: random key.
-        groups: views [V_g, b, h, w, c]; the views of a group have one size. The backbone is traced
+        groups: views [V_g, b, h, w, c]. The views of a group have one size. The backbone is traced
             on every group, so that it can refuse a size.
 
     Returns:
@@ -117,7 +117,7 @@ def embed(
         params: parameters by network, at least of "net" and "projector". Without "predictor" the
             predictor is not applied.
         stats: running BatchNorm statistics by network.
-        groups: views [V_g, b, h, w, c]; the views of a group have one size. Arrays with k examples
+        groups: views [V_g, b, h, w, c]. The views of a group have one size. Arrays with k examples
             in a row are [V_g, b / k, ...].
         index: [b] indices of the examples in the data set, which random draws are keyed by.
         key: random key of the step. None turns stochastic depth off.
@@ -224,7 +224,7 @@ def features_in_training(
     Returns:
         Features [n, f] in float32, and new BatchNorm statistics.
     """
-    encoder = encoder._replace(norm_group=0)  # of pretraining; the devices may be others
+    encoder = encoder._replace(norm_group=0)  # The group was chosen for the pretraining devices.
     h, new = _train(
         encoder, {"net": params}, {"net": stats}, "net", images, axis_name=axis_name, keys=keys
     )

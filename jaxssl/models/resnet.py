@@ -1,9 +1,9 @@
 """ResNets with stems for CIFAR and ImageNet, and their variants.
 
 References:
-    He et al., Deep Residual Learning for Image Recognition, 2015;
-    Zagoruyko and Komodakis, Wide Residual Networks, 2016;
-    Xie et al., Aggregated Residual Transformations for Deep Neural Networks, 2017 (ResNeXt);
+    He et al., Deep Residual Learning for Image Recognition, 2015.
+    Zagoruyko and Komodakis, Wide Residual Networks, 2016.
+    Xie et al., Aggregated Residual Transformations for Deep Neural Networks, 2017 (ResNeXt).
     He et al., Bag of Tricks for Image Classification, 2019 (ResNet-D).
 """
 

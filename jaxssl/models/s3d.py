@@ -185,7 +185,7 @@ def net(
 
     References:
         Xie et al., Rethinking Spatiotemporal Feature Learning: Speed-Accuracy Trade-offs in Video
-        Classification, 2018. Without gating the layers are those of torchvision's ``s3d`` and of
+        Classification, 2018. Without gating the layers match torchvision's ``s3d`` and
         CoCLR (Han et al., Self-supervised Co-training for Video Representation Learning, 2020).
         BatchNorm's epsilon is 1e-5 as in CoCLR. Torchvision and the authors use 1e-3, with a
         momentum of 0.999 for the running statistics.

@@ -13,8 +13,8 @@ from jaxssl.models._layers import layer_norm, require_choice, require_min
 from jaxssl.models._transformer import ACTIVATIONS, Block, Inits
 
 EXAMPLES = "captions"
-# CLIP uses this LayerNorm epsilon. Embeddings start with a variance of 5e-4, of which it is 2 %, so
-# public weights need exactly this value.
+# CLIP uses this LayerNorm epsilon. It is 2 % of the initial variance of embeddings, 5e-4, so public
+# weights need exactly this value.
 EPSILON = 1e-5
 
 

@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
     """Which modules of the networks are trained, and at which learning rates.
 
     The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
-    which are "Inception_0", ... in S3D, and what follows the blocks. A downsampling between two
+    named "Inception_0", ... in S3D, and the modules after the blocks. A downsampling between two
     blocks belongs to the layer of the second one. Without blocks, the number at the end of a
     module's name counts, so that "Conv_1" and "BatchNorm_1" are layer 1, and a module without a
     number is layer 0. A layer of a GIN has two "Dense" modules.
@@ -40,12 +40,12 @@ class Transfer(NamedTuple):
         freeze_blocks: number of blocks of the backbone that are not trained, from the first, with
             the stem. 0 freezes none.
         freeze_stats: whether frozen BatchNorms of the backbone keep their statistics and normalise
-            with them. False updates them, and normalises with those of the batch.
-        backbone_lr: learning rate of the backbone, relative to that of the other networks.
+            with them. False updates them, and normalises with the statistics of the batch.
+        backbone_lr: learning rate of the backbone, relative to the other networks.
         layer_decay: factor on the rate from each layer of the backbone to the one before it (Bao et
-            al., BEiT, 2021). What follows the blocks has the factor 1.
-        lora: rank of adapters of the backbone's attention, see `Adapted`. Nothing else of the
-            backbone is trained then. 0 for none.
+            al., BEiT, 2021). Modules after the blocks have the factor 1.
+        lora: rank of adapters of the backbone's attention, see `Adapted`. The rest of the backbone
+            is then not trained. 0 for none.
     """
 
     freeze: Sequence[str] = ()
@@ -130,7 +130,7 @@ class Transfer(NamedTuple):
         """Return an encoder with LoRA adapters, and with frozen BatchNorms in evaluation mode.
 
         Raises:
-            ValueError: if there are adapters and the backbone is no Linen module.
+            ValueError: if adapters are requested for a backbone that is not a Linen module.
         """
         net: Network = encoder.net
         if self.lora and isinstance(net, NnxNetwork | FunctionNetwork):
@@ -169,7 +169,7 @@ class FixedNorms(NamedTuple):
         def is_fixed(path: Sequence[object]) -> bool:
             marks = frozen
             for name in map(str, path):
-                if name not in marks:  # A norm without parameters is frozen with those around it.
+                if name not in marks:  # A norm without parameters is frozen with its parent module.
                     break
                 marks = marks[name]
             paths = jax.tree.leaves_with_path(marks)
@@ -199,7 +199,7 @@ class Adapted(NamedTuple):
     """A backbone whose linear layers of attention have low-rank adapters (LoRA).
 
     A layer x W + b becomes x W + b + x A B, where A [in, rank] is drawn at random and B [rank, out]
-    starts at 0, so that the features are at first those of the backbone.
+    starts at 0, so that the features at first equal the features of the backbone.
 
     Attributes:
         net: the backbone.

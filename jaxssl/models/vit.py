@@ -1,7 +1,7 @@
 """Vision transformers, by default as in MoCo-v3 (fixed positions, frozen patch projection).
 
 References:
-    Dosovitskiy et al., An Image Is Worth 16x16 Words, 2021;
+    Dosovitskiy et al., An Image Is Worth 16x16 Words, 2021.
     Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
 """
 
@@ -220,8 +220,8 @@ def net(
             patches, or "attention", attention pooling with a learned query (SigLIP).
         num_heads: number of attention heads, >= 1. Default: 3 for tiny, 12 for small (DeiT's has
             6), 12 for base.
-        dim: dimension of tokens and features, a multiple of 4 and of ``num_heads``. Default: that
-            of ``size``.
+        dim: dimension of tokens and features, a multiple of 4 and of ``num_heads``. Default: given
+            by ``size``.
         layers: number of blocks, >= 1. Default: 12.
         positions: "fixed" sines and cosines, for images of any size, "learned", for square
             images of the size that the network is initialised with (DeiT, DINO), or "rotary",
@@ -312,7 +312,7 @@ def sine_positions(rows: int, columns: int, dim: int) -> np.ndarray:
         [rows * columns, dim] float32, in row-major order.
 
     References:
-        Chen, Xie and He, 2021. The order of the four parts is that of the released code.
+        Chen, Xie and He, 2021. The order of the four parts matches the released code.
     """
     omega = 10000.0 ** (-np.arange(dim // 4) / (dim // 4))
     row, column = np.mgrid[:rows, :columns].reshape(2, -1, 1) * omega

@@ -50,7 +50,7 @@ def spectral_radius(matrix: Array) -> Array:
     """Estimate the largest |eigenvalue| of a symmetric [m, m] matrix from above.
 
     The power iteration converges from below. Therefore one per cent and the norm of the residual
-    are added. Before convergence the residual covers the gap; after it the residual is zero.
+    are added. Before convergence the residual covers the gap. After it the residual is zero.
     """
     # The random start vector is fixed. In practice it is not orthogonal to the top eigenvector.
     size, dtype = matrix.shape[0], matrix.dtype

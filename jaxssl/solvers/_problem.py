@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
 
-State = TypeVar("State", bound=tuple)  # arrays [n, ...] of a solver, of which the first is alpha
+State = TypeVar("State", bound=tuple)  # arrays [n, ...] of a solver, alpha first
 
 
 class DualSolution(NamedTuple):
@@ -124,12 +124,12 @@ def solve_rows(
     tol: float | Array | None,
     check_every: int,
 ) -> DualSolution:
-    """Iterate all SVM duals until each is solved; return solutions and optimality certificates.
+    """Iterate all SVM duals until each is solved. Return solutions and optimality certificates.
 
     Args:
         problem: n problems.
         advance: one step, state -> state.
-        state: tuple of arrays [n, ...], of which the first is alpha.
+        state: tuple of arrays [n, ...], alpha first.
         num_steps: number of steps, > 0, or their limit if ``tol`` is given.
         tol: a problem is solved once its suboptimality is at most this. None takes all steps.
         check_every: number of steps between two evaluations of the suboptimality.

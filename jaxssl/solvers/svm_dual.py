@@ -57,7 +57,7 @@ def svm_dual_pgd(
         kernel: K, [m, m], symmetric.
         positive: [n] int32, the row of each anchor's positive.
         excluded: [n, q] int32, distinct rows that are left out of anchor i's problem, including
-            positive[i]; or a bool mask of them, [n, m].
+            positive[i], or a bool mask of them, [n, m].
         C: [] upper bound, > 0. inf is no bound (finfo.max ** 0.25).
         regularization: beta, [] > 0.
         num_steps: number of steps, > 0, or their limit if ``tol`` is given.
@@ -130,7 +130,7 @@ def svm_dual_admm(
 
     All inverses follow from (K' + (beta + rho) I)^-1. rho = 1.2 sqrt((tr K' / m + beta)(lambda_1 +
     beta)). If K' is indefinite (tanh) or some K_xx > 1 (poly), Delta_i may be indefinite. Then rho
-    bounds its norm and there is no over-relaxation, which is slow. `svm_dual_pgd` is faster.
+    bounds its norm, and over-relaxation is off, which is slow. `svm_dual_pgd` is faster.
 
     The arguments are as in `svm_dual_pgd`, but ``excluded`` is [n, q] int32 with small q, and the
     certificate is evaluated every ``check_every`` > 0 steps.
