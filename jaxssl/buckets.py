@@ -176,7 +176,7 @@ class ObjectStat(NamedTuple):
 class BucketPath(PosixGPath):
     """A path gs://BUCKET/PATH. Every write replaces a whole object.
 
-    Unlike those of its base class, no method takes an error of a request for a missing file.
+    Unlike in the base class, no method mistakes a failed request for a missing file.
     """
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
@@ -283,7 +283,7 @@ def fetch(path: str | PathLike[str]) -> Path:
         path: gs://BUCKET/PATH. A local path is returned as it is.
 
     Raises:
-        UserError: if there is no such object, it cannot be read or stored, or its name has "..".
+        UserError: if the object does not exist or cannot be read or stored, or its name has "..".
     """
     if not is_bucket(path):
         return Path(path)

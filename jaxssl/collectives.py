@@ -41,7 +41,7 @@ def mean(tree: T, axis_name: str | None) -> T:
 
 
 def sum(tree: T, axis_name: str | None, *, groups: list[list[int]] | None = None) -> T:
-    """Sum a tree of arrays over all devices, or over those of each group, leaf by leaf."""
+    """Sum a tree of arrays over all devices, or over the devices of each group, leaf by leaf."""
     return tree if axis_name is None else lax.psum(tree, axis_name, axis_index_groups=groups)
 
 

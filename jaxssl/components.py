@@ -67,7 +67,7 @@ class _Registered(NamedTuple):
 
 
 PACKAGE = Path(__file__).parent
-# The configs of the package; a link to the folder of the same name in a source checkout.
+# The configs of the package. In a source checkout it is a link to the folder of the same name.
 CONFIGS = PACKAGE / "configs"
 FROM_PYTHON = "python:"
 IN_FILE = re.compile(r"(.+\.py)(:[A-Za-z_]\w*(:.+)?)")  # with a preset for a protocol
@@ -103,7 +103,7 @@ def summary(path: Path) -> str:
 def packaged(noun: str = "config") -> dict[str, Path]:
     """Return the files of the packaged configs by name, such as "graphs/necklaces".
 
-    With ``noun="suite"``, return those of the suites.
+    With ``noun="suite"``, return the files of the suites.
     """
     suites = CONFIGS / "suites"
     if noun == "suite":
@@ -265,7 +265,7 @@ def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType
 
     Args:
         path: the file.
-        noun: what the file is, for messages: "config file".
+        noun: name for the file in messages, such as "config file".
         content: of the file, if it has been read already.
 
     Raises:

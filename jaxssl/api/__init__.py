@@ -130,7 +130,7 @@ def get_config(name: str | Path, *, trust: bool = False) -> ConfigDict:
         trust: as for `jaxssl.load_encoder`, for the config.json of a run.
 
     Raises:
-        UserError: if there is no such config.
+        UserError: if the config does not exist.
     """
     return ConfigDict(configs.load(name, trust=trust).to_dict())
 
@@ -233,7 +233,7 @@ def resume(
         **settings: config keys that do not change the result, such as ``data.workers``.
 
     Raises:
-        UserError: if there is no run, or an argument is invalid.
+        UserError: if the run does not exist, or an argument is invalid.
         KeyboardInterrupt: as `train`.
     """
     folder = as_path(run)
@@ -349,7 +349,7 @@ def _encoder_or_path(encoder: object, step: int | str | None) -> PretrainedEncod
     """Return a `PretrainedEncoder` unchanged, and a run, workdir or weights file as its path.
 
     Raises:
-        UserError: if it is none of these, or an encoder, whose weights are loaded, with a step.
+        UserError: if it is none of these, or if a step is given for a `PretrainedEncoder`.
     """
     if isinstance(encoder, PretrainedEncoder):
         if step is not None:

@@ -32,7 +32,7 @@ OF_OBJECTS = {
 
 
 def require_unset(keys: Iterable[str]) -> None:
-    """Raise UserError if there is a key among ``keys`` that Python objects have no use for."""
+    """Raise UserError if one of ``keys`` does not apply to data from Python objects."""
     for key in keys:
         if key in (*OF_OBJECTS, "path"):
             raise UserError(
@@ -51,7 +51,7 @@ def use(config: ConfigDict, data: object) -> Splits | None:
                     raise UserError(f"data={data} does not exist")
                 config.data.name = data
                 if data not in ("folder", tar_shards.NAME) and not components.is_custom(data):
-                    config.data.channels = 0  # that of the data set
+                    config.data.channels = 0  # the data set's
                 return None
         if isinstance(data, str | Path):
             path = Path(os.path.expanduser(data))

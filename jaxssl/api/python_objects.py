@@ -133,7 +133,7 @@ def _is_own_module(name: str) -> bool:
 
 
 def _source(value: Any, inside: Callable[[Any], str]) -> str:
-    """Return the source code of a function or class, or without a source what it is made of."""
+    """Return the source code of a function or class, or describe its parts if it has no source."""
     try:
         source = inspect.getsource(value)
         return source + (_compiled(value.__code__) if value.__name__ == "<lambda>" else "")

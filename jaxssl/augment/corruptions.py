@@ -5,7 +5,7 @@ severity) -> image`` of one image [h, w, c] in [0, 1]. Their uniform numbers ``u
 so that one compiled random generator serves all of them. The severity, 1 to 5, is a traced integer,
 so that each corruption is compiled once. JPEG runs on the host, with Pillow.
 
-The constants are those of the authors' code for CIFAR-10-C, in pixels of a 32 x 32 image. Lengths
+The constants are from the authors' code for CIFAR-10-C, in pixels of a 32 x 32 image. Lengths
 are scaled up for larger images, and used as they are for smaller ones. ImageNet-C has other
 constants for all fifteen corruptions. Seven corruptions differ from the code for CIFAR-10-C:
 
@@ -15,7 +15,7 @@ constants for all fifteen corruptions. Seven corruptions differ from the code fo
 * glass_blur: all pixels move at once, to any neighbour, instead of being swapped one after the
   other, and only up and to the left.
 * zoom_blur, snow: zooms are about the exact centre. Larger images get larger flakes.
-* fog: the fractal is a sum of interpolated noise, as strong as that of diamond-square.
+* fog: the fractal is a sum of interpolated noise, as strong as the diamond-square fractal.
 * frost: ice is a ridged fractal instead of a crop of one of five photographs.
 * elastic_transform: the affine and the elastic displacement are added, and interpolated once.
 

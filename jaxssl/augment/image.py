@@ -77,7 +77,7 @@ def random_crop_box(
 
     An area and an aspect ratio may give a box that is longer than the image. As in torchvision, the
     first of `CROP_TRIES` draws that fits is taken. If none fits, the box is the largest central one
-    whose aspect ratio is in range. Unlike torchvision's, sides are not rounded to whole pixels.
+    with an aspect ratio in range. Unlike torchvision's, sides are not rounded to whole pixels.
 
     Args:
         u: [CROP_NUMBERS] uniform in [0, 1): left, top, then area and aspect ratio of each try.

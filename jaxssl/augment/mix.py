@@ -32,7 +32,7 @@ def mix(key: Array, batch: Labelled, others: Labelled, *, mixup: float, cutmix: 
         ValueError: if an alpha is negative or both are 0.
 
     References:
-        Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018;
+        Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018.
         Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers, 2019, eq. 1 and 2.
     """
     if min(mixup, cutmix) < 0 or max(mixup, cutmix) == 0:

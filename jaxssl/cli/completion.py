@@ -76,7 +76,7 @@ def complete(line: str) -> list[str]:
 
 
 def _arguments(command: str, words: Sequence[str], current: str) -> Iterable[str]:
-    """Return what may stand in place of the current word, after the words of a command."""
+    """Return the completions of the current word, after the words of a command."""
     module, last = cli.load(command), words[-1] if words else ""
     with_value = {f"--{name}" for name in module.FLAGS if not module.FLAGS[name].boolean}
     first_key = cli.COMMANDS[command].keys
@@ -96,7 +96,7 @@ def _arguments(command: str, words: Sequence[str], current: str) -> Iterable[str
 
 
 def _list_values(command: str, flag: str, words: Sequence[str], text: str) -> list[str]:
-    """Return what may stand in place of a flag's value, which may be a comma-separated list."""
+    """Return the completions of a flag's value, which may be a comma-separated list."""
     earlier = text[: text.rfind(",") + 1]
     return [earlier + name for name in _values(command, flag.removeprefix("--"), words)]
 

@@ -171,7 +171,7 @@ def _command(name: str, overrides: list[tuple[str, str]]) -> str:
 
 
 def _options(overrides: list[tuple[str, str]]) -> list[str]:
-    """Return the given flags except those of output files, then the config overrides."""
+    """Return the given flags except flags of output files, then the config overrides."""
     given = [flag for flag in FLAGS if FLAGS[flag].present and flag not in ("name", "out", "page")]
     flags_given = [FLAGS[flag].serialize() for flag in given]
     return [*flags_given, *(f"{cli.PREFIX}{key}={value}" for key, value in overrides)]

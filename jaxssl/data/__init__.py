@@ -1,11 +1,11 @@
 """Load data sets and make batches on the host, without TensorFlow.
 
-Modules in dependency order; each imports only from those listed before it:
+Modules in dependency order. Each imports only from modules listed before it:
 
     prompts                sentences for zero-shot classification
     decoders               files and archives, pictures, captions, arrays
     integrity              checks of prepared sets
-    records, kind          records of a prepared split, what depends on the kind of examples
+    records, kind          records of a prepared split, functions for each kind of examples
     formats, toy           TFDS builders of user files and of bundled sets
     splits                 splits of data sets, read by index, and classes of them
     opening                Python objects and tar shards as data sets, conversion of prepared sets

@@ -50,9 +50,9 @@ class Plan(NamedTuple):
     Attributes:
         cached: whether all examples are kept on the device. If not, they are streamed.
         crops: crops that the host cuts before examples are sent. None if it does not cut any.
-        workers: number of reading processes; 0 reads in threads of this process.
+        workers: number of reading processes. 0 reads in threads of this process.
         why: explanation for the start-up summary.
-        centre: side of the central square that evaluation takes, as a fraction of the short side;
+        centre: side of the central square that evaluation takes, as a fraction of the short side.
             0 if it takes the whole image.
     """
 
@@ -86,7 +86,7 @@ def make_reader(
     batch_size: int,
     everything: Callable[[], Batch] | None = None,
 ) -> Reader:
-    """Build the reader of batches whose examples have one shape, see `Reader`."""
+    """Build the reader of batches of examples that have one shape, see `Reader`."""
     example = read(0, np.arange(min(2, len(source)), dtype=np.int32))
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
@@ -291,8 +291,8 @@ def make_batches(
         workers: see `make_plan`.
         parts: number of parts in which a device encodes its share of a batch. Graphs are packed
             into a row for each part.
-        examples: kind of examples, the name of a file of `jaxssl/kinds`; "" for that of the data
-            set. For "image_text" the input is {"image", "text"}, the text being int32
+        examples: kind of examples, the name of a file of `jaxssl/kinds`. "" takes the data set's
+            kind. For "image_text" the input is {"image", "text"}, the text being int32
             [B, k, length].
 
     Raises:
@@ -314,8 +314,8 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
         crops: crops that the host can cut. Without random crops, images of one size are sent whole.
         cache: "device" keeps uint8 images on every device, "none" streams them, "auto" chooses
             "device" if they have one size and take little memory.
-        workers: number of processes that read a stream; 0 reads in threads of this process, -1
-            takes half of the cores if there are more than four, else threads.
+        workers: number of processes that read a stream. 0 reads in threads of this process. -1
+            takes half of the cores if the machine has more than four, else threads.
 
     Raises:
         UserError: if ``workers`` is out of range, or the split cannot be kept on the device.
@@ -351,7 +351,7 @@ def cache_limit() -> float:
 
 
 def assemble(inputs: object, examples: Sequence[Example], indices: np.ndarray) -> Batch:
-    """Return the batch of the examples at ``indices``, whose inputs are already batched."""
+    """Return the batch of the examples at ``indices``, from inputs that are already batched."""
     labels = np.array([example.label for example in examples], np.int32)
     return {"input": inputs, "label": labels, "index": indices}
 

@@ -18,8 +18,8 @@ FEWEST, MOST = 64, 1024
 def fingerprint(source: Source) -> str:
     """Hash the number and order of the examples, the classes, and the content of some examples.
 
-    All examples are read if there are at most `MOST` and they are small. PNG files are compared by
-    the pixels that training sees, because a set that is prepared again may be compressed in another
+    All examples are read if they are small and no more than `MOST`. PNG files are compared by the
+    pixels that training sees, because a set that is prepared again may be compressed in another
     way.
 
     Raises:

@@ -1,7 +1,7 @@
 """Kinds of examples: images, images with captions, videos and graphs.
 
-Each file of `jaxssl/kinds/` defines one kind. The rest of the package takes from its `Kind` what
-depends on it. A recipe of views and a network name their kind in the constant ``EXAMPLES``.
+Each file of `jaxssl/kinds/` defines one kind. The rest of the package reads all that depends on the
+kind from its `Kind`. A recipe of views and a network name their kind in the constant ``EXAMPLES``.
 """
 
 from collections.abc import Callable
@@ -51,14 +51,14 @@ class Kind(NamedTuple):
         make_reader: ``(source, order, rows, crops) -> Reader`` of batches, see
             `jaxssl.data.batches`.
         array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
-        views: ``recipe of each view -> augment``. Those of images also take ``crops``, the recipes
+        views: ``recipe of each view -> augment``. For images it also takes ``crops``, the recipes
             of small crops, and ``scale``, see `jaxssl.augment.views.make_views`.
         find_crops: ``(size, arguments of each view, of each small crop) -> Crops`` that the host
             can cut.
         view_shapes: ``(config, inputs) -> views`` of a batch of two, as `jax.ShapeDtypeStruct`.
         inputs: ``(config, shape of an example) -> inputs``, which prepare examples for a network.
         infer_inputs: ``(config, network, variables) -> inputs`` of a trained network.
-        fit_inputs: ``(inputs, test split) -> inputs``; raises UserError if they do not fit.
+        fit_inputs: ``(inputs, test split) -> inputs``. Raises UserError if they do not fit.
         raw_features: ``(examples, extract) -> [n, f]``, features without a network.
         show: ``(source, indices, size) -> images`` uint8 [n, h, w, c] of examples, for people.
         draw: ``examples [..., *shape] -> images [..., h, w, c]``.
@@ -68,7 +68,7 @@ class Kind(NamedTuple):
         batch_of: ``images -> input`` of the views, without labels and captions. None if protocols
             cannot draw views.
         left_out: ``(settings of a view, channels) -> names`` of its operations that are left out.
-        check: () -> None; raises UserError if an optional package is missing.
+        check: ``() -> None``. Raises UserError if an optional package is missing.
         small_crops: whether small crops may be used in addition to the views.
         pictures: whether arrays and files of pictures from Python can be trained on and embedded.
         captions: whether the examples have captions, which need a network for text.

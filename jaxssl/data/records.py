@@ -104,7 +104,7 @@ class PreparedSplit:
         captions: returns the tokens of a record's captions. None if the set has no captions.
         labels: the label of every record, if they are known without reading the records.
         streamed: whether records are only read when they are needed, and never all in advance.
-        light: the records, without decoding what labels do not need. None if that saves nothing.
+        light: the records, decoded only as far as labels need it. None if that saves nothing.
     """
 
     records: Sequence[Record]

@@ -43,7 +43,7 @@ from jaxssl.errors import UserError, one_line, suggest
 log = logging.getLogger("jaxssl")
 FORMAT = "array_record"
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
-MAX_OPEN = 10_240  # files that may be open at once, if the system allows it; macOS allows no more
+MAX_OPEN = 10_240  # files that may be open at once, if the system allows it (macOS allows no more)
 
 
 def load_splits(data: ConfigDict, examples: str = "image") -> Splits:
@@ -225,7 +225,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _find_builder(name: str, data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a data set, after checking the prepared files if there are any."""
+    """Return the TFDS builder of a data set. Prepared files are checked first."""
     root = Path(os.path.expanduser(data_dir or constants.DATA_DIR)) / name.partition(":")[0]
     # A path in place of a name is refused below, before anything in that folder is read.
     if not needs_path(name) and re.match(r"\w", name):
@@ -311,7 +311,7 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Let one process at a time prepare a set, whose other processes wait for it."""
+    """Let one process at a time prepare a set. The other processes wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Other users of the folder may take a lock that is left.
     lock = FileLock(f"{path}.lock", mode=0o666, fallback_to_soft=False)

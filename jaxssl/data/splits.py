@@ -1,4 +1,4 @@
-"""Splits of data sets, whose examples are read by index, and the selection of classes."""
+"""Splits of data sets with access to examples by index, and the selection of classes."""
 
 import logging
 import math
@@ -36,7 +36,7 @@ class Source:
         name: name of the data set.
         split: the split as it was asked for, such as "train[:10%]+test".
         parts: prepared splits, each with the indices of the records that belong to this split.
-        class_names: name of each label. () if there are no labels.
+        class_names: name of each label, () without labels.
         shape: [h, w, c] of the images, where h and w are None if images have different sizes. For
             clips [t, h, w, c], where t may be None. For graphs [number of node tags].
         relabel: maps the labels of the records to labels of this split, -1 for records left out.
@@ -168,7 +168,7 @@ class Source:
     def lazy_images(self, size: int, *settings: Any) -> LazyArray:
         """Return all images as an array [n, h, w, c] that decodes images when indexed.
 
-        Size and settings are those of `decoding.centre`, for images of different sizes.
+        Size and settings are as in `decoding.centre`, and apply to images of different sizes.
         """
         shape = self.shape_at(size)
         threads = 1 if shape[0] <= SMALL else files.cpu_count()
@@ -185,7 +185,7 @@ class Source:
     def images(self, size: int, *settings: object) -> np.ndarray | LazyArray:
         """Return all images as uint8 [n, h, w, c], as a `LazyArray` if they need too much memory.
 
-        Size and settings are those of `decoding.centre`, for images of different sizes.
+        Size and settings are as in `decoding.centre`, and apply to images of different sizes.
         """
         if len(self.shape) != 3:
             units = kind.units(self.kind)
@@ -194,7 +194,7 @@ class Source:
         if self.streamed or len(self) * math.prod(shape) > MAX_DECODED:
             return self.lazy_images(size, *settings)
         total = sum(len(part.records) for part, _ in self.parts) * math.prod(shape)
-        if total > MAX_DECODED or self.parts[0][0].path is None:  # There is no cache file.
+        if total > MAX_DECODED or self.parts[0][0].path is None:  # No cache file can be written.
             return self.lazy_images(size, *settings)[:]  # decodes the images of this split only
 
         def decode(part: PreparedSplit) -> np.ndarray:

@@ -244,7 +244,7 @@ def view_shapes(config: ConfigDict, inputs: GraphInputs) -> dict[str, object]:
 
 
 def infer_inputs(config: ConfigDict, net: object, variables: VariableDict) -> GraphInputs:
-    """Return the input format of a trained network, whose first layer gives the number of tags.
+    """Return the input format of a trained network. Its first layer gives the number of tags.
 
     Raises:
         UserError: if the layer is missing.

@@ -33,7 +33,7 @@ from jaxssl.models.encoder import find_channels
 
 RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
 MAX_RAW = 2**30  # largest number of pixels whose features, 4 GiB, are computed in memory
-MEASURED = 1024  # images, evenly spaced in the split, whose channel means and stds are measured
+MEASURED = 1024  # images, evenly spaced in the split, used to measure channel means and stds
 MEASURED_AT_ONCE = 64  # of these images are in memory at the same time
 SMALLEST_STD = 1 / 255  # lower limit of a channel's standard deviation
 
@@ -56,7 +56,7 @@ class ReadImages(NamedTuple):
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
         """Read the examples at ``indices`` int32 [b] for batch number ``step``."""
         examples, cuts = [], []
-        # One picture is decoded at a time, because those of a batch could take many gigabytes.
+        # One picture is decoded at a time, because a whole batch could take many gigabytes.
         for index, example in zip(indices, self.source.decode(indices, self.captions), strict=True):
             cuts.append(self._cut(step, int(index), example.input))
             examples.append(example._replace(input=None))
@@ -248,7 +248,7 @@ def make_inputs(config: ConfigDict, shape: Shape) -> Inputs:
 
 
 def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> Inputs:
-    """Return the input format of a trained image network; its variables give the channels."""
+    """Return the input format of a trained image network. Its variables give the channels."""
     size, scale = config.augment.size, measured_scale(config.data)
     candidates = (len(scale.mean),) if scale else (3, 1, 2, *range(4, MAX_CHANNELS + 1))
     return make_inputs(config, (find_channels(net, variables, (size, size), candidates),))

@@ -41,7 +41,7 @@ def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None)
     """Return a function that draws one view of each image and one of its captions.
 
     The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
-    "texts" [1, b, length]. "image" and ``index`` are as in `make_views`; "text" [b, k, length]
+    "texts" [1, b, length]. "image" and ``index`` are as in `make_views`. "text" [b, k, length]
     int32 holds the tokens of k captions per image.
 
     Args:
@@ -66,7 +66,7 @@ def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None)
 
 
 def _count_captions(texts: Array) -> Array:
-    """Return the number of captions before they repeat, as those of an image with few do."""
+    """Count the captions before they repeat. An image with few captions repeats them."""
     repeats = [jnp.all(texts[k:] == texts[:-k]) for k in range(1, texts.shape[0])]
     return 1 + jnp.argmax(jnp.stack([*repeats, jnp.bool_(True)]))
 

@@ -93,7 +93,7 @@ class ReadClips(NamedTuple):
             examples = self.source.read(indices)
             return assemble(np.stack([example.input for example in examples]), examples, indices)
         examples, views = [], []
-        # One clip is read at a time, because those of a batch could take many gigabytes.
+        # One clip is read at a time, because a whole batch could take many gigabytes.
         for i, index in enumerate(indices):
             [example] = self.source.read(indices[i : i + 1])
             rng = np.random.default_rng((self.seed, step, int(index)))
@@ -184,7 +184,7 @@ def make_inputs(config: ConfigDict, shape: Shape) -> VideoInputs:
 
 
 def infer_inputs(config: ConfigDict, net: nn.Module, variables: VariableDict) -> VideoInputs:
-    """Return the input format of a trained video network; its variables give the channels."""
+    """Return the input format of a trained video network. Its variables give the channels."""
     sides = (config.augment.frames, config.augment.size, config.augment.size)
     return make_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
 

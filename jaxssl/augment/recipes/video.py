@@ -63,7 +63,7 @@ def recipe(
 
     References:
         Han et al., Self-supervised Co-training for Video Representation Learning, 2020. The
-        strengths are those of the released ``main_nce.py``, SimCLR's for small images.
+        strengths match the released ``main_nce.py``: SimCLR's for small images.
 
     Differs from the released code, which leaves the colours of more than half of the views
     unchanged, repeats one random channel for grayscale, draws the aspect ratio uniformly, resizes

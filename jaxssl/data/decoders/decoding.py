@@ -197,7 +197,7 @@ def from_16_bits(values: np.ndarray) -> np.ndarray:
 
 
 def _check_png(data: bytes) -> None:
-    """Raise OSError if a PNG checksum is wrong, because Pillow does not verify those of pixels.
+    """Raise OSError if a PNG checksum is wrong. Pillow does not verify the checksums of pixels.
 
     Pillow's `Image.verify` would need to parse the file a second time, which small images feel.
     """
@@ -232,7 +232,7 @@ def centre(
 ) -> np.ndarray:
     """Crop the central square of a picture and resize it to [size, size, c].
 
-    The box is that of `jaxssl.augment.image.centre_box`.
+    The box equals the result of `jaxssl.augment.image.centre_box`.
 
     Args:
         picture: the image.
@@ -271,7 +271,7 @@ def random_crops(
         [fits] = np.nonzero((sides[0] <= width) & (sides[1] <= height))
         if len(fits):
             (w, h), (x, y) = sides[:, fits[0]], u[:2]
-        else:  # The largest central box whose aspect ratio is in range.
+        else:  # the largest central box with an aspect ratio in range
             w, h = min(width, height * crop.ratio[1]), min(height, width / crop.ratio[0])
             x, y = 0.5, 0.5
         left, top = x * (width - w), y * (height - h)

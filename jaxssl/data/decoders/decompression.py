@@ -18,7 +18,7 @@ from jaxssl.errors import UserError
 FREE = 96 * 2**20  # bytes to which even the smallest archive may expand
 RATIO = 200  # further bytes that an archive may expand to, for each byte of its own
 CHUNK = 2**18  # bytes of one read
-INPUT = 2**13  # compressed bytes of one read; each stream copies what its read leaves over
+INPUT = 2**13  # compressed bytes of one read; each stream copies the rest of its read
 MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
 BZIP2_BLOCK = b"1AY&SY"  # follows the four bytes of the header
 # First bytes of files; xz includes .lzma, as "xz -6" writes it.
@@ -104,7 +104,7 @@ def read_all(stream: Readable) -> bytes:
 
 
 class _Limited:
-    """A stream whose bytes count against a `Budget` as they are read."""
+    """A stream that charges its bytes to a `Budget` as they are read."""
 
     def __init__(self, stream: Readable, budget: Budget) -> None:
         self._stream, self._budget = stream, budget

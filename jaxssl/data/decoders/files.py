@@ -76,7 +76,7 @@ def read_files(root: Path, inside: str = "", max_bytes: int = MAX_FILE) -> Files
 
     Names are relative to ``inside``. The files of a folder are sorted by name. The files of an
     archive come in the archive's order, and each can be read only before the iterator moves on.
-    Files whose names start with a dot are left out, and so are the files of such folders.
+    Files and folders with a dot at the start of their names are left out.
 
     Args:
         root: a folder or an archive.
@@ -130,8 +130,8 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
     Args:
         root: the folder or archive.
         suffixes: files in a folder are ignored if their names do not end with one of these.
-        samples: about the number of blocks, in all files together, whose content is hashed too, but
-            two or more of each file: the first, the last, and others evenly spaced between them.
+        samples: approximate number of blocks, in all files together, that are hashed too, but two
+            or more of each file: the first, the last, and others evenly spaced between them.
     """
     digest = hashlib.sha256()
     names = [""]

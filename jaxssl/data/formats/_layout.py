@@ -32,7 +32,7 @@ SPLITS = (
 
 
 class SplitOptions(TypedDict, total=False):
-    """Choice of the test examples of a data set whose folders are not splits.
+    """Choice of the test examples of a data set without folders for splits.
 
     Attributes:
         test_fraction: share of each class that becomes the split "test", in [0, 1), by default 0.2.
@@ -189,10 +189,10 @@ def _list_classes(
     Args:
         splits: as `Layout.splits`.
         path: for messages.
-        expected: what a data set of several classes needs, for the message about a single one.
+        expected: description of a valid layout, for the message about a single class.
 
     Raises:
-        UserError: if a name is not valid, or there is a single class.
+        UserError: if a name is not valid, or only one class is found.
     """
     labels = {label for classes in splits.values() for label in classes.values()}
     class_names = tuple(sorted(labels - {""}))
@@ -215,7 +215,7 @@ def _split_by_folders(
     """Return the classes of the examples in each split, by the folders that hold the examples.
 
     Args:
-        paths: for each example its folders, without those around all examples, and its file name.
+        paths: file name of each example after its folders, without folders around all examples.
         path: for messages.
         in_table: whether a table has the classes, so that folders are only splits.
 

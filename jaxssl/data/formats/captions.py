@@ -44,7 +44,7 @@ class Builder(user_files.Builder, skip_registration=True):
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
-        # TFDS sorts in buckets, each of which must fit in memory. They divide the range of 128-bit
+        # TFDS sorts in buckets, and each must fit in memory. They divide the range of 128-bit
         # keys equally, so the keys spread over it.
         keys = {name: i * 2**128 // len(captions) for i, name in enumerate(sorted(captions))}
         wanted = (file for file in config.source.read() if file[0] in captions)

@@ -99,7 +99,7 @@ def arrange(
         **split: see `SplitOptions`.
 
     Raises:
-        UserError: if there are no pictures, or the layout is not understood.
+        UserError: without any pictures, or if the layout is not understood.
     """
     names, suffixes = sorted(names), decoding.suffixes(channels)
     pictures = [name for name in names if name.lower().endswith(suffixes)]

@@ -23,14 +23,14 @@ from jaxssl.data import KeyedExamples
 from jaxssl.data.decoders import decompression, files
 from jaxssl.errors import UserError, one_line
 
-# Methods of these TFDS builders have no types, or other types than those of their base class.
+# Methods of these TFDS builders have no types, or other types than in their base class.
 builders: Any = tfds.image_classification
 stl10: Any = stl10_dataset_builder
 GZIP_MAGIC = b"\x1f\x8b\x08"
 CONNECT_SECONDS = 5  # time limit for a connection to each address of a host
 MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
 
-# The first training labels of sets whose files have the same names, to tell them apart.
+# The first training labels of sets with the same file names, to tell the sets apart.
 FIRST_LABELS = {
     "mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     "fashion_mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
@@ -216,7 +216,7 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
         return splits
 
     def _refuse_labels_of_another_set(self, labels: np.ndarray) -> None:
-        """Raise UserError if the training labels are those of another set with such files."""
+        """Raise UserError if the training labels belong to another set with such files."""
         ours = FIRST_LABELS.get(self.name)
         if len(labels) == FULL and ours and tuple(labels[: len(ours)]) != ours:
             raise UserError(
@@ -249,14 +249,14 @@ class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
 
 
 class FashionMnist(Mnist, builders.FashionMNIST, skip_registration=True):
-    """TFDS builder of Fashion-MNIST, whose files have the names and format of MNIST's."""
+    """TFDS builder of Fashion-MNIST. Its files have the names and format of MNIST's."""
 
     name = "fashion_mnist"
     url_infos = builders.FashionMNIST.url_infos
 
 
 class Kmnist(Mnist, builders.KMNIST, skip_registration=True):
-    """TFDS builder of Kuzushiji-MNIST, whose files have the names and format of MNIST's."""
+    """TFDS builder of Kuzushiji-MNIST. Its files have the names and format of MNIST's."""
 
     name = "kmnist"
     url_infos = builders.KMNIST.url_infos

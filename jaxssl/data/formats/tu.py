@@ -101,7 +101,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
         inside: folder inside the archive. "" is all of it.
 
     Raises:
-        UserError: if there is not exactly one set, or a file is damaged.
+        UserError: unless the folder holds exactly one set, or if a file is damaged.
     """
     where = f"{root}/{inside}" if inside else str(root)
     texts: dict[str, bytes] = {}
@@ -140,9 +140,9 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
 
 
 def _set_names(texts: Mapping[str, bytes]) -> set[str]:
-    """Return the name of each set, with its folder: what precedes `_A`, or the stem of a GIN file.
+    """Return the name of each set, with its folder: the part before `_A`, or a GIN file's stem.
 
-    Other files whose names begin with that of a set belong to it.
+    Other files that begin with the name of a set belong to it.
     """
     many = {stem.removesuffix("_A") for stem in texts if stem.endswith("_A")}
     parts = {stem for stem in texts if re.search(rf"_({'|'.join(PARTS)})$", stem)}

@@ -113,7 +113,7 @@ def locate(data: ConfigDict, expected: str, suffixes: tuple[str, ...]) -> UserFi
 
     Args:
         data: the group `config.data`.
-        expected: the files that the path must hold, for the message if there is no path.
+        expected: the files that the path must hold, for the message about a missing path.
         suffixes: files with other endings do not change the fingerprint.
 
     Raises:
@@ -187,7 +187,7 @@ def read_checked(pictures: files.Files, channels: int = CHANNELS) -> Iterator[Ch
         channels: number of channels to decode to.
 
     Yields:
-        The images, with the reason of those that cannot be read or decoded.
+        The images, each with the reason if it cannot be read or decoded.
     """
 
     def groups() -> Iterator[list[tuple[str, bytes, str]]]:

@@ -114,7 +114,7 @@ def arrange(names: Iterable[str], path: str, **split: Unpack[SplitOptions]) -> L
         **split: see `SplitOptions`.
 
     Raises:
-        UserError: if there are no clips, or the layout is not understood.
+        UserError: without any clips, or if the layout is not understood.
     """
     names = sorted(names)
     videos = [name for name in names if _is_video(name)]
@@ -285,7 +285,7 @@ def _too_long() -> str:
 
 
 def _find_channels(frames: Sequence[str], path: str) -> int:
-    """Return 2 channels if the file names are those of optical flow, else 3.
+    """Return 2 channels if the file names indicate optical flow, else 3.
 
     Raises:
         UserError: if only some are optical flow.

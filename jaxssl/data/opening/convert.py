@@ -100,7 +100,7 @@ def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format:
 
 
 def _convert_shard(source: Path, target: Path, length: int) -> int:
-    """Copy the records of one shard and check that there are ``length`` of them."""
+    """Copy the records of one shard and check that their number is ``length``."""
     count = 0
     try:
         with incomplete_file(epath.Path(target)) as temporary:

@@ -35,7 +35,7 @@ class Examples(NamedTuple):
     Attributes:
         images: one for each example.
         labels: int32 [n], -1 for an example without a label.
-        class_names: name of each label. () if there are no labels.
+        class_names: name of each label, () without labels.
         shape: [h, w, c] of the images, where h and w are None if images have different sizes.
         samples: the images that the fingerprint covers: the probes of an `items.Stream`, else all.
         texts: the class names, if labels are texts, which the fingerprint covers.
@@ -86,7 +86,7 @@ def load_splits(
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split but has labels. Without labels, or with 0, all examples are in both splits.
         seed: seed of the draw of the test examples.
-        on_error: "skip" leaves out picture files that cannot be read, but not those of a stream.
+        on_error: "skip" leaves out picture files that cannot be read, except in a stream.
         channels: number of channels of picture files and Pillow images. With 0, files are RGB, and
             Pillow images are grey or RGB as they are.
         cache: `config.data.cache`, see `items.is_streamed`.
@@ -104,13 +104,13 @@ def load_splits(
 def _load_pair(
     data: object, test_fraction: float, seed: int, *, on_error: str, channels: int, cache: str
 ) -> tuple[Source, Source, list[Examples]]:
-    """Return the splits "train" and "test" with all their examples, and what was read for them."""
+    """Return the splits "train" and "test", and all examples that were read for them."""
     train_data, test_data = _split(data)
     read = partial(_read, on_error=on_error, channels=channels, cache=cache)
     if test_data is None:
         parts = [read(train_data, "data")]
         whole = _source(parts[0])
-        # The seed may be negative, as that of a folder, but NumPy takes no negative seed.
+        # The seed may be negative, as for a folder, but NumPy takes no negative seed.
         order = np.random.default_rng(seed % 2**64).permutation(len(whole))
         count = round(test_fraction * len(order))
         split = whole.class_names and test_fraction > 0

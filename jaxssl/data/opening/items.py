@@ -251,7 +251,7 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
         images = images[..., None]
     shape = images.shape
     valid = len(shape) == 4 and all(shape[1:]) and shape[-1] <= decoding.MAX_CHANNELS
-    # Images of 1 to 4 rows and more channels are those of PyTorch, whose channels come first.
+    # Images with 1 to 4 rows and more channels are taken for PyTorch's, with channels first.
     if not valid or (shape[-1] > 4 >= shape[1]):
         raise UserError(
             f"{name} has the shape {list(shape)}; expected images [n, h, w, c] with 1 to "
@@ -274,8 +274,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     """Return class indices as int32 [n], -1 for examples without a label, and class names.
 
     Args:
-        labels: [n] or [n, 1], either class indices of any numeric type, or strings, whose sorted
-            values become the classes. -1, None, NaN and "" stand for no label.
+        labels: [n] or [n, 1], either class indices of any numeric type, or strings. The sorted
+            strings become the classes. -1, None, NaN and "" stand for no label.
         count: n, the number of examples.
         name: of the data, for messages.
 

@@ -35,7 +35,7 @@ VERSION = 3  # of the format of the index
 LABEL = ".cls"
 MAX_LABEL = 2**10  # size limit of a label's text in bytes
 OPEN_FILES = 256
-SCANS = 16  # shards whose headers are read at the same time
+SCANS = 16  # number of shards that are scanned for headers at the same time
 
 
 class Index(NamedTuple):

@@ -12,7 +12,7 @@ class ToyBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Base class of toy data sets: a TFDS builder whose description is the class docstring.
 
     Attributes:
-        metadata: what a kind of examples reads from the metadata of a set, see `jaxssl.kinds`.
+        metadata: entries that a kind of examples reads from a set's metadata, see `jaxssl.kinds`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
