@@ -22,7 +22,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encod
 from jaxssl.training.config.method import make_augment
 from jaxssl.training.output.logs import log
 
-BLOCK = 256  # number of images whose random views are made together
+BLOCK = 256  # number of images that are augmented together
 
 
 def make_contexts(
@@ -42,7 +42,7 @@ def make_contexts(
 
     Args:
         pretrained: the encoder.
-        config: the run's config, whose first view is drawn, or None for SimCLR's views.
+        config: the run's config. Its first view is drawn, or SimCLR's if this is None.
         splits: the data set.
         kinds: some of "raw", "untrained", "pretrained".
         mesh: the devices of all processes.
@@ -129,7 +129,7 @@ def load_arrays(splits: Splits, inputs: Any) -> Arrays:
 def _crop_alike(splits: Splits) -> Splits:
     """Mark bank and test split as images of different sizes if the two together have them.
 
-    Images of different sizes are cropped when they are read, those of one size on the device.
+    Images of different sizes are cropped when they are read, images of one size on the device.
     """
     first, second = splits.bank.shape, splits.test.shape
     if len(first) != 3 or first[:-1] == second[:-1]:

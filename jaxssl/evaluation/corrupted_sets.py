@@ -49,7 +49,7 @@ def open_set(
 
     Args:
         name: folder of the set, see above.
-        data: the group `config.data`, whose "dir" holds the folder.
+        data: the group `config.data`. Its "dir" holds the folder.
         class_names: the classes. Labels of the result are indices of them.
         size: side in pixels to which pictures of files are resized.
         interpolation: of the resizing, "bilinear" or "bicubic".
@@ -58,8 +58,8 @@ def open_set(
         Functions that read images and labels, by corruption and severity.
 
     Raises:
-        ValueError: if the set is not there or lacks a corruption at a severity, the classes are not
-            those of the set, or the numbers of labels and of images do not fit.
+        ValueError: if the set is not there or lacks a corruption at a severity, the set has other
+            classes, or the numbers of labels and of images do not fit.
     """
     folder = os.path.expanduser(data.get("dir") or constants.DATA_DIR)
     root = fetch(f"{folder}/{name}")

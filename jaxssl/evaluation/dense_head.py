@@ -64,8 +64,8 @@ class _State(NamedTuple):
     """Training state: variables of the networks "net" and "head", and the optimiser's state.
 
     Attributes:
-        trained: parameters by network, those that are trained.
-        frozen: parameters by network, those that are not trained.
+        trained: the trained parameters, by network.
+        frozen: the other parameters, by network.
         stats: BatchNorm statistics by network.
         opt_state: state of the optimiser.
     """
@@ -143,7 +143,7 @@ def fit_dense_head(
         for a prediction that is not finite.
 
     Raises:
-        ValueError: if the backbone is not a ResNet, or there are too few normals.
+        ValueError: if the backbone is not a ResNet, or the normals are too few.
     """
     net, inputs = pretrained.encoder.net, pretrained.inputs
     if not isinstance(net, ResNet):

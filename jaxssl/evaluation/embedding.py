@@ -101,7 +101,7 @@ def embed_pictures(
         encoder: an encoder of images.
         images: path of a picture or of a folder or an archive of pictures, or images as in
             `jaxssl.data.opening.in_memory.load_splits`, with labels ignored, or one image.
-            Pictures of different sizes are cut to their central square, and those of one size are
+            Pictures of different sizes are cut to their central square, pictures of one size are
             resized whole, unless the weights name a crop. The log says which.
         layer: "backbone" for the features that protocols use, or "projector".
         on_error: "stop", or "skip" to leave out pictures that cannot be read.
@@ -142,7 +142,7 @@ def refuse_overwriting(images: object, out: Path, table: Path, header: Sequence[
     Args:
         images: path of the images, or images.
         out: file to write.
-        table: CSV file beside it, which the command writes or removes; ``out`` if there is none.
+        table: CSV file beside it, which the command writes or removes, or ``out`` without one.
         header: its columns.
     """
     if isinstance(images, str | PathLike):
@@ -189,7 +189,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 
 def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list[items.PictureFile]:
-    """List the pictures of a folder or an archive. Those of an archive are kept in memory."""
+    """List the pictures of a folder or an archive. An archive's pictures are kept in memory."""
     root, inside = files.locate(str(path), "images")
     pictures, held = [], 0
     for name, read in files.read_files(root, inside):
@@ -220,7 +220,7 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
         file_io.write_with(out, lambda file: np.save(_only_write(file), features))
         if names is not None:
             write_csv(out.with_suffix(NAMES), [HEADER, *zip(names)])
-        else:  # Names of an earlier command would be those of other pictures.
+        else:  # Names of an earlier command would belong to other pictures.
             with explain_write_errors(out):
                 out.with_suffix(NAMES).unlink(missing_ok=True)
     else:

@@ -35,7 +35,7 @@ def rankme(features: np.ndarray) -> float:
 
 
 def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
-    r"""Compute LiDAR: the rank of differences between images, in units of those between views.
+    r"""Compute LiDAR: the rank of differences between images, relative to those between views.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \lambda_k / \sum_j \lambda_j
 
@@ -96,10 +96,10 @@ def dead_dimensions(features: np.ndarray) -> float:
 def describe_collapse(*, rank: float, spread: float, most: int) -> str:
     """Describe in words whether the features of a data set have collapsed.
 
-    * complete collapse: nearly all features have the same direction; ``spread`` is below
-      `COLLAPSED_STD`.
-    * dimensional collapse: the features use few dimensions; ``rank`` is below
-      `COLLAPSED_RANK_SHARE` of the largest possible rank, or below `COLLAPSED_RANK`.
+    * complete collapse: nearly all features have the same direction (``spread`` is below
+      `COLLAPSED_STD`).
+    * dimensional collapse: the features use few dimensions (``rank`` is below
+      `COLLAPSED_RANK_SHARE` of the largest possible rank, or below `COLLAPSED_RANK`).
     * no collapse: neither of the two.
 
     Args:

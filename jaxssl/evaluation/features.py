@@ -17,7 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 
 BLOCK = 256  # maximum number of images per device in a block
-BLOCK_BYTES = 2**26  # maximum size of these images in bytes; of larger ones there are fewer
+BLOCK_BYTES = 2**26  # maximum size of these images in bytes, so that large images have small blocks
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 
@@ -41,7 +41,7 @@ def extract(
         [n, f] float32. More than 4 GiB are stored in a temporary file.
 
     Raises:
-        ValueError: if there are no images.
+        ValueError: if ``images`` is empty.
     """
     n = len(images)
     if not n:
@@ -87,7 +87,7 @@ def encode_images(
 ) -> np.ndarray:
     """Compute the outputs [n, f] of one layer of an encoder for images, block by block.
 
-    ``inputs`` and ``layer`` are those of `jaxssl.pretrained.encoder.make_encode`.
+    ``inputs`` and ``layer`` are as in `jaxssl.pretrained.encoder.make_encode`.
     """
     encode, mesh = make_encode(encoder, inputs, layer), distributed.make_mesh()
     return extract(images, encode, distributed.replicate(encoder.variables, mesh), mesh)

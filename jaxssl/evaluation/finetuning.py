@@ -1,4 +1,4 @@
-"""Train a linear classifier on a backbone that is fine-tuned or frozen; settings for this."""
+"""Train a linear classifier on a backbone, which is fine-tuned or frozen."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -47,7 +47,7 @@ class Training(NamedTuple):
         warmup: epochs.
         milestones: epochs at which the schedule "step" lowers the learning rate.
         gamma: factor of the schedule "step".
-        lr_batch: the peak learning rate is lr * batch_size / lr_batch; 0 means lr without scaling.
+        lr_batch: the peak learning rate is lr * batch_size / lr_batch, or lr if this is 0.
         head_lr: learning rate of the linear layer relative to the backbone's.
         head_std: standard deviation of the linear layer's initial kernel. The bias starts at 0.
         frozen: train the linear layer only, on features in evaluation mode.
@@ -155,7 +155,7 @@ def make_tuner(
         training: the settings.
         num_classes: c, >= 2.
         mesh: the devices.
-        data: the group `config.data`, whose "cache" and "workers" say how images are read, see
+        data: the group `config.data`. Its "cache" and "workers" say how images are read, see
             `jaxssl.data.batches.make_plan`.
     """
     reading = {key: data[key] for key in ("cache", "workers") if data and key in data}
@@ -218,8 +218,8 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         labels: [n] in [0, c).
 
     Returns:
-        "top1", "top5" (100 if there are five classes or fewer), and "mean_per_class", the mean over
-        the classes of ``labels`` of the top-1 accuracy on each.
+        "top1", "top5" (100 for five classes or fewer), and "mean_per_class", the mean over the
+        classes of ``labels`` of the top-1 accuracy on each.
     """
     ranked = rank(logits)
     ranked[~np.isfinite(logits).all(axis=1)] = -1  # no class
@@ -228,13 +228,13 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def resolve(training: Training, num_examples: int, num_devices: int) -> Training:
-    """Return training settings whose batch size and steps suit ``num_examples`` training images.
+    """Return the settings with batch size and steps that suit ``num_examples`` training images.
 
     The batch size is at most the number of examples and a multiple of the number of devices.
 
     Raises:
-        ValueError: if a batch has fewer examples than there are devices, or not one of epochs and
-            steps is positive.
+        ValueError: unless exactly one of epochs and steps is positive, or if a batch has fewer
+            examples than the number of devices.
     """
     if (training.epochs > 0) == (training.steps > 0):
         raise ValueError(

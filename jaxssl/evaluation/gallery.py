@@ -115,9 +115,9 @@ def nearest_classes(
 
     Args:
         train: [n, f] features.
-        train_labels: [n] int; images with label -1 are ignored.
-        test: [m, f] features; at most 10 000 labelled test images are used, drawn at random.
-        test_labels: [m] int; images with label -1 are ignored.
+        train_labels: [n] int. Images with label -1 are ignored.
+        test: [m, f] features. At most 10 000 labelled test images are used, drawn at random.
+        test_labels: [m] int. Images with label -1 are ignored.
         seed: seed of the draw.
 
     Returns:
@@ -145,7 +145,7 @@ def example_views(
     Returns:
         uint8 images [n, h, w, 1 or 3] to look at, cropped to the size of the views if their sizes
         differ, and {"views": [n, V, s, s, c]}, with "crops": [n, L, t, t, c] if the run uses small
-        crops. Views have all channels, and those of videos all frames.
+        crops. Views have all channels, and views of videos all frames.
 
     Raises:
         UserError: if the augmentation rejects its settings or the images.

@@ -50,7 +50,7 @@ class Examples(NamedTuple):
 
     Attributes:
         x: [n, f] float32, standardised.
-        transposed: [f, n], the transpose of x; None if it would take too much memory.
+        transposed: [f, n], the transpose of x, or None if it would take too much memory.
         labels: [n] in [0, c).
         num_classes: c.
         covariance: [f, f] of x, float64.
@@ -104,7 +104,7 @@ def fit_probe(
 
     C is chosen on a part of the examples (see `CHOICE`). Strengths are tried from the strongest
     regularisation on, each warm-started from the previous one, until accuracy drops. The result is
-    the strongest regularisation whose accuracy is within one standard error of the best. The
+    the strongest regularisation with an accuracy within one standard error of the best. The
     classifier is then fitted on all examples.
 
     Args:
@@ -198,7 +198,7 @@ def _choose(
 
 
 def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:
-    """Return True if accuracy of ``hit`` is below that of ``other`` by over one standard error."""
+    """Return True if ``hit`` is less accurate than ``other`` by over one standard error."""
     lost, won = int(np.sum(other & ~hit)), int(np.sum(hit & ~other))
     return bool(lost - won > np.sqrt(lost + won))
 
@@ -234,7 +234,7 @@ def regression(
             weight vector, its optimum at 2 C is the same.
         tolerance: gradient norm at which to stop, relative to the norm at zero weights.
         max_iter: maximum number of steps.
-        start: warm start; None for zero weights.
+        start: warm start, or None for zero weights.
 
     Returns:
         The classifier of the standardised features.

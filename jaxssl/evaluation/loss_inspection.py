@@ -43,7 +43,7 @@ def arrays(
     """Compute the arrays of gallery.npz that describe a random batch of training images.
 
     Args:
-        workdir: workdir of the run, whose log has the learned settings.
+        workdir: workdir of the run. Its log has the learned settings.
         config: config of the run.
         train: the training images.
         encoder: the pretrained network.
@@ -84,7 +84,7 @@ def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: in
     """Return the arguments of `mmcl_loss` at a checkpoint, with schedules and learned values.
 
     Args:
-        workdir: workdir of the run, whose metrics.jsonl has the learned values.
+        workdir: workdir of the run. Its metrics.jsonl has the learned values.
         config: config of the run.
         num_examples: number of training images.
         step: step of the checkpoint.
@@ -118,12 +118,12 @@ class SupportVectors(NamedTuple):
     Attributes:
         alpha: [n, n] float32 in [0, C], the weight of image j in the SVM of anchor i, and 0 for
             j = i. Each image is one candidate, its first view.
-        support: share of support vectors (alpha > 0) among the negatives of all anchors; 0 without
+        support: share of support vectors (alpha > 0) among the negatives of all anchors, 0 without
             negatives.
         at_bound: share with alpha = C, which MMCL treats as false negatives.
-        same_class_support: share of the support vectors that have the class of their anchor; None
+        same_class_support: share of the support vectors that have the class of their anchor, None
             without labels.
-        same_class_bound: the same share among the negatives with alpha = C; None if there are none.
+        same_class_bound: the same share among the negatives with alpha = C, None without them.
         same_class_all: the same share among all negatives.
     """
 
@@ -146,7 +146,7 @@ def support_vectors(
 
     Args:
         z: [n, d] embeddings of one view of each image.
-        labels: [n] int, -1 for unlabelled images; None without labels. They are used for the
+        labels: [n] int, -1 for unlabelled images, or None without labels. They are used for the
             shares only, not by the SVMs.
         **mmcl_settings: arguments of `jaxssl.losses.mmcl_loss`, without schedules or arrays.
 
@@ -173,11 +173,11 @@ def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | Non
     """Return the share of pairs with equal labels among the labelled pairs of a mask.
 
     Args:
-        labels: [n] int, -1 for unlabelled images; None without labels.
+        labels: [n] int, -1 for unlabelled images, or None without labels.
         mask: [n, n] bool, the pairs to count. The diagonal is ignored.
 
     Returns:
-        Share in [0, 1]; None if no pair is labelled.
+        Share in [0, 1], or None if no pair is labelled.
     """
     if labels is None:
         return None

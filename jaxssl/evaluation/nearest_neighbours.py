@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank on the device at once
-QUERY_BYTES = 2**30  # bytes of queries on the device at once; the bank is read once for each
+QUERY_BYTES = 2**30  # bytes of queries on the device at once; the bank is read once per part
 THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
 Rows = Array | np.ndarray
 Merged = tuple[Array, Array]  # the arrays of `Nearest` on a device
@@ -37,16 +37,16 @@ def neighbours(bank: Rows, queries: Rows, k: int) -> Nearest:
     thread.
 
     Args:
-        bank: [n, f], any numeric type; rows need not be normalised.
+        bank: [n, f], any numeric type. Rows need not be normalised.
         queries: [m, f], any numeric type.
-        k: number of neighbours, >= 1; at most n are returned.
+        k: number of neighbours, >= 1. At most n are returned.
 
     Returns:
         Similarities and indices. Ties go to the smaller index. A zero row has similarity 0 to every
         row.
 
     Raises:
-        ValueError: if there are no rows, their widths differ, or a row is not finite in float32.
+        ValueError: if an array has no rows, their widths differ, or a row is not finite in float32.
     """
     if bank.ndim != 2 or queries.ndim != 2 or bank.shape[1] != queries.shape[1]:
         raise ValueError(
@@ -69,7 +69,7 @@ def nearest_others(features: np.ndarray, k: int, part: slice | None = None) -> N
 
     Args:
         features: [n, f], as in `neighbours`.
-        k: number of neighbours, >= 1; at most n - 1 are returned.
+        k: number of neighbours, >= 1. At most n - 1 are returned.
         part: the rows whose neighbours are searched. Default: all.
 
     Returns:
@@ -124,7 +124,7 @@ def unit_rows(features: Rows, part: slice, name: str) -> Array:
     Args:
         features: [n, f].
         part: the rows to normalise.
-        name: what the features are, for the error about a value that is not finite.
+        name: name of the features, for the error about a value that is not finite.
     """
     rows = np.asarray(features[part]).astype(np.float32, copy=False)
     largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))

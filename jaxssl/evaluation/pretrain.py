@@ -36,7 +36,7 @@ def train(
     *,
     trust: bool = False,
 ) -> None:
-    """Pretrain, evaluate and write the report, starting from the last checkpoint if there is one.
+    """Pretrain, evaluate and write the report, starting from the last checkpoint if one exists.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
@@ -46,8 +46,8 @@ def train(
         trust: as for `jaxssl.load_encoder`, for the run that `config.init` names.
 
     Raises:
-        UserError: if the input is invalid, in which case nothing has been overwritten; if the disk
-            is full; or if too many consecutive steps are not finite.
+        UserError: if the input is invalid, in which case nothing has been overwritten, if the disk
+            is full, or if too many consecutive steps are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     with custom.unchanged(config.to_dict()):

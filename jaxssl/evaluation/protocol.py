@@ -1,4 +1,4 @@
-"""What protocols share: their types, the checks of their arguments, draws and rows of results."""
+"""Code that protocols share: types, checks of arguments, random draws and rows of results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -182,7 +182,7 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
         [classes, shots] indices.
 
     Raises:
-        ValueError: if a class has too few examples, or there is one class.
+        ValueError: if a class has too few examples, or if all labels are of one class.
     """
     members = indices_by_class(labels)
     if len(members) < 2:
@@ -252,7 +252,7 @@ def top1_top5(ranked: np.ndarray, labels: np.ndarray, prefix: str = "") -> dict[
         prefix: start of the names.
 
     Returns:
-        "top1" and "top5" behind the prefix. Top 5 is 100 if there are five classes or fewer.
+        "top1" and "top5" behind the prefix. Top 5 is 100 for five classes or fewer.
     """
     hit = ranked[:, :5] == labels[:, None]
     return {
@@ -313,7 +313,7 @@ def images_of(context: EvalContext) -> Images:
     """Return the encoder, the images and the devices (by default all) of a context.
 
     Raises:
-        ValueError: if there is no encoder of images to fine-tune.
+        ValueError: if the context has no encoder of images to fine-tune.
     """
     if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
@@ -366,9 +366,9 @@ class Protocol(NamedTuple):
         presets: settings by name.
         examples: the kinds of examples (names of `jaxssl.data.kind`) for which
             "all" includes the protocol. None for every kind, () if it is only run by name.
-        kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;
-            None for every kind.
-        layer: the layer that the protocol always uses, whatever ``--layer`` says; None for the
+        kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates,
+            or None for every kind.
+        layer: the layer that the protocol always uses, whatever ``--layer`` says, or None for the
             requested layer.
         needs_labels: whether the examples must have labels.
         needs_features: whether the protocol reads ``context.features``. If no protocol does, the

@@ -80,8 +80,8 @@ def data_fields(
         splits: the data set.
         settings: the group `config.data`.
         encoder: the encoder.
-        identity: what distinguishes the encoder from others of its name: the path of its file, or a
-            digest of its weights. "" for a run whose results are in its workdir.
+        identity: distinguishes the encoder from others of its name: the path of its file, or a
+            digest of its weights. "" for a run with results in its workdir.
         seed: seed of the protocols' random draws.
     """
     classes = Path(settings["classes"]).name

@@ -59,7 +59,7 @@ def evaluate(
             config.
         step: step of the run's checkpoint, "last" (the default) or "best".
         data: the config group `data` of the data set. Default: the run's.
-        kinds: kinds of features to evaluate (`results.KINDS`); the untrained network and raw pixels
+        kinds: kinds of features to evaluate (`results.KINDS`). The untrained network and raw pixels
             are baselines. Default: every kind that a protocol supports.
         layer: "backbone" or "projector".
         seed: seed of the protocols' random draws. Default: the run's seed, or 0.
@@ -73,7 +73,7 @@ def evaluate(
         online: whether to write rows of the metrics that the run measured during training, before
             the rows that are returned. See `rows.online_rows`.
         strict: whether a protocol that does not fit raises an error, rather than being left out.
-            Default: whether ``protocols`` is given. Those that "all" stands for are left out.
+            Default: whether ``protocols`` is given. Protocols selected by "all" are left out.
         trust: whether to execute the Python files and to use the data that the config of a run
             names, even if this user has not trained with them.
         dry_run: whether to only check the input: encoder, protocols and data set are opened, but
@@ -100,7 +100,7 @@ def evaluate(
             workdir = path if path.resolve() == out.resolve() else None
         encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
 
-    # ---- The protocols and the data set, by default those of the run.
+    # ---- The protocols and the data set, by default from the run.
     config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
     name, run_name = path or "the encoder", path or "the run of the encoder"
     names, settings = protocols, None if data is None else ConfigDict(data)

@@ -1,4 +1,4 @@
-"""Select evaluation protocols by name, and drop those that do not fit the data set."""
+"""Select evaluation protocols by name, and drop protocols that do not fit the data set."""
 
 import inspect
 import logging
@@ -20,7 +20,7 @@ class Selected(NamedTuple):
     Attributes:
         text: the request, "NAME" or "NAME:PRESET".
         name: name of the protocol. For a user's file it is FILE.py:NAME without the folder.
-        preset: name of the preset; None for the protocol's default.
+        preset: name of the preset, or None for the protocol's default.
         protocol: the protocol.
         named: whether the request names it, rather than "all".
     """
@@ -100,7 +100,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
     """Drop the protocols that do not fit the labels of the data set.
 
     These are protocols that need labels if the set has none, and protocols that do not support
-    test images of classes without training images if there are some.
+    test images of classes without training images if the set has some.
 
     Args:
         selected: the protocols.
@@ -135,7 +135,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
 
 
 def describe_novel_classes(splits: Splits) -> str:
-    """Describe the classes of test images that have no images in the bank, "" if there are none."""
+    """Describe the classes of test images without images in the bank, "" if the set has none."""
     novel = np.setdiff1d(splits.test.labels, splits.bank.labels)
     if not len(novel):
         return ""

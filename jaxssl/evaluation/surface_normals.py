@@ -66,7 +66,7 @@ def check(source: Source, data: Settings) -> None:
 
     Args:
         source: the images.
-        data: the group `config.data`, whose "path" is the folder of the pictures.
+        data: the group `config.data`. Its "path" is the folder of the pictures.
 
     Raises:
         ValueError: if the images have several sizes, or one has no normals, or normals of another
@@ -128,7 +128,7 @@ def _path(record: Record, data: Settings) -> Path:
 
 @cache
 def _folder(path: str) -> Path:
-    """Return the folder on the disk. That of a bucket is looked up once, not for every picture."""
+    """Return the folder on the disk. A bucket is looked up once, not for every picture."""
     return fetch(path).expanduser()
 
 

@@ -26,7 +26,7 @@ CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 DEPTHS = {192: 12, 384: 12, 768: 12, 1024: 24, 1152: 27, 1280: 32, 1408: 40, 1536: 40, 1664: 48}
 # Maps the width to the number of heads, for ViTs without 64 channels a head.
 WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
-XXLARGE = (384, 768, 1536, 3072)  # widths of open_clip's convnext_xxlarge, whose epsilon is 1e-5
+XXLARGE = (384, 768, 1536, 3072)  # widths of open_clip's convnext_xxlarge, with epsilon 1e-5
 
 
 class EncoderArrays(NamedTuple):
@@ -46,7 +46,7 @@ class EncoderArrays(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """What the arrays of a checkpoint tell about the encoder.
+    """Settings of an encoder that are inferred from the arrays of a checkpoint.
 
     Attributes:
         net: the network, as the config group `net`.
@@ -60,14 +60,14 @@ class Inferred(NamedTuple):
 def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     """Find the encoder in a checkpoint of another project.
 
-    If there are two, the one trained by gradients is used, such as MoCo's ``base_encoder`` or
+    Of two encoders, the one trained by gradients is used, such as MoCo's ``base_encoder`` or
     ``encoder_q``. For DINO it is the teacher.
 
     Args:
         stored: arrays by their dotted names.
 
     Raises:
-        ValueError: if there is no supported network.
+        ValueError: if the checkpoint has no supported network.
     """
     candidates = []
     for dialect in names.DIALECTS.values():
@@ -102,9 +102,9 @@ def infer(encoder: EncoderArrays, options: Settings, fallback: Settings) -> Infe
 
     Args:
         encoder: the arrays.
-        options: settings of the network that replace the inferred ones. Those that are not
-            settings of this kind of network are ignored.
-        fallback: settings that apply where neither the options nor the arrays tell.
+        options: settings of the network that replace the inferred ones. Settings that this kind of
+            network does not have are ignored.
+        fallback: settings that apply where neither the options nor the arrays give a value.
 
     Raises:
         ValueError: if the arrays belong to no supported network.
@@ -199,7 +199,7 @@ def _without_defaults(network: str, settings: Mapping[str, object]) -> dict[str,
 
 
 def _count_blocks(arrays: Mapping[str, Stored], pattern: str) -> tuple[int, ...]:
-    """Return the blocks of each stage, from names whose start matches "(stage) (block)"."""
+    """Count the blocks of each stage. The groups of the pattern are the stage and the block."""
     matches = (re.match(pattern, name) for name in arrays)
     stages = [stage for stage, _ in {(m[1].zfill(9), m[2]) for m in matches if m}]
     return tuple(stages.count(stage) for stage in sorted({*stages}))

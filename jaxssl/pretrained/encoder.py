@@ -29,7 +29,7 @@ class PretrainedEncoder(NamedTuple):
             "projector" unless the weights have none, and, after training on captions, "text" with
             another "net" and "projector".
         inputs: size, channels and scaling of the backbone's inputs: `jaxssl.augment.views.Inputs`,
-            that of another kind in `jaxssl.kinds`.
+            or the type of another kind of examples in `jaxssl.kinds`.
         untrained: ``(seed) -> variables`` as they are before training.
         metadata: JSON-able, with "source", "step", "checkpoint", "loss", "net" (the config of the
             backbone), and "config" if the encoder is from a run.
@@ -59,7 +59,7 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[VariableDict, Array],
 
 
 def _images(x: object) -> list[Array]:
-    """Return images as a list, and [] for graphs, whose edges are integers."""
+    """Return images as a list. Return [] for graphs, because their edges are integers."""
     return [] if isinstance(x, Mapping) else jax.tree.leaves(x)
 
 

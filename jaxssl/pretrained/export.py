@@ -48,7 +48,7 @@ def export(
         The paths of the files, the card last.
 
     Raises:
-        UserError: if there is no such checkpoint or file, a format is unknown or needs a package
+        UserError: if a checkpoint or file does not exist, a format is unknown or needs a package
             that is not installed, the folder cannot be written, or the upload fails.
     """
     if not formats:
@@ -91,7 +91,7 @@ def export(
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     if not is_run(path):  # Weights files may share a folder of results, as m.pth and m.safetensors.
-        # A folder may have been evaluated by another name, such as that of a link.
+        # A folder may have been evaluated by another name, such as the name of a link.
         names = {pretrained.metadata["source"], hub.source_name(hub.local(given))}
         rows = [x for x in rows if x.get("source") in names]
     files = [name for name in contents if name != "config.json"]

@@ -22,7 +22,7 @@ CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.jso
 # timm networks that are not supported although their arrays look like a supported one: rotary
 # positions without parameters, and blurred downsampling.
 UNSUPPORTED = re.compile("_rope_|vit_pe_|resnetaa|resnetblur")
-# timm's ViTs of SigLIP 2 whose activation is the approximate GELU
+# timm's ViTs of SigLIP 2 with the approximate GELU
 TANH_GELU = re.compile(
     "vit_(so400m_patch16|base_patch32|giantopt_patch16)_siglip|vit_large_patch16_siglip.*_512"
 )
@@ -76,7 +76,7 @@ def weights_files(folder: Path) -> list[Path]:
 
 
 def read_settings(folder: Path) -> EncoderSettings:
-    """Read what the JSON files of a folder say about the network and its inputs.
+    """Read settings of the network and of its inputs from the JSON files of a folder.
 
     Raises:
         ValueError: if a file is no JSON object, or holds settings that are not supported.
@@ -95,7 +95,7 @@ def read_settings(folder: Path) -> EncoderSettings:
 
 
 def _net_settings(config: Settings, vision: Settings, open_clip: Settings) -> Settings:
-    """Translate settings of the network, of which ``vision`` are those of an image network."""
+    """Translate settings of the network. ``vision`` is the image network's part of ``config``."""
     if vision.get("rope_theta", 100.0) != 100:
         raise ValueError(f"the network's rope_theta must be 100, got {vision['rope_theta']!r:.40}")
     for flag in ("downsample_in_first_stage", "downsample_in_bottleneck"):

@@ -70,7 +70,7 @@ def validate(settings: Settings) -> Inputs:
 
 
 def check_limits(net: nn.Module, size: int) -> None:
-    """Refuse a network whose size in a damaged file would exhaust time or memory.
+    """Refuse a network with a size, from a damaged file, that would exhaust time or memory.
 
     Args:
         net: the backbone.

@@ -113,7 +113,7 @@ def load_pretrained(
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata.
 
-    The arguments and errors are those of `load_encoder`.
+    The arguments and errors are as in `load_encoder`.
     """
     path = hub.local(path)
     if is_run(path):

@@ -41,9 +41,9 @@ class Dialect(NamedTuple):
     """Names that one public project gives to the arrays of a network.
 
     Attributes:
-        network: name of our network, whose `RENAMES` translate the names.
-        mark: name of an array that shows the dialect. What precedes it in a file is the prefix of
-            the encoder.
+        network: name of our network. Its `RENAMES` translate the names.
+        mark: name of an array that shows the dialect. Its prefix in a file is the prefix of the
+            encoder.
         inputs: the usual input settings.
         settings: settings of the network that arrays do not show.
         outside: name of an array that belongs to the encoder but lies outside of the last module of
@@ -163,7 +163,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "torchvision's ConvNeXt": Dialect("convnext", "features.1.0.block.0.weight", IMAGENET),
 }
-# Names of arrays that do not affect the features of the backbone, such as those of heads.
+# Names of arrays that do not affect the features of the backbone, such as arrays of heads.
 IGNORED = re.compile(
     r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer|pooler|"

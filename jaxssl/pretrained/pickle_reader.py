@@ -79,7 +79,7 @@ class Inert:
 
 
 class Dict(dict):
-    """Dict whose keys are text or numbers. ``state`` holds the attributes that the pickle sets."""
+    """Dict with text or numbers as keys. ``state`` holds the attributes that the pickle sets."""
 
     state: object = None
 

@@ -50,8 +50,8 @@ def resize(
 
     Args:
         table: [old tokens + old patches, dim].
-        tokens: positions before those of the patches. If the table has another number of them, they
-            become zero.
+        tokens: number of positions before the patches. If the table has another number of them,
+            they become zero.
         patches: new number of patches.
         antialias: whether to smooth before the grid is shrunk, as timm does.
         offset: the grid is sampled at steps of old side / (new side + offset).

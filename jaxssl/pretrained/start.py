@@ -41,7 +41,7 @@ def start(
     patches by `position_tables.resize`. Adapters (`jaxssl.models.transfer`) keep their values too.
 
     Args:
-        config: of the run, complete. `init` is the workdir of a run, whose last checkpoint is used,
+        config: of the run, complete. `init` is the workdir of a run (its last checkpoint is used)
             or a weights file.
         params: initial parameters of the run.
         carried: initial non-trainable state of the run.
@@ -130,8 +130,8 @@ def load_init(config: ConfigDict, *, trust: bool = False) -> PretrainedEncoder:
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Adapt the kernel of a first convolution to images with another number of channels, as timm.
 
-    For one channel the kernel is summed over the old channels, so that a grey image gives what the
-    same image in RGB gave. For another number the old channels are repeated in turn (RGBRG...) and
+    For one channel the kernel is summed over the old channels, so that a grey image gives the same
+    output as in RGB. For another number the old channels are repeated in turn (RGBRG...) and
     multiplied by the old number over the new one, which keeps the scale of the output.
 
     Args:

@@ -1,4 +1,4 @@
-"""Describe an encoder for timm, whose models transformers loads too."""
+"""Describe an encoder for timm. The transformers package loads timm's models too."""
 
 import json
 import math
@@ -129,7 +129,7 @@ def _vit(net: vit.ViT, size: int) -> tuple[str, Settings]:
 
 
 def _require(net: object, **fits: bool) -> None:
-    """Raise ValueError for the first setting whose value no network of timm has.
+    """Raise ValueError for the first setting with a value that no network of timm has.
 
     ``fits`` maps a setting of the network to True if timm has a network with its value.
     """
@@ -140,7 +140,7 @@ def _require(net: object, **fits: bool) -> None:
 
 
 def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
-    """Return an encoder with the same features whose arrays timm can hold.
+    """Return an encoder with the same features, and with arrays that timm can hold.
 
     In timm, class tokens of a ViT with registers have no position. Add their positions to them.
     """

@@ -99,7 +99,7 @@ def _require_little_endian(little: bool) -> None:
 
 
 def _view(tensor: Tensor, buffer: bytes | mmap.mmap, start: int) -> np.ndarray:
-    """Return a view of a tensor whose storage begins at byte ``start`` of the buffer."""
+    """Return a view of a tensor with its storage at byte ``start`` of the buffer."""
     storage = tensor.storage
     size = storage.dtype.itemsize
     start += storage.first * size

@@ -55,14 +55,14 @@ HEADER = "jaxssl"  # name of the metadata entry in exported files
 # first bytes of the small file that Git LFS leaves in place of a large one
 LFS_POINTER = b"version https://git-lfs"
 MAX_LFS_POINTER = 1024  # largest pointer file in bytes
-VERSION = 2  # version of the file format; files of version 1 have no digest of the arrays
+VERSION = 2  # version of the file format; version 1 has no digest of the arrays
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
 log = logging.getLogger("jaxssl")
 
 
 class Content(NamedTuple):
-    """The content of a weights file, whose arrays are read on demand.
+    """The content of a weights file. Its arrays are read on demand.
 
     Attributes:
         arrays: by their dotted names.
@@ -82,26 +82,26 @@ def load(
     ignored. The options override the header of files written by `jaxssl export`.
 
     Args:
-        path: a file with one of `SUFFIXES`, or a folder that `folders` reads, whose JSON files give
+        path: a file with one of `SUFFIXES`, or a folder that `folders` reads. Its JSON files give
             settings of the network and its inputs.
         fallback: settings of the network that apply unless the files state or imply others.
-        **options: None keeps what the file says, or the default.
+        **options: None keeps the setting in the file, or the default.
 
-            - num_heads: attention heads of a ViT, by default those of public ViTs of its width.
+            - num_heads: attention heads of a ViT, by default as in public ViTs of its width.
             - stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding
               of 2, as in solo-learn). By default "cifar_wide" for files of solo-learn.
             - pool: features of a ViT: "token" (class token), "mean" (over patches) or "attention".
             - activation: activation of a ViT's MLPs, such as "quick_gelu".
-            - layers: blocks of a ViT, by default those in the file. A file with fewer blocks than
-              public ViTs of its width may be incomplete, and raises an error without this number.
+            - layers: blocks of a ViT, by default as many as in the file. A file with fewer blocks
+              than public ViTs of its width may be incomplete, and needs this number to be loaded.
             - mean: mean of images in [0, 1], a number or one per channel, in [0, 1]. The default
               depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
             - crop: size of the central square crop as a fraction of the short side, in [0, 1]. 0
-              resizes the whole image; in a data set of images of different sizes it means 0.875
-              of the short side. timm calls it ``crop_pct``.
+              resizes the whole image, but means 0.875 in a data set of images of different sizes.
+              timm calls it ``crop_pct``.
             - size: side length of the network's images in pixels, 1 to 8192. The learned positions
-              of a ViT are interpolated if it is not theirs.
+              of a ViT are interpolated to a new size.
             - interpolation: "bilinear" or "bicubic", for the resizing of images.
 
     Raises:
@@ -133,7 +133,7 @@ def load(
         for file in files:
             _require_content(file)
         beside = EncoderSettings()
-        # These names are those of files in a folder of transformers, timm or open_clip.
+        # A file with such a name is from a folder of transformers, timm or open_clip.
         if is_folder or path.name in folders.WEIGHTS_FILES:
             beside = folders.read_settings(path if is_folder else path.parent)
         with ExitStack() as stack:
@@ -229,7 +229,7 @@ def _open(path: Path) -> Iterator[Content]:
 
 
 def _load_safetensors(path: Path, name: str) -> np.ndarray:
-    # The file is opened for each array, because an open file keeps what was read in memory.
+    # The file is opened for each array, because an open file keeps the arrays it read in memory.
     with safetensors.safe_open(path, framework="numpy") as file:
         return file.get_tensor(name)
 
@@ -247,7 +247,7 @@ def _load(
         path: the file or folder, for messages.
         content: the content of all files.
         given: settings of the user, which replace all others.
-        beside: settings in JSON files, which replace those inferred from the arrays.
+        beside: settings in JSON files, which replace settings inferred from the arrays.
         fallback: settings of the network where neither JSON files nor a header state them.
     """
     if content.header is None:
@@ -269,7 +269,7 @@ def _load(
     if not entries:
         _log_choice(path, arrays, config, inputs)
     elif entries["version"] > 1:
-        # The digest is that of the positions before they are interpolated.
+        # The digest covers the positions before interpolation.
         is_resized = stated.size != inputs.size
         original = _read_variables(net, stated, arrays, path) if is_resized else variables
         if entries["digest"] != _digest(entries, original):

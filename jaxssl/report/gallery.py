@@ -78,7 +78,7 @@ def image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = ""
 
 
 def image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) -> Table:
-    """Build a table of images, whose columns are ``first`` and the numbers 1, 2 and so on."""
+    """Build a table of images with the columns ``first``, 1, 2 and so on."""
     numbers = map(str, range(1, max(map(len, rows), default=1)))
     return Table("neighbours", [first, *numbers], rows, title)
 

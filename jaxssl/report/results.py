@@ -13,7 +13,7 @@ from jaxssl.errors import explain_write_errors
 from jaxssl.report.workdir import explain_damage
 from jaxssl.training.output import console, file_io
 
-# Kinds of features: those of two baselines, then those of the evaluated network.
+# Kinds of features: two baselines, then the evaluated network.
 KINDS = ("raw", "untrained", "pretrained")
 MOST_BYTES = 2**28  # size limit of results.json, where confusion matrices are large
 # For these metrics less is better.
@@ -73,7 +73,7 @@ class _Document(TypedDict):
 def read_results(folder: Path) -> list[Row]:
     """Read the rows of results.json, or [] without the file.
 
-    Rows of earlier versions lack "content". They get that of a row with the same "data".
+    Rows of earlier versions lack "content". They take it from a row with the same "data".
 
     Raises:
         UserError: if the file is damaged.
@@ -168,7 +168,7 @@ def add_results(folder: Path, rows: Sequence[Row], evaluated_step: int | None = 
     Args:
         folder: folder of results.json, which is made if necessary.
         rows: the new rows.
-        evaluated_step: step of the run whose evaluation ends with these rows. None keeps the value
+        evaluated_step: step of the run if its evaluation ends with these rows. None keeps the value
             of the file.
 
     Raises:
@@ -243,5 +243,5 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _key(row: Row) -> tuple:
-    """Return what identifies a result. A later result with the same key replaces it."""
+    """Return the key of a result. A later result with the same key replaces it."""
     return (*(row.get(name) for name in KEY), row["metric"], row["details"].get("preset"))

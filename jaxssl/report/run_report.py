@@ -21,7 +21,7 @@ MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion m
 # The card shows one accuracy of each of the first protocols of this list that were evaluated.
 ON_CARD = ("knn", "linear", "fewshot", "svm", "zeroshot", "captions", "retrieval", "finetune")
 NUM_FIGURES = 3
-COLLAPSED_STD = 0.2  # equals that of `jaxssl.training.collapse`, which would import JAX
+COLLAPSED_STD = 0.2  # as in `jaxssl.training.collapse`, which would import JAX
 
 Rows = Sequence[results.Row]
 Kinds = dict[str, results.Row]  # results of one metric by kind of features, such as "pretrained"

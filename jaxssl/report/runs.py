@@ -16,7 +16,7 @@ from jaxssl.training.workdir import goodput
 
 # Parts of goodput.json that count as training: not the set-up, restarts and evaluation.
 TRAINING = ("steps", "input wait", "compilation", "checkpoints")
-# The results of one metric have these keys in common; they may differ in data, seed and step.
+# The results of one metric have these keys in common. They may differ in data, seed and step.
 OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
 ENDS = 20  # characters kept at each end of a long name in a legend
 
@@ -58,7 +58,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the names of the runs, but for those in the middle of many."""
+        """Return the names of the runs. A long list is shortened to the first and the last."""
         names = [run.name for run in self.runs]
         return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
 
@@ -139,9 +139,9 @@ def _read_run(path: Path, name: str) -> Run:
 def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
     """Keep one result of each metric.
 
-    Results of one metric may differ in data (of the same name), seed and step. Those on the run's
-    own data come first, then those with the run's seed, then the latest. The run's own data are
-    those of its online metrics.
+    Results of one metric may differ in data (of the same name), seed and step. Results on the run's
+    own data come first, then results with the run's seed, then the latest. The run's own data are
+    the data of its online metrics.
     """
     is_own = results.on_own_data(rows)
     groups: dict[tuple, list[results.Row]] = {}

@@ -49,7 +49,7 @@ def evaluate(
     """Compute the accuracy on images with each corruption at each severity.
 
     Args:
-        images: [n, h, w, c] uint8, grey or RGB, because one corruption is that of JPEG.
+        images: [n, h, w, c] uint8, grey or RGB, because one corruption is JPEG compression.
         labels: [n] int.
         predict: ``(uint8 images [n, h, w, c]) -> [n]`` labels.
         severities: each in 1, ..., 5.
@@ -59,7 +59,7 @@ def evaluate(
         For each corruption, accuracies in percent, [number of severities].
 
     Raises:
-        ValueError: if a severity is not in 1, ..., 5, there are no images, or images or labels have
+        ValueError: if a severity is not in 1, ..., 5, ``images`` is empty, or images or labels have
             another shape or dtype.
     """
     if not len(images) or not set(severities) <= set(range(1, 6)):

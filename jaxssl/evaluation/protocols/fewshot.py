@@ -74,7 +74,7 @@ def evaluate(
         ValueError: if a class has fewer training examples than shots, or an argument is invalid.
     """
     features = base.check_features(train_features, train_labels, test_features, test_labels)
-    # The probes take different settings, and each preset lists all those of its probe.
+    # The probes take different settings, and each preset lists all settings of its probe.
     presets = {preset: PRESETS[preset]} if preset in PRESETS else PRESETS
     chosen = base.choose_settings(presets, preset, "default", settings)
     results = list(_by_shots(features, chosen, base.check_seed(seed)))
@@ -94,7 +94,7 @@ def accuracy(
         features: features of a training and a test set.
         shots: examples per class, >= 1.
         draws: number of draws, >= 1.
-        C: inverse L2 strength, fixed because there are too few labels to choose it.
+        C: inverse L2 strength, fixed because the labels are too few to choose it.
         max_iter: maximum number of L-BFGS steps.
         seed: seed of the draws.
 
@@ -167,12 +167,12 @@ def elevater(
     then trained on all shots with linear warm-up and cosine decay. The draws do not depend on the
     features.
 
-    Differs from the released code in five points. There, the schedule is configured but not
-    applied. BatchNorm is tested with running averages, which ten steps leave near their initial
-    values. Here BatchNorm uses the statistics of the training rows. The released code reports the
-    best epoch on the test set, and this function the last. There, two neighbouring weight decays
-    are both trained with the left one. There, every candidate has other initial weights and another
-    order. Here all candidates of a draw share them.
+    Differs from the released code in five points. That code configures the schedule but does not
+    apply it. It tests BatchNorm with running averages, which ten steps leave near their initial
+    values, instead of the statistics of the training rows. It reports the best epoch on the test
+    set, and this function the last. It trains two neighbouring weight decays both with the left
+    one. It draws initial weights and order for every candidate, whereas here all candidates of a
+    draw share them.
 
     Args:
         features: features of a training and a test set.
@@ -188,7 +188,7 @@ def elevater(
         seed: seed of draws, order and initial weights.
 
     Raises:
-        ValueError: as `accuracy`, or if there are too few shots to hold one out.
+        ValueError: as `accuracy`, or if the shots are too few to hold one out.
 
     References:
         Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented Visual
@@ -295,11 +295,11 @@ def num_correct(
         rates: [steps] float32, learning rates relative to ``lr``.
         lr: [k] float32.
         decay: [k] float32, lambda.
-        start: [f + 1, c] float32 initial weights; the last row is the bias.
+        start: [f + 1, c] float32 initial weights. The last row is the bias.
         momentum: m.
 
     Returns:
-        [k, c] int32 counts; 0 for settings that diverge.
+        [k, c] int32 counts, 0 for settings that diverge.
     """
     (x, y), (test_x, test_y) = train, test
     targets = jax.nn.one_hot(y, start.shape[1])
@@ -385,7 +385,7 @@ def _on_device(x: np.ndarray, y: np.ndarray) -> Labelled:
 def _normalise(x: Array, batch: Array, is_real: Array | None = None) -> Array:
     """Apply BatchNorm to x [n, f], and append a 1 for the bias.
 
-    The statistics are those of the rows of ``batch`` [m, f] for which ``is_real`` [m, 1] is True.
+    The statistics are taken over the rows of ``batch`` [m, f] where ``is_real`` [m, 1] is True.
     """
     mean = jnp.mean(batch, axis=0, keepdims=True, where=is_real)
     variance = jnp.var(batch, axis=0, keepdims=True, where=is_real)

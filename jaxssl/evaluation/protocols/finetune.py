@@ -108,8 +108,8 @@ def evaluate(
             unknown.
 
     References:
-        Kornblith, Shlens and Le, Do Better ImageNet Models Transfer Better?, 2019, A.5;
-        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
+        Kornblith, Shlens and Le, Do Better ImageNet Models Transfer Better?, 2019, A.5.
+        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021.
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
     """
     encoder, train, test, mesh, data = images
@@ -141,7 +141,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     """Evaluate fine-tuning with the settings of a preset.
 
     Raises:
-        ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.
+        ValueError: as `evaluate`, and without an encoder of images to fine-tune.
     """
     settings, images = PRESETS[preset], base.images_of(context)
     outcome = evaluate(images, **settings, seed=seed)

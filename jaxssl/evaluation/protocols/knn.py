@@ -80,7 +80,7 @@ def accuracy(
         weight: weight of a vote, see `votes`.
 
     Returns:
-        "knn_top1" and "knn_top5" (100 if there are five classes or fewer), in percent.
+        "knn_top1" and "knn_top5" (100 for five classes or fewer), in percent.
 
     Raises:
         ValueError: if a setting is out of range, shapes do not match, features are not finite, or
@@ -118,7 +118,7 @@ def predict(
         top: number of classes to return, the best first. Default: all.
 
     Returns:
-        [m, c] int32, or [m, top]; the first column is the prediction.
+        [m, c] int32, or [m, top]. The first column is the prediction.
 
     Raises:
         ValueError: as `accuracy` does.

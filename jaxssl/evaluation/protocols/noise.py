@@ -48,9 +48,9 @@ def evaluate(
 
     Args:
         features: features of a bank and of queries.
-        stddevs: standard deviations of the noise, >= 0; 0 is `jaxssl.evaluation.protocols.knn`.
+        stddevs: standard deviations of the noise, >= 0. 0 gives `jaxssl.evaluation.protocols.knn`.
         draws: number of draws.
-        k: number of neighbours; at most the size of the bank is used.
+        k: number of neighbours. At most the size of the bank is used.
         temperature: temperature of the votes, > 0.
         seed: seed of the noise.
 
@@ -90,7 +90,7 @@ def neighbours(
     Args:
         bank: [n, f].
         queries: [m, f].
-        k: number of neighbours; at most n are returned.
+        k: number of neighbours. At most n are returned.
         stddevs: [s] float32.
         key: key of the noise.
 

@@ -35,7 +35,7 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
             normal of the test images is known.
 
     References:
-        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
+        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021.
         Goyal et al., Scaling and Benchmarking Self-Supervised Visual Representation Learning, 2019.
     """
     images, training = base.images_of(context), PRESETS[preset]["training"]

@@ -46,14 +46,14 @@ def recall(
 ) -> dict[str, float]:
     r"""Compute recall at k: the share of queries with an image of their class among the k nearest.
 
-    Each test image is a query. Neighbours are found by cosine similarity; ties go to the smaller
+    Each test image is a query. Neighbours are found by cosine similarity. Ties go to the smaller
     index. ``within`` adds the mean average precision at R, where R is the number of images in the
     bank with the label of the query. With m queries, P_q(i) the share of images with the query's
     label among its i nearest, and y the labels:
 
     .. math:: MAP@R = \frac{1}{m} \sum_q \frac{1}{R_q} \sum_{i=1}^{R_q} P_q(i) [y_{q,i} = y_q]
 
-    Queries whose label is missing in the bank count as 0 in both metrics.
+    Queries with a label that the bank lacks count as 0 in both metrics.
 
     Args:
         features: the bank is the training set, the queries are the test set. With ``within`` only
@@ -69,7 +69,7 @@ def recall(
         ValueError: if a k is below 1 or above the number of images in the bank.
 
     References:
-        Han et al., Self-supervised Co-training for Video Representation Learning, 2020 (centred);
+        Han et al., Self-supervised Co-training for Video Representation Learning, 2020 (centred).
         Musgrave et al., A Metric Learning Reality Check, 2020, eq. 6-7 (MAP@R).
     """
     bank, bank_labels, queries, labels = features

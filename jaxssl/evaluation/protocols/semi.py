@@ -32,8 +32,8 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     network. ``seed`` also seeds the linear layer, the order of images and the augmentation.
 
     Raises:
-        ValueError: if there is no encoder of images to fine-tune, training images have no label or
-            one class, or a share has fewer images than there are devices.
+        ValueError: without an encoder of images to fine-tune, if training images have no label or
+            one class, or if a share has fewer images than the number of devices.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,

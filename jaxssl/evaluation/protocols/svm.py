@@ -22,7 +22,7 @@ PRESETS: Presets = {
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
-MAX_KERNEL = 2**35  # largest size in bytes of a kernel matrix, that of 65 536 examples
+MAX_KERNEL = 2**35  # largest size in bytes of a kernel matrix, for 65 536 examples
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
@@ -58,7 +58,7 @@ def evaluate(
 
     Args:
         features: [n, f], features of all examples.
-        labels: [n] int; each class needs ten examples.
+        labels: [n] int. Each class needs ten examples.
         C: inverse regularisation strengths to choose from, > 0.
         machines: "kernel" (RBF, gamma 1 / (f variance)), "linear" (squared hinge), or both.
         standardised: whether each feature is standardised on the nine training folds.
@@ -134,7 +134,7 @@ def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) ->
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
-    """Cross-validate SVMs on both splits together; an example in both counts once."""
+    """Cross-validate SVMs on both splits together. An example in both counts once."""
     settings = PRESETS[preset]
     features, labels = context.features.train, context.features.train_labels
     if context.train is not None and context.test is not None:

@@ -27,7 +27,7 @@ def evaluate(
         prompt_embeddings: for each of c classes, the embeddings [p, d] of its prompts.
 
     Returns:
-        "zeroshot_top1" and "zeroshot_top5" (100 if there are five classes or fewer).
+        "zeroshot_top1" and "zeroshot_top5" (100 for five classes or fewer).
 
     Raises:
         ValueError: if an embedding is not finite.
