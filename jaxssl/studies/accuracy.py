@@ -26,7 +26,7 @@ CHANGES = {"printed_stable": MethodPair("auc_cl_sum", "simclr", KNN)}
 
 
 def run(setting: Setting) -> Findings:
-    """Train the methods at the scale's batch size, and those of `SWEEP` at all batch sizes."""
+    """Train the methods at the scale's batch size, and methods of `SWEEP` at all batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = cell_config(setting, {}).batch_size
     sizes = {**batch_size_cells(setting, BATCHES), default: batch_size_values(setting, default)}

@@ -21,7 +21,7 @@ from jaxssl.training.dry_run import open_training_split
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
 ARMS = {"auc_cl_sum": "", "auc_cl": "_recommended"}  # by loss, the suffix of its claims' names
 NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
-CHANCE = 1.2  # A lower accuracy, in multiples of that of a guess, counts as chance.
+CHANCE = 1.2  # A lower accuracy, in multiples of a random guess's, counts as chance.
 ARRIVED = 0.9  # If AUC-CL's mean b exceeds this without a collapse, none will follow.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits

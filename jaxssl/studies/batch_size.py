@@ -89,12 +89,12 @@ def judge_changes(
     pairs: Mapping[str, MethodPair],
     claims: Mapping[str, Claim],
 ) -> dict[str, Verdict]:
-    """Judge claims about the change in accuracy, if there are several batch sizes.
+    """Judge claims about the change in accuracy between several batch sizes.
 
     Args:
         results: by method and batch size.
         sizes: the batch sizes.
-        pairs: by claim, the method whose accuracy is claimed to change less, and the other.
+        pairs: by claim, the method that is claimed to change less in accuracy, and the other.
         claims: of the study.
 
     Returns:

@@ -60,7 +60,7 @@ def run_name(setting: Setting, cell: Cell) -> str:
 
 
 def file_settings(values: Mapping[str, str]) -> str:
-    """Format settings for a file name, without paths and those that do not change a result."""
+    """Format settings for a file name, without paths and settings that do not change a result."""
     hidden = (*config.CHANGEABLE_KEYS, "data.path")
     return ",".join(f"{key}={text}" for key, text in values.items() if key not in hidden)
 

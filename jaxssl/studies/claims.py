@@ -44,7 +44,7 @@ def write_claims(folder: Path, page: Path) -> Path:
         page: the page to write, not papers.md.
 
     Raises:
-        UserError: if there is no such folder, a document is damaged, or the page is papers.md.
+        UserError: if the folder does not exist, a document is damaged, or the page is papers.md.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; name the folder of the studies with --out")
@@ -78,7 +78,7 @@ def write_claims(folder: Path, page: Path) -> Path:
 
 
 def _without_parts(found: Sequence[Settings]) -> list[Settings]:
-    """Leave out documents whose runs are a part of those of another, so that none counts twice.
+    """Leave out documents with runs that another document contains, so that no run counts twice.
 
     Of documents with the same runs, the first is kept.
     """
@@ -157,7 +157,7 @@ def _item(results: Sequence[Settings]) -> str:
 
 
 def _not_run(command: str) -> tuple[str, str]:
-    """Return in words what running a command needs, and the data and protocol of its config."""
+    """Describe the needs of a command that was not run, and the data and protocol of its config."""
     training = re.match(r"jaxssl train --config (\S+)(.*)", command)
     if not training:
         return ("needs a trained run" if "--workdir" in command else documents.NOT_RUN), ""

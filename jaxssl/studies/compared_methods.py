@@ -9,7 +9,7 @@ DINO_HEAD = {"head.name": "dino", "head.proj_hidden_dim": 512, "head.proj_output
 
 
 def _predicting(name: str) -> Cell:
-    """Return the settings of a method with a predictor, whose preset and loss have its name."""
+    """Return the settings of a method with a predictor. Its preset and its loss have its name."""
     width = {"predictor.pred_hidden_dim": 512}
     return {**MOMENTUM, **width, "method.preset": name, "loss.name": name}
 

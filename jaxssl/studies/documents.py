@@ -91,8 +91,8 @@ def write_page(
         command: the command line that makes the page.
         tables: in this order.
         facts: about the measurement, shown below the title.
-        claims: the `claim_cells` of each claim, which stand below the tables. Those that were not
-            run are folded away.
+        claims: the `claim_cells` of each claim, which stand below the tables. Claims that were not
+            measured are folded away.
         pictures: which stand above the tables.
     """
     measured = [cells for cells in claims if cells[-1] != NOT_RUN]
@@ -154,7 +154,7 @@ def read_document(path: Path) -> Settings:
     """Read and check the JSON document of a study.
 
     Raises:
-        UserError: if there is no document, or if it is damaged.
+        UserError: if the document does not exist or is damaged.
     """
     if not path.is_file():
         raise UserError(f"{path} does not exist; name the JSON document of a study")

@@ -16,7 +16,7 @@ losses with memory, such as nnclr, are measured with the memory that they start 
 
 --methods also takes any loss without labels by the name of its file, with its default settings. If
 the scale of a loss changes with the batch size, as mmcl's does, the scale alone counts as bias. The
-cosine in the JSON document ignores it. --config.loss.KEY sets what `METHODS` leaves open.
+cosine in the JSON document ignores it. --config.loss.KEY sets keys that `METHODS` leaves open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class Point(NamedTuple):
         params: its parameters.
         num_examples: number of examples that it embeds.
         description: in words.
-        draws: number of random batches of an estimate; a quarter for losses with memory.
+        draws: number of random batches of an estimate. Losses with memory use a quarter of them.
         chunk: number of batches computed together.
     """
 
@@ -90,7 +90,7 @@ class Point(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The loss whose gradient is measured, and that of the reference gradient if it is another."""
+    """The measured loss, and the loss of the reference gradient if it is another one."""
 
     measured: Objective
     reference: Objective | None
@@ -147,7 +147,7 @@ def _estimate(
             target=losses.reference,
             visits=visits,
             draws=point.draws // 4 if has_memory else point.draws,
-            # A chunk is a group of the jackknife, whose interval is wide with few groups.
+            # A chunk is a group of the jackknife. With few groups its interval is wide.
             chunk=max(1, point.chunk // 8) if has_memory else point.chunk,
             level=level,
             seed=seed,
@@ -381,7 +381,7 @@ def _slopes(biases: Mapping[int, Sequence[float]]) -> list[float]:
         biases: the bias of each seed, by batch size.
 
     Returns:
-        The slopes, [] if there are fewer than three batch sizes or a bias is 0.
+        The slopes, [] with fewer than three batch sizes or with a bias of 0.
     """
     rows = np.array(list(biases.values()))
     if len(rows) < 3 or not rows.all():

@@ -88,7 +88,7 @@ def _verdicts(means: Gradients, accuracies: dict[str, list[float]]) -> dict[str,
 
 
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
-    """Judge whether TCL's gradients are within 10 % of SupCon's, if there is a gap."""
+    """Judge whether TCL's gradients are within 10 % of SupCon's, if a gap was found."""
     changes = [100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True)]
     verdict = within(changes, CLOSED_PERCENT, digits=1)
     if len(finite(changes)) < 2:

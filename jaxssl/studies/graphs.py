@@ -2,7 +2,7 @@
 
 The runs are the variants of `configs/graphs/tu.py`, at every scale. --config.data.path is a folder
 or an archive of TU sets, and --dataset=MUTAG,DD names sets in it. Raw counts (degrees, tags, sizes)
-and the untrained network are those of the first seed.
+and the untrained network use the first seed.
 """
 
 from collections.abc import Iterable

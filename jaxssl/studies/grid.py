@@ -2,7 +2,7 @@
 
 A grid can be trained in several sessions, on temporary machines: the JSON document of a study
 records each finished run with its config and the fingerprint of its training data, and
-``setting.earlier`` names such a document, whose runs are not trained again.
+``setting.earlier`` names such a document. Its runs are not trained again.
 """
 
 import json
@@ -308,7 +308,7 @@ def _read_earlier(
 
     Raises:
         UserError: if the document cannot be read, or has another scale, or if one of the runs has
-            another config than the grid, or other training data than there are now.
+            another config than the grid, or other training data than the present ones.
     """
     scale, recorded = run_results.read_runs(path)
     refusal = f"--earlier {path} cannot be continued"

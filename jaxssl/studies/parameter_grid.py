@@ -213,8 +213,8 @@ def _plan_runs(
     Args:
         setting: folder, config and overrides of all runs.
         cells: the values of each run.
-        protocols: of all runs. Without ``strict``, those that need labels are left out for a data
-            set without labels.
+        protocols: of all runs. Without ``strict``, protocols that need labels are left out for a
+            data set without labels.
         strict: whether a protocol that does not fit a data set raises an error.
 
     Raises:
@@ -225,7 +225,7 @@ def _plan_runs(
     _check_distinct(cells, configs)
     loaded: set[str] = set()  # values of "init" that can be read
     splits_of: dict[tuple[str, str], Splits] = {}
-    traced: set[str] = set()  # settings whose views and networks fit the images
+    traced: set[str] = set()  # settings with views and networks that fit the images
     mesh, runs = distributed.make_mesh(), []
     for cell, settings in zip(cells, configs, strict=True):
         examples = kind.of(settings).data

@@ -29,7 +29,7 @@ class RunResult(NamedTuple):
         seed: of the run.
         workdir: of the run.
         metrics: accuracies in percent, NaN if training stopped because of a non-finite value.
-        history: the lines of metrics.jsonl; from a document, the k-NN accuracy by epoch alone.
+        history: the lines of metrics.jsonl, or only the k-NN accuracy by epoch from a document.
         seconds: time of training and evaluation in the last command.
         commit: of the code that trained the run last, "" if unknown.
         config: as JSON, with file names in place of absolute paths.
@@ -77,7 +77,7 @@ def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
 def require_same_data(
     settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
 ) -> None:
-    """Raise UserError if a run was trained with other data than there are now.
+    """Raise UserError if the data of a run have changed since its training.
 
     Args:
         settings: of the run.

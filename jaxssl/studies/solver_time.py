@@ -4,7 +4,7 @@ The study times the value and gradient of each loss on random embeddings, and a 
 of the scale's network. The claims bound the ratio of whole steps to SimCLR's. The papers use a
 ResNet-50 or larger on images of 224 pixels, where the loss is a small share of the step. With a
 smaller network or smaller images the ratio is larger, so a claim can be confirmed but not refuted.
-The scale "paper" is that of Fig. 3b.
+The scale "paper" has the setting of Fig. 3b.
 """
 
 import time

@@ -1,11 +1,11 @@
 """Data classes of studies. A study is an experiment that tests claims of a paper.
 
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
-and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
-"batch_sizes", "equal_steps", "workdir", "finished" and "earlier"; ``UNUSED``, those of "dataset",
-"seeds" and "config" without effect, or ``UNUSED_WITH_WORKDIR``, if the study is of a run; and
-``PAPER``, which selects the config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a
-study by its file name.
+and ``run(setting) -> Findings``. It may have ``FLAGS``, the accepted flags among "methods",
+"batch_sizes", "equal_steps", "workdir", "finished" and "earlier". ``UNUSED`` names the flags among
+"dataset", "seeds" and "config" without effect (with --workdir: ``UNUSED_WITH_WORKDIR``). ``PAPER``
+selects the config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its
+file name.
 """
 
 import functools
@@ -166,7 +166,7 @@ def at_one_size(findings: Findings, claims: Mapping[str, Claim]) -> Findings:
 
 
 def published_tables(study: str) -> list[Table]:
-    """Read the paper's table that belongs to a study from claims.toml, if there is one."""
+    """Read the paper's table that belongs to a study from claims.toml, or return []."""
     published = claims_file()["published"]
     return [Table(**published[study])] if study in published else []
 
@@ -174,7 +174,7 @@ def published_tables(study: str) -> list[Table]:
 def scale_value(setting: Setting, values: Mapping[str, T]) -> T:
     """Return the value that belongs to the scale of a study.
 
-    "medium" uses the value of "small" if it has none of its own, and other scales that of "paper".
+    A scale without a value takes the value of "paper", but "medium" takes the value of "small".
     """
     other = values["small" if setting.scale == "medium" else "paper"]
     return values.get(setting.scale, other)

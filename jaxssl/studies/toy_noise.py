@@ -28,7 +28,7 @@ RUNS, SHOWN = 1000, 10  # runs to measure, and runs to draw. The paper measures 
 REGULARISER = 0.1
 AVERAGE = 0.1  # weight of a new denominator in its moving average, which the paper does not state
 WINDOW = 50  # number of steps over which the picture averages
-LAST = 100  # number of steps whose mean is the end point of a run
+LAST = 100  # number of last steps that are averaged for the end point of a run
 JUMP = 10.0  # A step that moves a score further than this has divided by almost zero.
 MOST_LOGIT = 8.0  # largest |s2 - s1| in the picture of the loss
 # decl_mean replaces the Gamma sample u of DeCL by its mean, 1 / rate.

@@ -26,7 +26,7 @@ SPLITS = {
     "paper": ("train[:90%]", "train[90%:]", 100),
 }
 CLAIMS = read_claims("tuning")
-OF_TRAINING = "_training"  # ends the name of a method whose training settings are compared
+OF_TRAINING = "_training"  # ends the name of a method if its training settings are compared
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 COARSE_TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of methods with a second constant
@@ -117,7 +117,7 @@ def run(setting: Setting) -> Findings:
             **candidate,
             "data.train_split": train,
             "data.test_split": validation,
-            "data.bank_split": "",  # that of the encoder, without validation images
+            "data.bank_split": "",  # the training split, without validation images
             "batch_size": BATCH_SIZE,
             "epochs": epochs,
         }

@@ -50,7 +50,7 @@ class Setup(NamedTuple):
         steps_per_epoch: number of batches in an epoch.
         total_steps: length of the run.
         batch_size: number of examples of a step.
-        sharding: what the devices store in parts, see `jaxssl.training.state.shardings`.
+        sharding: which arrays the devices store in parts, see `jaxssl.training.state.shardings`.
         max_skipped: number of skipped steps in a row that ends the run.
         eval_every: steps between two evaluations.
         save_every: steps between two checkpoints.

@@ -10,7 +10,7 @@ from jaxssl.losses.pairs import unit
 
 # Features with a standard deviation below this have collapsed. Evenly spread features have 1.
 COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
-BLOCK = 256  # rows whose cosines with all rows are in memory at the same time
+BLOCK = 256  # number of rows that are compared with all rows at the same time
 
 
 @jax.jit
@@ -22,7 +22,7 @@ def embedding_metrics(embeddings: Array) -> dict[str, Array]:
     * effective_rank: RankMe, exp of the entropy of the normalised singular values, in
       [1, min(V B, d)] (Garrido et al., RankMe, 2023, eq. 1).
     * alignment: mean squared distance between two views of an example, in [0, 4]. Lower is closer.
-    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]; lower is
+    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]. Lower is
       more uniform (both Wang and Isola, 2020).
     * positive_similarity, negative_similarity: mean cosine of two views of one example, and of
       views of different examples.

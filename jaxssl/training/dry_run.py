@@ -103,7 +103,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     ResNet-50 with several sizes of crops, if the training state is large, or if memory is too
     small. No weights are drawn then.
 
-    No workdir is written. Random images stand for those of the sets in `COMMON`. Other sets are
+    No workdir is written. Random images stand for the images of sets in `COMMON`. Other sets are
     prepared if necessary, and their examples are read from the training split.
 
     Args:

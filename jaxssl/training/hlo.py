@@ -1,4 +1,4 @@
-"""What devices send each other in a compiled program, parsed from the program's HLO text."""
+"""Communication between devices in a compiled program, parsed from the program's HLO text."""
 
 import math
 import re
@@ -23,7 +23,7 @@ Collective = tuple[str, tuple[int, ...]]
 def collectives(compiled: Compiled, devices: int) -> Counter[Collective]:
     """Count a device's collective operations in a program, with the bytes of their arrays.
 
-    The bytes are those of whole arrays: the result of an all-gather, the operand of a
+    The bytes are counted for whole arrays: the result of an all-gather, the operand of a
     reduce-scatter. One operation may send several arrays. Operations in a loop count once for each
     iteration.
 

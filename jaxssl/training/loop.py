@@ -59,14 +59,14 @@ class Evaluation(NamedTuple):
     Attributes:
         check: ``(config) -> None`` raises UserError for settings that evaluation or loggers reject.
         online: ``(config, splits, setup, inputs, encode) -> (description, probe)``. The probe
-            returns the metrics of a state, and is None if there are none. ``inputs`` prepares the
+            returns the metrics of a state, and is None without metrics. ``inputs`` prepares the
             images of `Programs.encode`.
         finish: ``(workdir, splits, step, before_report) -> None`` evaluates a run that has ended at
             a step. It calls the function ``before_report``, if given, before it writes the report.
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
         start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
-            weights by those of `config.init`, see `jaxssl.pretrained.start`.
+            weights by weights from `config.init`, see `jaxssl.pretrained.start`.
     """
 
     check: Callable[[ConfigDict], None]

@@ -148,7 +148,7 @@ class MetricsReporter:
 
     @contextmanager
     def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
-        """Show a bar with steps, remaining time and the latest metrics, if there is a terminal.
+        """Show a bar with steps, remaining time and the latest metrics, if a terminal is attached.
 
         Args:
             step: steps done.

@@ -141,14 +141,14 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
     check_devices()
     if distributed.process_count() == 1:
         return None
-    connection = jax_distributed.global_state  # not public; Orbax uses it in the same way
+    connection = jax_distributed.global_state  # not public, but Orbax uses it in the same way
     if distributed.process_index():
         _explain_abort(str(connection.coordinator_address))
     return Peers(connection.client, distributed.process_index(), distributed.process_count())
 
 
 class Peers:
-    """The other processes of this run, whose heartbeats threads watch.
+    """The other processes of this run. Threads watch their heartbeats.
 
     The first process watches all others. They watch the first one, which tells them about the
     rest, so that the work does not grow with the square of the number of processes.

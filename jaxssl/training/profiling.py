@@ -81,7 +81,7 @@ class Profiler:
             self._on_disk = on_disk
 
     def end(self, step: int, state: object) -> None:
-        """Write the trace after the last step of the range. The arguments are those of `begin`."""
+        """Write the trace after the last step of the range. The arguments are as in `begin`."""
         if self._on_disk and step == self._steps.stop:
             jax.block_until_ready(state)
             self.close()

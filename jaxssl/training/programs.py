@@ -31,7 +31,7 @@ class Programs(NamedTuple):
         init: ``seed -> state``, untrained.
         next_batches: ``n -> (data, indices)``, the input of the next n steps.
         steps: ``(state, data, indices, n) -> (state, metrics, embeddings, losses)``, see
-            `make_train_steps`; n <= ``most_steps``.
+            `make_train_steps`, where n <= ``most_steps``.
         encode: ``((params, carried), uint8 images) -> backbone features``, jitted.
         most_steps: the largest number of steps in one call.
     """
@@ -77,7 +77,7 @@ def make_programs(
         batches: batches of the training set.
         inputs: prepares the images that are encoded, see `jaxssl.data.kind.Kind.inputs`.
         mesh: the devices.
-        probed_classes: number of classes of the online linear probe, which follows each step; 0
+        probed_classes: number of classes of the online linear probe, which follows each step. 0
             trains no probe.
 
     Raises:

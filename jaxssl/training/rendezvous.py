@@ -65,7 +65,7 @@ def _ended(process: int) -> LostProcess:
 
 
 def _await_others(server: socket.socket, processes: int) -> None:
-    """Wait in the first process until all other processes have connected; close the server."""
+    """Wait in the first process until all other processes have connected. Close the server."""
     joined: dict[socket.socket, int] = {}
     # The answer to the others if an unexpected exception or a signal ends this process.
     error: UserError | None = _ended(0)

@@ -33,7 +33,7 @@ def run(command: Sequence[str], retries: int) -> int:
 
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
-        # A second SIGINT, after that of the terminal, would end the command at once.
+        # A second SIGINT, after the terminal's, would end the command at once.
         if child and number == signal.SIGTERM:
             child.send_signal(number)
 

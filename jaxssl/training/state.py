@@ -59,7 +59,7 @@ class Measure(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient of the loss of one global batch, and what its computation yields besides.
+    """Gradient of the loss of one global batch, and other results of its computation.
 
     Attributes:
         views: the entries of the batch that the augmentation makes.
@@ -164,8 +164,8 @@ def make_gradient(
 ) -> Callable[[TrainState, Batch], Gradient]:
     """Return the function that computes the gradient of a batch split over the devices.
 
-    Value, gradient and carried state equal those of the whole batch on one device, because every
-    random draw is keyed by the step and the example. The gradient is sharded as the parameters.
+    Value, gradient and carried state equal the results of the whole batch on one device, because
+    every random draw is keyed by step and example. The gradient is sharded as the parameters.
     """
     axis = distributed.DATA_AXIS
 
@@ -236,8 +236,8 @@ def make_train_step(
         sharding: "none", "optimizer" or "all", see `shardings`. The results are the same.
 
     Returns:
-        A function whose metrics are scalars, equal on all devices. The embeddings [V, B, d] are
-        the input of the loss, in the order of the batch.
+        The training step. Its metrics are scalars, equal on all devices. The embeddings [V, B, d]
+        are the input of the loss, in the order of the batch.
     """
     gradient = make_gradient(method, augment, mesh, sharding)
 
@@ -288,7 +288,7 @@ def make_train_steps(
         ``(state, data, indices, n, *, numbers) -> (state, metrics, embeddings, losses)``, which
         donates the state. ``data`` holds examples with their "index" in the data set. ``indices``
         [k, B] int32 are the rows of k batches in the data of each device, split over the devices
-        along axis 1; n <= k. Metrics and embeddings are those of the last step. The first n entries
+        along axis 1, and n <= k. Metrics and embeddings are of the last step. The first n entries
         of ``losses`` [k] are the losses of all steps.
     """
     split = P(distributed.DATA_AXIS)

@@ -40,7 +40,7 @@ def describe(name: str) -> Mesh:
             sides of the torus, as in "v5e:16x16"; "h100-64" or "h200:2x4" (hosts x GPUs); "cpu:8".
 
     Raises:
-        UserError: if there is no such pod, or the package with its compiler is not installed.
+        UserError: if the pod is unknown, or the package with its compiler is not installed.
     """
     kind = _kind(name)
     try:
@@ -106,7 +106,7 @@ def _sides(name: str) -> list[int]:
 
 
 def memory(name: str) -> int:
-    """Return the bytes of a pod's GPU that JAX uses, or 0 for TPUs, whose memory XLA knows.
+    """Return the bytes of a pod's GPU that JAX uses, or 0 for TPUs: XLA knows their memory.
 
     JAX takes three quarters of a GPU's memory by default.
     """

@@ -98,9 +98,9 @@ def _require_known_keys(config: ConfigDict) -> None:
 def _complete(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> ConfigDict:
     """Return the complete config, see `complete`. Unknown keys of stored runs are ignored."""
     config = _unlocked(config, "config")
-    for key in {"mean", "std"} & set(config.data):  # A run measures those of its own images.
+    for key in {"mean", "std"} & set(config.data):  # A run measures mean and std itself.
         del config.data[key]
-    if "extended" in config:  # The earlier lengths are those of another run.
+    if "extended" in config:  # These are earlier lengths of another run.
         del config["extended"]
     # Names and presets are set first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
@@ -182,7 +182,7 @@ def differences(
 
 
 def join_differences(lines: list[str]) -> str:
-    """Join the first three lines of a list of differences, and say how many more there are."""
+    """Join the first three lines of a list of differences, and state the number of the others."""
     more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
     return "; ".join(lines[:3]) + more
 
@@ -293,7 +293,7 @@ def _is_choice(key: str) -> bool:
 
 
 def split_variant(config: str | Path) -> tuple[str, str]:
-    """Split "FILE:VARIANT" into file and variant. The variant is "" if there is none."""
+    """Split "FILE:VARIANT" into file and variant. Without a variant, the second part is ""."""
     file, _, variant = str(config).rpartition(":")
     is_whole = file in ("", "gs") or Path(config).is_file()
     return (str(config), "") if is_whole else (file, variant)
@@ -314,7 +314,7 @@ def find(path: str | Path, noun: str = "config") -> Path:
         noun: "config" or "suite".
 
     Raises:
-        UserError: if there is no such file and no such name.
+        UserError: if neither a file nor a packaged file has this name.
     """
     if is_bucket(path) or Path(path).is_file():
         return fetch(path)

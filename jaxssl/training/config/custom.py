@@ -1,6 +1,6 @@
 """Turn a user's component into a factory like the factories of this package.
 
-A factory takes hyper-parameters by keyword, whose names, defaults and types are read from its
+A factory takes hyper-parameters by keyword. Their names, defaults and types are read from its
 signature. A user may also give a finished component, a loss function or a network class.
 """
 
@@ -168,7 +168,7 @@ def names(config: Mapping[str, object]) -> dict[str, str]:
 def without_folders(config: Settings) -> dict[str, object]:
     """Return a config in which users' components have names without folders, and digests by name.
 
-    Runs whose files have moved can resume, because the digests tell whether the files are the same.
+    A run can resume after its files have moved, because digests tell whether they are the same.
     """
     config = dict(config)
     for group, name in names(config).items():
@@ -213,7 +213,7 @@ def unchanged(config: Mapping[str, object]) -> Iterator[None]:
 
 
 def _changed(config: Mapping[str, object]) -> str:
-    """Return the components whose files differ from the digests in a config."""
+    """Return the components with files that differ from the digests in a config."""
     changed = set(texts(config.get("plugins"))) - set(digests(config))
     return ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
 
@@ -244,7 +244,7 @@ def _network(name: str, value: object) -> Callable[..., object]:
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
-        # The signature of the class would be its metaclass's. That of a bound __init__ has no self.
+        # The class has the signature of its metaclass. A bound __init__ has no argument self.
         function = function.__init__.__get__(function)
     try:
         signature = inspect.signature(function)
@@ -268,8 +268,8 @@ def _hyper_parameters(signature: inspect.Signature, num_required: int = 0) -> in
     """Return the signature of the parameters that a config can set, as keywords.
 
     The first ``num_required`` parameters are left out, because the package passes them. A parameter
-    that is positional-only, or whose default a config cannot hold, such as a function, is left out
-    and keeps its default.
+    that is positional-only, or has a default that no config can hold, such as a function, is left
+    out and keeps its default.
     """
     keywords = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

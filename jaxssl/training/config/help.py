@@ -25,7 +25,7 @@ class Setting(NamedTuple):
         key: such as "loss.temperature".
         type: the type in words.
         value: the default, or the value in a config.
-        line: what the key sets, possibly "".
+        line: description of the key, possibly "".
     """
 
     key: str

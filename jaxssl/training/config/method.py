@@ -68,7 +68,7 @@ def make_method(
     Args:
         config: complete.
         length: of the run, for its schedules.
-        loss_numbers: arguments of the loss that replace those of the config.
+        loss_numbers: arguments of the loss that replace the config's.
 
     Raises:
         UserError: if the components do not fit each other.
@@ -161,7 +161,7 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
     """Check that the training scheme can train the loss, and that the network takes the views.
 
     Raises:
-        UserError: if not; the message says what to change.
+        UserError: if not. The message says what to change.
     """
     method, net, text = config.method.name, config.net.name, config.text.name != "none"
     if text != kind.of(config).captions or (text and method != "two_tower"):

@@ -45,8 +45,8 @@ def from_spec(spec: object, *, steps_per_epoch: int, total_steps: int) -> Any:
         total_steps: the length of the run.
 
     Returns:
-        A function of the step, counted from 0, that returns a float32 scalar; or `spec` itself if
-        it is not a schedule.
+        A function of the step, counted from 0, that returns a float32 scalar. If `spec` is not a
+        schedule, `spec` itself.
 
     Raises:
         ValueError: on an unknown schedule, unit or key, a value that is not a number, times that do
@@ -125,7 +125,7 @@ def learning_rate(
             that are missing, do not increase, or are within the warm-up.
 
     References:
-        Loshchilov and Hutter, SGDR, 2017, eq. 5; Goyal et al., Accurate, Large Minibatch SGD, 2017.
+        Loshchilov and Hutter, SGDR, 2017, eq. 5. Goyal et al., Accurate, Large Minibatch SGD, 2017.
     """
     if name not in DECAYS:
         raise ValueError(f"schedule.name must be one of {sorted(DECAYS)}, got {name!r}")
@@ -157,7 +157,7 @@ def _number(key: str, value: object) -> float:
 
 
 def _values(values: object, scale: int) -> dict[float, float]:
-    """Return {step: value} of a schedule, whose times may be strings as in JSON.
+    """Return {step: value} of a schedule. Times may be strings, as in JSON.
 
     Args:
         values: {time: value} in the unit of the schedule.

@@ -18,7 +18,7 @@ from jaxssl.errors import UserError, escape
 from jaxssl.training.output.file_io import user_folder
 from jaxssl.training.output.logs import log
 
-DATA = "data"  # stands for the digest of a data path, whose content may change
+DATA = "data"  # stands for the digest of a data path, because its content may change
 DATA_KEYS = ("dir", "path", "classes", "labels")  # keys of the group `data` that name files
 
 
@@ -26,7 +26,7 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
     """Check that the files of a run's components may be executed.
 
     Args:
-        names: names of components. Those of the form "path/to/file.py:NAME" name files.
+        names: names of components. Names of the form "path/to/file.py:NAME" refer to files.
         source: the run, for the message.
         trust: True accepts all files.
 

@@ -81,7 +81,7 @@ def flat_keys(config: ConfigDict) -> dict[str, Any]:
     return values
 
 
-# Types of the keys that every run reads: those of the default values, with the exceptions below.
+# Types of keys that every run reads: the types of their defaults, with the exceptions below.
 # The types of all other keys are the annotations of a component's factory.
 TYPES: dict[str, object] = {
     **{

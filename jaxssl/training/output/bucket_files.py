@@ -97,12 +97,12 @@ def _host() -> str:
 
 
 class Lease:
-    """A lock in a bucket: a folder of numbered objects, of which the last one names the owner.
+    """A lock in a bucket: a folder of numbered objects. The last one names the owner.
 
     The bucket creates each object only once, so only one process gets a number. The owner writes
     its object again every `HEARTBEAT` seconds. A lease that was not renewed for `LEASE` seconds has
-    expired, and the next process takes it over. Times are those of the bucket, because the clocks
-    of hosts differ.
+    expired, and the next process takes it over. Times are from the bucket's clock, because the
+    clocks of hosts differ.
 
     Args:
         path: the folder.
@@ -172,7 +172,7 @@ class Lease:
         return int(max(names)), owner
 
     def _now(self) -> float:
-        """Return the time of the bucket's clock, that of the last write of a new object."""
+        """Return the time of the bucket's clock, from the modification time of a new object."""
         probe = self._path / f"time-{self.me.token}"
         probe.write_bytes(b"")
         now = probe.modified()

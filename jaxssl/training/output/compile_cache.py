@@ -93,7 +93,7 @@ def fast_compile_options(level: int = 1) -> dict[str, int]:
     optimisation level in XLA_FLAGS is respected.
 
     Args:
-        level: optimisation level; 0 for a program whose speed does not matter.
+        level: optimisation level, 0 if the speed of the program does not matter.
     """
     if jax.default_backend() != "cpu" or OPTIMISATION in os.environ.get("XLA_FLAGS", ""):
         return {}

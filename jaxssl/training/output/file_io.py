@@ -156,7 +156,7 @@ def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace the content of a file atomically by what a function writes to the file it is given.
+    """Replace the content of a file atomically by the output of a function that writes to a file.
 
     Raises:
         WriteError: if the file cannot be written. It is unchanged then.

@@ -70,7 +70,7 @@ class Restored(NamedTuple):
         step: number of steps done.
         state: the `TrainState`.
         facts: its metadata.
-        damaged: later steps whose checkpoints could not be read.
+        damaged: later steps with checkpoints that could not be read.
     """
 
     step: int
@@ -179,14 +179,14 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
 def restore(workdir: Path, template: object) -> Restored:
     """Restore the latest readable checkpoint, which other devices may have written.
 
-    A warning names later ones that cannot be read.
+    A warning names later checkpoints that cannot be read.
 
     Args:
         workdir: workdir of the run.
-        template: a state of the same structure, whose arrays have the shardings to restore to.
+        template: a state of the same structure. Its arrays have the shardings to restore to.
 
     Raises:
-        UserError: if there is no such checkpoint, or it is of another network.
+        UserError: if no checkpoint can be restored, or it is of another network.
     """
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template
@@ -206,7 +206,7 @@ def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
 
     Args:
         workdir: workdir of the run.
-        step: step of the checkpoint; by default as for `restore`.
+        step: step of the checkpoint, by default as for `restore`.
 
     Raises:
         UserError: if the checkpoint does not exist or cannot be read.
@@ -267,7 +267,7 @@ def _read(
 
     def next_candidate() -> int | None:
         # A run may write new checkpoints and remove old ones meanwhile. Several processes must try
-        # the same steps, so they try those that existed at the start.
+        # the same steps, so they try the steps that existed at the start.
         candidates = existing if distributed.process_count() > 1 else steps(workdir)
         candidates = candidates if step is None else [step]
         return max(set(candidates) - errors.keys(), default=None)

@@ -1,4 +1,4 @@
-"""Goodput: which share of a run's wall time training steps took, and what took the rest."""
+"""Goodput: the share of a run's wall time that training steps took, and the uses of the rest."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from jaxssl.errors import JSON_ERRORS
 from jaxssl.training.output import file_io
 
 NAME = "goodput.json"
-# What the wall time of a run is spent on.
+# Uses of the wall time of a run.
 PARTS = ("steps", "input wait", "compilation", "checkpoints", "evaluation", "start", "restarts")
 T = TypeVar("T")
 

@@ -82,7 +82,7 @@ def resume_config(
         trust: as for `jaxssl.load_encoder`.
 
     Raises:
-        UserError: if there is no run, or the number of epochs is not larger than that of the run.
+        UserError: if the run does not exist, or cannot be extended to this number of epochs.
     """
     config = take_lengths(load(workdir / "config.json", overrides, trust=trust), workdir)
     if extend_to is None or (config.epochs == extend_to and not config.total_steps):

@@ -110,7 +110,7 @@ def _lock_in_bucket(workdir: Path) -> Iterator[Callable[[], None]]:
 
 
 def _lost(workdir: Path, owner: Owner | None, name: str) -> UserError:
-    """Return the error for a lock that another run has, or whose file was deleted."""
+    """Return the error for a lock that another run has, or that was deleted."""
     if owner:
         return UserError(
             f"another run ({_name(owner)}) has taken over {workdir}, because this run sent no "
@@ -165,7 +165,7 @@ def _is_zombie(owner: OwnerRecord) -> bool:
 
 
 def _modified(path: Path) -> int:
-    """Return the time of a file's last change in nanoseconds, or 0 if there is no file."""
+    """Return the time of a file's last change in nanoseconds, or 0 without a file."""
     try:
         return path.lstat().st_mtime_ns
     except FileNotFoundError:

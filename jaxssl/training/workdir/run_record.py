@@ -82,7 +82,7 @@ def read_init(workdir: Path) -> Settings | None:
 
 
 def _read(path: Path, key: str) -> Settings | None:
-    """Return the JSON object of a file, or None if there is no file.
+    """Return the JSON object of a file, or None without a file.
 
     Raises:
         UserError: if the file is damaged, or its object has no text under ``key``.

@@ -1,7 +1,7 @@
 """Loggers of training metrics: one per file, with a function `logger`, named after the file.
 
 ``logger(workdir, step, config) -> Logger`` opens the log of a run that starts or resumes at a step.
-A file whose logger needs an optional package names the package in ``PACKAGE``.
+If a logger needs an optional package, its file names the package in ``PACKAGE``.
 """
 
 import importlib.util
@@ -61,7 +61,7 @@ class ServiceState:
 
 
 class ServiceLogger:
-    """Logger of a service whose client has ``log(metrics, step=step)`` and ``finish()``.
+    """Logger of a service with a client that has ``log(metrics, step=step)`` and ``finish()``.
 
     Training continues without a service that fails. The first failure is logged.
 

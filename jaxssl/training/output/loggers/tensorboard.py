@@ -56,7 +56,7 @@ class TensorBoard:
             self._folder.cleanup()
 
     def _open(self) -> None:
-        """Open a new event file, whose name sorts after those of earlier ones."""
+        """Open a new event file, with a name that sorts after the names of earlier ones."""
         # TensorBoard reads event files in the order of their names, which contain the time. The
         # system's clock may have been set back since the latest file.
         name = f"{self._path.name}.out.tfevents."
