@@ -108,7 +108,7 @@ def inject(place: str, action: str, marker: Path) -> None:
 
 
 def start(folder: Path, number: int, fault: Fault) -> list[subprocess.Popen]:
-    """Start the processes of a run; process N writes its output to N.log in the folder."""
+    """Start the processes of a run. Process N writes its output to N.log in the folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

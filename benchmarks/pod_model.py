@@ -4,21 +4,21 @@
     python benchmarks/pod_model.py --images_per_second 2500     # as one device was measured
     python benchmarks/pod_model.py --processes 1 2 4 8          # processes on this machine
 
-The first compiles the steps of SimCLR with a ResNet-50, the same with AUC-CL, and MoCo-v3 with a
+The first command compiles the steps of SimCLR and of AUC-CL with a ResNet-50, and of MoCo-v3 with a
 ViT-B, for eight virtual devices, and reads their collective operations (`jaxssl.training.hlo`). It
 takes some minutes. A step takes
 
     images / (rate of a device) + the time of each collective, one after the other.
 
-The rate is that of one device with ``--images_per_second``, otherwise an estimate: the operations
-of an image over a share of the peak (`SHARE`). A collective takes a latency for each hop and its
+``--images_per_second`` is the measured rate of a device. By default the rate is a share of the peak
+(`SHARE`) over the operations of an image. A collective takes a latency for each hop and its
 bytes over the bandwidth, inside of a host or a slice and then between them. Gathered arrays grow
 with the batch, the others do not. "Hidden" assumes that the gradient is sent during the backward
 pass, which is two thirds of the computation.
 
-The last measures steps of a small network in 1 to 8 processes, with one thread each. It predicts
-them from the steps of as many processes that do not communicate, and from all-reduces of several
-sizes.
+The last command measures steps of a small network in 1 to 8 processes, with one thread each. It
+predicts them from the steps of as many processes that do not communicate, and from all-reduces of
+several sizes.
 
 Sources:
     TPU: https://jax-ml.github.io/scaling-book/tpus (peak, links, network of a chip) and /sharding
@@ -163,8 +163,8 @@ EPOCHS_STEPS = 100 * 1_281_167 // BATCH
 def compile_step(name: str, overrides: str) -> Parts:
     """Compile a step and return its collectives, grouped by `PARTS`.
 
-    The images have 32 pixels, and the batch has `COMPILED` images. The parameters are those of 224
-    pixels, but for the positions of a ViT, which are not trained.
+    The images have 32 pixels, and the batch has `COMPILED` images. The parameters are the same as
+    with 224 pixels, except for a ViT's positions, which are not trained.
     """
     mesh = topology.describe("cpu:8")
     small = f"augment.size=32 batch_size={COMPILED}"
@@ -233,7 +233,7 @@ def predict(
         devices: number of them.
         batch: images of a step.
         rate: images a second of one device.
-        norm_group: devices whose examples BatchNorm averages over.
+        norm_group: number of devices that share BatchNorm's statistics.
     """
 
     def seconds(part: str) -> float:
@@ -333,7 +333,7 @@ def measure() -> None:
 
 
 def in_processes(number: int, batch: int, port: int) -> dict[str, Any]:
-    """Run `measure` in several processes with one thread each, and return what the first prints.
+    """Run `measure` in several processes with one thread each. Return the output of the first.
 
     Port 0 means that each of them trains for itself.
     """

@@ -6,10 +6,10 @@
     python benchmarks/record.py --out OUT --config.data.name=folder --config.data.path=pictures.zip
     python benchmarks/record.py --out OUT --only "speed/resnet18*" "run/*-s0"
 
-`record_plan.py` has the plan. A call runs the next pieces whose results are neither in
-docs/record.json nor in OUT. It skips pieces that would not finish in time, and stops when the time
-is over. OUT gets at most eight files of less than 16 MiB. Without --minutes, the whole plan is run.
-See docs/record.md.
+`record_plan.py` has the plan. A call runs the next pieces that have no result in docs/record.json
+or in OUT. It skips pieces that would not finish in time, and stops when the time is over. OUT gets
+at most eight files of less than 16 MiB. Without --minutes, the whole plan is run. See
+docs/record.md.
 """
 
 import time
@@ -57,7 +57,7 @@ class Device(NamedTuple):
 
     Attributes:
         name: name of the device and number of CPU cores.
-        memory: device memory in GiB; 0 on a CPU.
+        memory: device memory in GiB, 0 on a CPU.
         cores: number of CPU cores.
         is_cpu: True if the device is not an accelerator.
     """

@@ -14,12 +14,12 @@ GROUPS = (
     ("dot_general", "matrix products"),
     ("BatchNorm", "BatchNorm"),
 )
-# An operation whose name has none of the words in `GROUPS` is grouped by the name of its kernel.
+# An operation without any of the words in `GROUPS` is grouped by the name of its kernel.
 KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),
 )
-# Operations whose inner kernels have trace events of their own.
+# Operations with inner kernels that have trace events of their own.
 CONTAINERS = ("while", "call", "conditional")
 TOP = 20  # number of kernels that are named
 SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
@@ -38,8 +38,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the shares of a step's time in groups of kernels, and in gaps between kernels.
 
-    XLA turns CUDA graphs off while it is profiled, which widens the gaps. So the gaps are not those
-    of the trace, but the rest of the time of a step that was not profiled.
+    XLA turns CUDA graphs off while it is profiled, which widens the gaps. So the gaps are not taken
+    from the trace, but are the rest of the time of a step that was not profiled.
 
     A kernel counts for the operation that it ends with: a convolution that is fused with a ReLU may
     count as either. Concurrent kernels share their time.

@@ -102,7 +102,7 @@ def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[s
 
 
 def ratios(times: list[float], others: list[float]) -> list[float]:
-    """Return by round the first contender's time over that of the second."""
+    """Return the first contender's time over the second's, by round."""
     return [time / other for time, other in zip(times, others, strict=True)]
 
 

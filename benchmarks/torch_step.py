@@ -158,7 +158,7 @@ def small_step(
     """Return the step of a small network of strided convolutions, without augmentation.
 
     Args:
-        config: of our run, whose loss is "nt_xent" or "auc_cl". AdamW decays only matrices.
+        config: of our run, with the loss "nt_xent" or "auc_cl". AdamW decays only matrices.
         views: [2 b, h, w, c] float32: all first views, then all second views.
         half: True to compute in bf16.
         mode: of `torch.compile`, or None to run eagerly.
@@ -193,7 +193,7 @@ def small_step(
 def large_step(name: str, batch: int, half: bool, mode: str) -> Callable[[], Tensor]:
     """Return the step of a network of `network` on images in the device's memory.
 
-    ``mode`` is that of `torch.compile`.
+    ``mode`` is the argument of `torch.compile`.
     """
     torch.set_float32_matmul_precision("high")  # This allows TF32, which is JAX's default.
     torch.backends.cudnn.benchmark = True

@@ -50,7 +50,7 @@ MULTI_CROP = {  # Numbers and sizes are the paper's, scales the released code's,
     | {"protocols": ("linear:paper_imagenet", "knn:moco_v3_10", "linear")},
 }
 IMAGENET100 = {
-    **IMAGENET,  # The batch size is that of Table 3's caption. The text says 128.
+    **IMAGENET,  # The batch size is from Table 3's caption. The text says 128.
     "data": {"name": "imagenet100", "test_split": "validation"},
 }
 
@@ -72,7 +72,7 @@ VARIANTS = {
         "loss": {"name": "auc_cl", "preset": "released_cifar"},
     },
     "stl10": {
-        **TABLE_9,  # The paper states no image size. The 32 pixels are those of decl:stl10.
+        **TABLE_9,  # The paper states no image size. The 32 pixels match decl:stl10.
         "about": "80.9 % k-NN (k=200) (Table 9); 77.5 at 200 epochs, 78.9 at 300",
         "data": STL10,
     },

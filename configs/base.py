@@ -129,7 +129,7 @@ def make_get_config(
 
     Args:
         variants: by name, the changes of `base` and "about", a line of text.
-        shared: changes that come before those of each variant.
+        shared: changes that come before the changes of each variant.
     """
 
     def get_config(variant: str) -> ConfigDict:

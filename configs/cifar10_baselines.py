@@ -99,8 +99,8 @@ VARIANTS = {
         "loss": {"name": "barlow_twins", "preset": "solo_learn", "scale": 0.1},
         "optim": {"lr": 0.3},
     },
-    # Rate and schedule are those of ARB's released code, which has batch size 32, 256 outputs, some
-    # blur and a lower rate of biases and norms. 2048 outputs are those of TCL's thesis, Table 5.2.
+    # Rate and schedule match ARB's released code, which has batch size 32, 256 outputs, some blur
+    # and a lower rate of biases and norms. 2048 outputs match TCL's thesis, Table 5.2.
     "arb": {
         **ASYMMETRIC,
         "about": "92.19 % (the authors' README). Zhang et al., ARB, 2022",

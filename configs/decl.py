@@ -4,7 +4,7 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 normalised features. For ImageNet see imagenet_moco_v3.
 Command: jaxssl train --config decl:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies of a k-NN (k=200, T=0.5).
-Notes: No code was released. Settings are those of leftthomas/SimCLR, on which the paper builds. The
+Notes: No code was released. The settings match leftthomas/SimCLR, on which the paper builds. The
 paper does not state lambda (we alternate), the temperature (0.5, from the base code), the weight of
 the past in the rates (0.9, our choice), and any setting for STL-10: unlabelled images and views of
 32 pixels are the HCL code's.

@@ -3,9 +3,9 @@
 Command: jaxssl train --config imagenet100_baselines:VARIANT
 Published, not run here: top-1 accuracy of solo-learn's online linear classifier (its README), after
 400 epochs at batch size 256, if a variant names no other source.
-Notes: What a variant takes from CIFAR10 are the settings of cifar10_baselines. The 100 classes are
-CMC's. Solo-learn does not state which classes it used. Here the linear probe is fitted on frozen
-features. The published classifier was trained along with the encoder.
+Notes: CIFAR10 below stands for the variants of cifar10_baselines. The 100 classes are CMC's.
+Solo-learn does not state which classes it used. Here the linear probe is fitted on frozen features.
+The published classifier was trained along with the encoder.
 """
 
 from jaxssl.configs import base, cifar10_baselines

@@ -3,9 +3,9 @@
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies. The linear protocol is
 SimCLR's. Codes of SwAV, Barlow Twins, VICReg and ReSSL have a rate of 0.3, and SimSiam's has LARS.
-Notes: LARS has one learning rate here. The codes of Barlow Twins and ARB lower that of biases and
-norms to 0.0048, and SwAV's scales and decays them like weights. BYOL averages its weights from step
-to step with a momentum that rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here
+Notes: LARS has one learning rate here. The codes of Barlow Twins and ARB lower the rate of biases
+and norms to 0.0048, and SwAV's scales and decays them like weights. BYOL averages its weights from
+step to step with a momentum from 0.996 to 1. SimSiam's predictor keeps its rate, and here
 decays like the rest. SogCLR has SimCLR's views. Its PyTorch code jitters less and always blurs.
 W-MSE has no config here, because its settings on ImageNet are not known to us.
 """

@@ -5,15 +5,15 @@ code's plain run; Sharma et al., AUC-CL, ICLR 2024, rohan1561/AUC-CL.
 Command: jaxssl train --config imagenet_dino:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies.
 Notes: Prototypes are trained from the start. The released code freezes them for an epoch. Positions
-are fixed, not trained, and small crops have those of the upper left corner, where the code resizes
+are fixed, not trained. Small crops have the positions of the upper left corner. The code resizes
 its table. The network starts from MoCo-v3's distributions. The last learning rate is 0, not 1e-6.
 The gradient is clipped by its global norm. The code clips parameter by parameter. Its linear result
 is of the last four blocks, at a rate of 0.001. Ours takes the last block, at 0.1.
 AUC-CL's code is DINO's with another loss, which is not the paper's method. Its result is the last
-line of the repository's only log, whose name says ResNet-50 and 650 epochs. The code's defaults are
-these. Here the large crops have no RandAugment (n=2, m=10), a box is erased with one value (code:
-noise), negatives come from the global batch (code: from each GPU), and the teacher's temperature
-rises with every step (code: every epoch).
+line of the repository's only log, whose name says ResNet-50 and 650 epochs. The settings are the
+code's defaults. Here the large crops have no RandAugment (n=2, m=10), a box is erased with one
+value (code: noise), negatives come from the global batch (code: from each GPU), and the teacher's
+temperature rises with every step (code: every epoch).
 """
 
 from jaxssl.configs import base

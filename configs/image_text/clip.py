@@ -4,7 +4,7 @@ Papers: Radford et al., Learning Transferable Visual Models From Natural Languag
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
 Command: jaxssl train --config image_text/clip:VARIANT, with --config.data.path=FILE but for coco
 Published, not run here: the results of the variants. flickr8k was run, see docs/image_text.md.
-Zero-shot accuracy of a run whose data have no classes, on CIFAR, and see there for ImageNet:
+Zero-shot accuracy on CIFAR of a run on data without classes (the suite also explains ImageNet):
     jaxssl eval --suite zeroshot --workdir runs/RUN
 Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captions. Its warm-up and
 FastCLIP's have 10 000 steps, and ours has an epoch, or 3.5 for FastCLIP. DeCL does not state batch
