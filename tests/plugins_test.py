@@ -136,6 +136,14 @@ def of_two(z1, z2, *, weight=1.0):
     return 0.0
 
 
+def of_keyword(*, pairs):
+    return 0.0
+
+
+def learns(pairs, *, learn=1.0):
+    return 0.0
+
+
 def with_preset(context, *, seed, preset):
     return []
 
@@ -671,6 +679,8 @@ def test_loss_that_returns_other_than_a_number_for_each_anchor_is_refused(value,
         ("net", "function", "has no 'function'; did you mean 'functions'.* valid: Statistics,"),
         ("net", "number", "expected a Linen module"),
         ("loss", "number", "is of type int; expected a name or a function"),
+        ("loss", "of_keyword", "must take pairs by position, not only by keyword"),
+        ("loss", "learns", "jaxssl adds the setting learn; rename yours"),
         ("loss", "of_two", r"takes \(z1, z2\); expected one argument, pairs"),
         ("augment", "keyless", r"takes \(picture\); expected \(key, image\) and settings with def"),
         ("augment", "sizeless", "must have the argument size, the side of a view in pixels"),

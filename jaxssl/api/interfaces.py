@@ -41,7 +41,7 @@ class Loss(Protocol):
     """Type of a loss function, which takes pairs of embeddings."""
 
     def __call__(self, pairs: Pairs) -> Array:
-        """Return the loss [n] of each anchor."""
+        """Return the loss [n] of each anchor. Training averages over anchors with a positive."""
         ...
 
 

@@ -64,7 +64,8 @@ def _standardise(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
     variance = variance / max(batch - 1, 1)
     constant = variance <= 0
     deviation = jnp.where(constant, 0, jnp.sqrt(jnp.where(constant, 1, variance)))
-    return centred / (deviation + epsilon / scale)
+    divisor = deviation + epsilon / scale  # 0 for a constant feature if epsilon / scale underflows
+    return jnp.where(divisor == 0, 0, centred / jnp.where(divisor == 0, 1, divisor))
 
 
 def _nearest_basis(z: Array, groups: int, epsilon: Scalar, axis_name: str | None) -> Array:

@@ -6,7 +6,7 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.dino import RANGES as DINO_RANGES
-from jaxssl.losses.dino import check_center, with_center
+from jaxssl.losses.dino import below_max, check_center, with_center
 from jaxssl.losses.objective import Scalar
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
@@ -73,7 +73,7 @@ def auc_dino_loss(
         check_center(center, pairs.anchor.shape[1])
     teacher = lax.stop_gradient(promote(pairs.candidate))
     teacher = teacher if center is None else teacher - center[None, :]
-    target = jax.nn.softmax(teacher / teacher_temperature, axis=1)
+    target = jax.nn.softmax(below_max(teacher) / teacher_temperature, axis=1)
     s = (1 + dot(promote(pairs.anchor) / student_temperature, target)) / 2
 
     pos, neg = positives(pairs), negatives(pairs)

@@ -49,13 +49,22 @@ def dino_loss(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
     """
-    log_p = jax.nn.log_softmax(promote(pairs.anchor) / student_temperature, axis=1)
+    log_p = jax.nn.log_softmax(below_max(promote(pairs.anchor)) / student_temperature, axis=1)
     outputs = lax.stop_gradient(promote(partners(pairs, "dino")))
     if center is not None:
         check_center(center, outputs.shape[2])
         outputs = outputs - center[None, None, :]
-    target = jnp.mean(jax.nn.softmax(outputs / teacher_temperature, axis=2), axis=0)
+    target = jnp.mean(jax.nn.softmax(below_max(outputs) / teacher_temperature, axis=2), axis=0)
     return -jnp.sum(target * log_p, axis=1)
+
+
+def below_max(x: Array) -> Array:
+    """Subtract the largest entry of each row, so that a softmax of huge logits stays finite.
+
+    A compiled softmax may fuse the division by the temperature with its own subtraction of the
+    largest logit. The difference is then rounded differently and may be positive.
+    """
+    return x - lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
 
 
 def check_center(center: Array, dim: int) -> None:

@@ -75,7 +75,8 @@ def _one_direction(
     logits = (s - mean_where(s, pos)[:, None]) / column(temperature, pairs)
     average = update_average(logits, pairs, log_u, gamma)
     loss = jnp.exp(average.log_mean - average.log_u)
-    return jnp.where(jnp.any(pos, axis=1), loss, 0), average
+    has_both = jnp.any(pos, axis=1) & jnp.any(negatives(pairs), axis=1)
+    return jnp.where(has_both, loss, 0), average
 
 
 def objective(

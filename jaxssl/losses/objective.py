@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import NoneType
 from typing import Any, NamedTuple, get_args
 
@@ -147,10 +147,12 @@ def stateless(
         **needs: fields of `Objective` such as ``needs_predictor``: a value, or a function of the
             hyper-parameters.
     """
+    parameters = inspect.signature(loss_fn).parameters.values()
+    constants = {p.name for p in parameters if _is_constant(p.annotation)}
 
     def build(fixed: Hyper) -> Objective:
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
-        learned = _pop_learned(fixed.pop("learn"), fixed)
+        learned = _pop_learned(fixed.pop("learn"), fixed, constants)
         logs = {name: f"log_{name}" for name in learned if (ranges or {}).get(name) == "> 0"}
 
         def init(key, num_examples, dim):
@@ -201,7 +203,7 @@ def factory(
         annotation = {float: Number, tuple: tuple[str, ...]}.get(type(value), type(value))
         parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
     signature = inspect.Signature(parameters)
-    constants = [p.name for p in parameters if set(_alternatives(p.annotation)) <= CONSTANTS]
+    constants = [p.name for p in parameters if _is_constant(p.annotation)]
 
     def objective(**hyper: object) -> Objective:
         bound = signature.bind(**hyper)
@@ -339,11 +341,18 @@ def _alternatives(annotation: object) -> tuple[object, ...]:
     return get_args(annotation) or (annotation,)
 
 
-def _pop_learned(names: Sequence[str], hyper: Hyper) -> dict[str, float]:
+def _is_constant(annotation: Any) -> bool:
+    """Return True for the annotation of a count or a switch, which is fixed when traced."""
+    return set(_alternatives(annotation)) <= CONSTANTS
+
+
+def _pop_learned(
+    names: Sequence[str], hyper: Hyper, constants: Collection[str]
+) -> dict[str, float]:
     """Remove the learned hyper-parameters from ``hyper``, and return their initial values."""
     if isinstance(names, str):
         raise ValueError(f"learn must be a tuple of names such as ({names!r},), got {names!r}")
-    valid, learned = sorted(hyper), {}
+    valid, learned = sorted(hyper.keys() - constants), {}
     for name in names:
         if name not in valid:
             raise ValueError(f"learn must name hyper-parameters of {valid}, got {name!r}")

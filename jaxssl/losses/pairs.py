@@ -161,7 +161,10 @@ def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Ar
     """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
     if queue is None:
         return candidate, ids
+    queue = jnp.asarray(queue)
     require_width(queue, candidate.shape[1], "queue")
+    if not jnp.issubdtype(queue.dtype, jnp.floating):
+        raise ValueError(f"queue must be floating point, got {queue.dtype}")
     queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
     # A float32 queue is not rounded to the dtype of embeddings in half precision.
     dtype = max(candidate.dtype, queue.dtype, key=lambda dtype: jnp.finfo(dtype).bits)
@@ -280,6 +283,8 @@ def unit(z: Array) -> Array:
     z = promote(z)
     largest = lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True))
     zero = largest < ZERO
+    # XLA may multiply by the reciprocal, which is flushed to 0 for numbers close to the largest.
+    z, largest = z / 4, largest / 4
     z = jnp.where(zero, 0, z) / jnp.where(zero, 1, largest)
     square = jnp.sum(z * z, axis=-1, keepdims=True)
     return z * lax.rsqrt(jnp.where(zero, 1, square))

@@ -146,7 +146,7 @@ def test_pairs_on_several_devices_contain_the_whole_batch(devices, given):
     np.testing.assert_array_equal(gather_by_view(whole, whole.index), whole.index.reshape(2, 8))
 
 
-@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30])
+@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30, 5e37])  # up to about 1.5e38
 def test_normalised_embedding_has_length_one_at_any_scale(scale):
     z = embeddings(6, 5)
     expected = np.asarray(z) / np.linalg.norm(z, axis=1, keepdims=True)

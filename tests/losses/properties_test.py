@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jax import numpy as jnp
 from loss_cases import DEFAULTS, embeddings, inputs, kinds, loss_of, pairs_of
 
+from jaxssl import losses
 from jaxssl.losses.pairs import pair_views
 
 DIM, BATCH = 4, 8
@@ -86,6 +87,39 @@ def test_barlow_twins_keeps_its_value_for_huge_embeddings_with_a_zero_feature():
     value, gradient = run(z * np.float32(1e25))
     np.testing.assert_allclose(value, run(z * np.float32(1e3))[0], rtol=1e-5)
     assert np.isfinite(gradient).all()
+
+
+def test_arb_is_finite_for_huge_embeddings_with_a_zero_feature():
+    z = embeddings()
+    z[:, :, 0] = 0
+    run = jax.jit(jax.value_and_grad(lambda z: loss_of("arb")(pair_views(z)).mean()))
+    value, gradient = run(z * np.float32(1e34))
+    np.testing.assert_allclose(value, run(z * np.float32(1e3))[0], rtol=1e-4)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("scale", [1e8, 1e9])
+@pytest.mark.parametrize("name", ["dino", "auc_dino"])
+def test_softmax_of_huge_logits_is_finite_when_it_is_compiled(name, scale):
+    z, loss = embeddings(b=16, d=8) * np.float32(scale), getattr(losses, name)
+    np.testing.assert_allclose(jax.jit(loss)(*z), loss(*z), rtol=1e-4)
+
+
+def test_fastclip_of_one_example_is_zero_because_it_has_no_negatives():
+    assert losses.fastclip(*embeddings(b=1)) == 0
+
+
+def test_arrays_of_a_loss_may_be_lists():
+    z = embeddings()
+    rows = z[0].tolist()
+    of_lists = losses.nt_xent_loss(pair_views(z, queue=rows))
+    np.testing.assert_array_equal(of_lists, losses.nt_xent_loss(pair_views(z, queue=z[0])))
+    np.testing.assert_array_equal(losses.decl(*z, [2.0] * 16), losses.decl(*z, np.full(16, 2.0)))
+    np.testing.assert_array_equal(losses.dino(*z, [0.0] * 4), losses.dino(*z, jnp.zeros(4)))
+    with pytest.raises(ValueError, match="queue must be floating point, got int32"):
+        pair_views(z, queue=np.ones((2, 4), np.int32))
+    with pytest.raises(ValueError, match="rate must have shape"):
+        losses.decl(*z, 1.0)
 
 
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])

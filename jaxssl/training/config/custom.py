@@ -59,7 +59,12 @@ def make_factory(group: str, name: str, value: object) -> Callable[..., object]:
         if parameter.kind in POSITIONAL and parameter.default is inspect.Parameter.empty
     ]
     if group == "loss":
+        given = signature.parameters.get("pairs")
+        if given and given.kind is inspect.Parameter.KEYWORD_ONLY:
+            raise UserError(f"loss.name={name!r} must take pairs by position, not only by keyword")
         if required == ["pairs"]:
+            if "learn" in signature.parameters:
+                raise UserError(f"loss.name={name!r}: jaxssl adds the setting learn; rename yours")
             [pairs, *_] = signature.parameters.values()
             settings = _hyper_parameters(signature, 1).parameters.values()
             signature = signature.replace(parameters=[pairs, *settings])
