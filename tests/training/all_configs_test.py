@@ -322,7 +322,8 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
 def test_random_images_of_a_dry_run_have_shape_and_classes_of_the_data_set(name, tmp_path):
     features = tfds.builder(name, data_dir=tmp_path).info.features
     expected = features["image"].shape, features["label"].num_classes
-    train = open_training_split(config_lib.load("digits", [("data.name", name)]))
+    splits = [("data.name", name), ("data.test_split", "train")]
+    train = open_training_split(config_lib.load("digits", splits))
     assert (train.shape, train.num_classes) == expected
 
 
@@ -336,7 +337,9 @@ def test_random_images_of_a_dry_run_have_shape_and_classes_of_the_data_set(name,
     ],
 )
 def test_dry_run_has_as_many_images_as_the_training_split(name, split, expected):
-    config = config_lib.load("digits", [("data.name", name), ("data.train_split", split)])
+    splits = {"train_split": split, "test_split": "train"}
+    overrides = [("data.name", name), *((f"data.{key}", x) for key, x in splits.items())]
+    config = config_lib.load("digits", overrides)
     train = open_training_split(config)
     assert train.describe() == f"{name}, {split}: {expected}"
     assert len(train.read(np.arange(len(train) - 2, len(train)))) == 2
