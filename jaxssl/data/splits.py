@@ -203,7 +203,9 @@ class Source:
 
         name, arrays = f"{shape[0]}x{shape[1]}", []
         if not self.one_size:
-            name += "-" + "-".join(str(setting) for setting in settings)
+            # The crop 0 stands for the default share, so that both use one file.
+            crop_or_default = (0.0 if x == decoding.CENTRE_SHARE else x for x in settings)
+            name = "-".join([name, *map(str, crop_or_default)])
         for part, indices in self.parts:
             array = part.cache(name, shape, np.uint8, partial(decode, part))
             arrays.append(array if len(indices) == len(array) else array[indices])

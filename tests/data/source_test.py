@@ -335,6 +335,16 @@ def kept(directory):
     return {path.name: path.stat().st_mtime_ns for path in directory.rglob("decoded-*")}
 
 
+def test_default_crop_and_its_number_share_a_decoded_array(directory, folder):
+    forget(directory)
+    colour = load(of(folder, directory), "train")
+    images = colour.images(16, 0.0, "bilinear")
+    before = kept(directory)
+    np.testing.assert_array_equal(colour.images(16, 0.875, "bilinear"), images)
+    assert len(before) == 1 and kept(directory) == before
+    assert not np.array_equal(colour.images(16, 1.0, "bilinear"), images)
+
+
 def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monkeypatch):
     forget(directory)
     first = load(group(directory), "train+test[:5]")
