@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
-from jaxssl.data import kind
+from jaxssl.data import IN_MEMORY, kind
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.records import UNLABELLED, Example, PreparedSplit, Record
@@ -250,10 +250,13 @@ def make_splits(train: Source, bank: Source, test: Source) -> Splits:
     """Return splits whose bank and test have their labelled examples. Warn if both overlap."""
     splits = Splits(train, labelled_part(bank), labelled_part(test))
     if splits.labelled and (number := int(in_both(splits.bank, splits.test).sum())):
+        advice = "set data.bank_split and data.test_split to splits that do not overlap"
+        if bank.name == IN_MEMORY:
+            advice = "pass (train, test), or set data.test_fraction"
         log.warning(
             "%d of %d test examples (%s) are also in the bank (%s), so accuracies will be too "
-            "high; set data.bank_split and data.test_split to splits that do not overlap",
-            *(number, len(splits.test), test.split, bank.split),
+            "high; %s",
+            *(number, len(splits.test), test.split, bank.split, advice),
         )
     return splits
 

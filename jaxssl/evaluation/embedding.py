@@ -102,7 +102,7 @@ def embed_pictures(
         images: path of a picture or of a folder or an archive of pictures, or images as in
             `jaxssl.data.opening.in_memory.load_splits`, with labels ignored, or one image.
             Pictures of different sizes are cut to their central square, pictures of one size are
-            resized whole, unless the weights name a crop. The log says which.
+            resized whole, unless weights or checkpoint name a crop. The log says which.
         layer: "backbone" for the features that protocols use, or "projector".
         on_error: "stop", or "skip" to leave out pictures that cannot be read.
 

@@ -65,7 +65,7 @@ def check(config: ConfigDict) -> None:
 
 
 def _finish(
-    workdir: Path, splits: Splits, step: int, before_report: Callable[[], None] | None = None
+    workdir: Path, splits: Splits, step: int, before_report: Callable[[], None] | None
 ) -> None:
     """Evaluate a trained run with the config's protocols, and write results and online metrics."""
     # By training with the config, the user has permitted the files that it names.

@@ -68,7 +68,8 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
 
 def __getattr__(name: str) -> object:
     """Raise AttributeError with the closest loss, also for names of other libraries."""
-    hint = "" if name.startswith("_") else suggest(name, (*VIEWS, *TOWERS))
+    public = [x for x in globals() if not x.startswith("_")]
+    hint = "" if name.startswith("_") else suggest(name, public)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

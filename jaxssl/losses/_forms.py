@@ -63,13 +63,14 @@ def _bind_checked(
     """Bind and check the arguments of a loss, and widen numbers in half precision to float32."""
     bound = bind(name, signature, args, kwargs, per_anchor)
     require_constant(**bound.arguments)
-    parameters = signature.parameters.values()
+    # Embeddings and labels are checked and converted with the pairs.
+    parameters = [p for p in signature.parameters.values() if p.name not in ("z1", "z2", "labels")]
     arrays = {p.name for p in parameters if p.annotation in (Array, Array | None)}
     given = bound.arguments.items()
     check(ranges, **{key: x for key, x in given if key not in arrays or isinstance(x, str)})
     for key, value in bound.arguments.items():
-        if key in arrays and isinstance(value, list | tuple | np.ndarray):
-            bound.arguments[key] = jnp.asarray(value)
+        if key in arrays and isinstance(value, list | tuple):
+            bound.arguments[key] = jnp.asarray(value, jnp.float32)
         if np.ndim(value) == 0 and getattr(value, "dtype", None) in HALF:
             bound.arguments[key] = jnp.asarray(value, jnp.float32)
     return bound

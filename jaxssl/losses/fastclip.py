@@ -52,8 +52,8 @@ def fastclip_loss(
         gamma: weight of this batch in u and v, in [0, 1].
 
     Returns:
-        [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value
-        does not measure progress.
+        [n] float32, 0 for an anchor without a positive or a negative. Only the gradient is
+        meaningful; the value does not measure progress.
 
     Raises:
         ValueError: if the pairs have a queue.

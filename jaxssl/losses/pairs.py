@@ -118,8 +118,7 @@ def pair_towers(
 
     Args:
         query: [b, d] anchors. They are not among the candidates.
-        key: [b, d]. Row i belongs to query i. Apply `stop_gradient` first if the training scheme
-            requires it.
+        key: [b, d]. Row i belongs to query i. Apply `stop_gradient` first if the method needs it.
         index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all keys of a class are positives.
         queue: [k, d] additional negatives of all anchors, equal on all devices.
@@ -161,8 +160,7 @@ def _append_queue(candidate: Array, ids: Array, queue: Array | None) -> tuple[Ar
     """Append past embeddings, which are positives of no anchor, to the candidates [m, d]."""
     if queue is None:
         return candidate, ids
-    queue = jnp.asarray(queue)
-    require_width(queue, candidate.shape[1], "queue")
+    require_width(queue := jnp.asarray(queue), candidate.shape[1], "queue")
     if not jnp.issubdtype(queue.dtype, jnp.floating):
         raise ValueError(f"queue must be floating point, got {queue.dtype}")
     queue_ids = jnp.full_like(ids, NO_ID, shape=(queue.shape[0],))
@@ -283,8 +281,7 @@ def unit(z: Array) -> Array:
     z = promote(z)
     largest = lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True))
     zero = largest < ZERO
-    # XLA may multiply by the reciprocal, which is flushed to 0 for numbers close to the largest.
-    z, largest = z / 4, largest / 4
+    z, largest = z / 4, largest / 4  # The reciprocal of the largest floats would underflow.
     z = jnp.where(zero, 0, z) / jnp.where(zero, 1, largest)
     square = jnp.sum(z * z, axis=-1, keepdims=True)
     return z * lax.rsqrt(jnp.where(zero, 1, square))
@@ -371,13 +368,11 @@ def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
     shapes = list(dict.fromkeys(v.shape for v in views))
     if len(shapes) != 1:
         raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
-    dtype = jnp.result_type(*views)
     if len(shapes[0]) != 2 or shapes[0][1] == 0:
         raise ValueError(f"embeddings must have shape [b, d] per view, d > 0, got {shapes[0]}")
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(dtype := jnp.result_type(*views), jnp.floating):
         raise ValueError(f"embeddings must be floating point, got {dtype}")
-    axes = {axis for view in views for axis in explicit_axes(view)}
-    if axes:
+    if axes := {axis for view in views for axis in explicit_axes(view)}:
         raise ValueError(
             f"embeddings are sharded over the explicit mesh axes {sorted(axes)}; wrap the function "
             "that makes the pairs and computes the loss in jax.sharding.auto_axes(..., "

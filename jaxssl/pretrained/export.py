@@ -84,10 +84,6 @@ def export(
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
     _refuse_overwriting(path, out, [*contents, "README.md"])
-    with explain_write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        write_bytes(out / name, content)
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     if not is_run(path):  # Weights files may share a folder of results, as m.pth and m.safetensors.
@@ -99,9 +95,13 @@ def export(
         earlier = [f"{stem}.{suffix}" for suffix in ("safetensors", "pth", "stablehlo")]
         files += [name for name in earlier if name not in files and (out / name).exists()]
     timm = "config.json" in contents
-    write_text(
-        out / "README.md", model_card.render(pretrained, num_features, files, rows, timm=timm)
-    )
+    card = model_card.render(pretrained, num_features, files, rows, timm=timm)
+    with explain_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    # The card comes first. If a later file cannot be written, the command can be repeated.
+    write_text(out / "README.md", card)
+    for name, content in contents.items():
+        write_bytes(out / name, content)
     names = [*contents, "README.md"]
     if push is not None:
         hub.push(out, sorted({*names, *files}), push)

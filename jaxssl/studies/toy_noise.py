@@ -81,11 +81,11 @@ def _table(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> Tab
         cells += [*(spread(values.tolist()) for values in last.T), spread(_ratio(last).tolist(), 3)]
         distance = spread(np.linalg.norm(last - optimum, axis=1).tolist())
         rows.append((name, *cells, distance if problem.weight else "–"))
-    heading = ("", "variance", "regulariser", "runs thrown off", "largest step", "s1", "s2")
+    heading = ("", "variance", "regulariser", "runs that diverge", "largest step", "s1", "s2")
     note = (
         f"Means of the last {LAST} of {STEPS} steps, over {RUNS} runs. Ratio is "
         "e^s1 / (e^s1 + e^s2). Distance is the distance to the optimum "
-        f"({optimum[0]:.2f}, {optimum[1]:.2f}). A run is thrown off if a single step moves a score "
+        f"({optimum[0]:.2f}, {optimum[1]:.2f}). A run diverges if a single step moves a score "
         f"by more than {JUMP:g}."
     )
     return Table("End points", (*heading, "ratio", "distance"), rows, note)
@@ -97,12 +97,12 @@ def _ratio(scores: np.ndarray) -> np.ndarray:
 
 
 def _verdicts(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> dict[str, Verdict]:
-    thrown = {arm: (ends[arm, PLAIN].largest_steps > JUMP).tolist() for arm in ARMS}
-    jumps = {arm: sum(runs) for arm, runs in thrown.items()}
+    diverged = {arm: (ends[arm, PLAIN].largest_steps > JUMP).tolist() for arm in ARMS}
+    jumps = {arm: sum(runs) for arm, runs in diverged.items()}
     ratios = (
         f"{arm} {spread(_ratio(ends[arm, PLAIN].last).tolist(), 3)}" for arm in ("direct", "decl")
     )
-    text = f"{jumps['decl']} of {RUNS} runs are thrown off; final ratio: {', '.join(ratios)}"
+    text = f"{jumps['decl']} of {RUNS} runs diverge; final ratio: {', '.join(ratios)}"
     converges = Verdict(text, not jumps["decl"])
     offsets = {arm: ends[arm, REGULARISED].last - optimum for arm in ARMS}
     distances = {arm: np.linalg.norm(offset, axis=1).tolist() for arm, offset in offsets.items()}
@@ -110,7 +110,7 @@ def _verdicts(ends: Mapping[tuple[str, Problem], Ends], optimum: np.ndarray) -> 
     s1, s2 = mean_end = ends["decl", REGULARISED].last.mean(axis=0)
     is_printed = bool(np.abs(mean_end - PRINTED).max() < 0.1)
     nearer = judge(CLAIMS["decl_nearer"], distances["direct"], distances["decl"])
-    diverges = judge(CLAIMS["direct_diverges"], thrown["direct"], thrown["decl"], digits=3)
+    diverges = judge(CLAIMS["direct_diverges"], diverged["direct"], diverged["decl"], digits=3)
     text_of_jumps = f"{jumps['direct']} of {RUNS} direct runs, {jumps['decl']} of DeCL's"
     return {
         "direct_diverges": diverges.after(text_of_jumps),

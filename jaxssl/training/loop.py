@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
             returns the metrics of a state, and is None without metrics. ``inputs`` prepares the
             images of `Programs.encode`.
         finish: ``(workdir, splits, step, before_report) -> None`` evaluates a run that has ended at
-            a step. It calls the function ``before_report``, if given, before it writes the report.
+            a step. It calls ``before_report``, unless that is None, before it writes the report.
         show: ``(workdir, step, protocols) -> bool`` shows the results of a run that ended earlier,
             and returns whether it has all of them.
         start: ``(config, params, carried, inputs) -> (params, carried, report)`` replaces untrained
@@ -71,7 +71,7 @@ class Evaluation(NamedTuple):
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, Splits, Setup, Any, Any], tuple[str, Probe | None]]
-    finish: Callable[..., object]
+    finish: Callable[[Path, Splits, int, Callable[[], None] | None], object]
     show: Callable[[Path, int, Sequence[str]], bool]
     start: Callable[..., tuple[Collection, Carried, Settings]]
 
@@ -145,7 +145,7 @@ def train(
             console.show(f"{workdir} is finished ({total} steps).")
         if not evaluation.show(workdir, total, config.eval.protocols):
             with opening.open_workdir(config, workdir):
-                evaluation.finish(workdir, splits, total)
+                evaluation.finish(workdir, splits, total, None)
         return
     description, probe = evaluation.online(config, splits, setup, inputs, programs.encode)
 
@@ -250,8 +250,8 @@ def train(
         times.call("checkpoints", checkpoints.wait_until_finished)
         spent = times.write(ended=True)
         stopped = step < total or distributed.any_process(bool(stop))
-        if stopped or not config.eval.protocols:
-            log.info("wall time  %s", spent)
+        is_last = stopped or not config.eval.protocols
+        log.info("%s  %s", "wall time" if is_last else "training ", spent)
         if step == total:
             log.info("finished %d steps", total)
         if stopped:

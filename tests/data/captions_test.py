@@ -62,6 +62,8 @@ def test_quotes_that_open_and_close_in_different_rows_with_tabs_are_plain_text()
     rows = "".join(f"{i}.png\t{text}\n" for i, text in enumerate(texts))
     expected = {f"{i}.png": [text] for i, text in enumerate(texts)}
     assert captions.parse_captions(f"image\tcaption\n{rows}", "PATH") == expected
+    quoted = 'image\tcaption\n1.png\t"a cat\twith\na newline"\n'
+    assert captions.parse_captions(quoted, "PATH") == {"1.png": ["a cat\twith\na newline"]}
 
 
 @pytest.mark.parametrize("text", ['"a cat', '"One" cat', 'a "cat', '"'])
@@ -284,8 +286,18 @@ def test_captions_of_other_folders_are_not_those_of_pictures_of_the_same_name(op
     expected = expected_texts({"1.png": ["text 1"], "2.png": ["text 2"]})
     np.testing.assert_array_equal(opened_as(folder, labels=str(table)).texts, expected)
     table.write_bytes(table_of({**of_folder, "val/1.png": ["another picture"]}))
-    with refused("name pictures that", "does not hold: val/1.png"):
+    with refused("name pictures of other folders than data.path=", "train: val/1.png"):
         opened_as(folder, labels=str(table))
+
+
+@pytest.mark.parametrize("root", ["images/", "/somewhere/else/"])
+def test_folders_that_all_rows_of_captions_share_are_omitted(opened_as, tmp_path, root):
+    names = ["1.png", "sub/1.png", "sub/2.png"]
+    unpack(tmp_path / "pics", pictures(*names))
+    table = tmp_path / "all.csv"
+    table.write_bytes(table_of({f"{root}{name}": [f"text of {name}"] for name in names}))
+    expected = expected_texts({name: [f"text of {name}"] for name in names})
+    np.testing.assert_array_equal(opened_as(tmp_path / "pics", labels=str(table)).texts, expected)
 
 
 # Prepared records of captioned images.

@@ -122,6 +122,15 @@ def test_arrays_of_a_loss_may_be_lists():
         losses.decl(*z, 1.0)
 
 
+@pytest.mark.parametrize("form", [np.array, list])
+def test_labels_of_two_arrays_are_checked_before_they_are_converted(form):
+    z = embeddings(b=4)
+    with pytest.raises(ValueError, match="labels .*4294967296"):
+        losses.nt_xent(*z, labels=form([0, 1, 2**32, 2**32 + 1]))
+    with pytest.raises(ValueError, match="labels"):
+        jax.jit(lambda z: losses.nt_xent(*z, labels=form([0, 1, -1, 0])))(z)
+
+
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
 def test_jit_vmap_and_grad_compose(name):
     """vmap over batches gives the gradients of the single batches."""

@@ -171,9 +171,10 @@ def _read_rows(table: str, separator: str) -> tuple[list[str], list[tuple[int, d
         return read(plain_quotes=True)  # A table with tabs need not follow the rules of CSV.
     values = [value for _, row in rows for value in row.values() if isinstance(value, str)]
     if separator == "\t" and any("\t" in value and "\n" in value for value in values):
-        return read(
-            plain_quotes=True
-        )  # Two quotes in different rows had enclosed the rows between.
+        # Two quotes in different rows may have enclosed the rows between them.
+        plain = read(plain_quotes=True)
+        if not any(None in row or None in row.values() for _, row in plain[1]):
+            return plain
     return fields, rows
 
 
@@ -183,23 +184,32 @@ def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> di
     for picture in pictures:
         by_name.setdefault(PurePosixPath(picture).name, []).append(picture)
     paths = set(pictures)
-    rows = {name: PurePosixPath(name).as_posix() for name in captions}  # without "./"
-    matches = {}
-    for name, row in rows.items():
+    # For each row, the pictures that it may name, with the folders of the row that they omit.
+    found: dict[str, dict[str, str]] = {}
+    for name in captions:
+        row = PurePosixPath(name).as_posix().lstrip("/")  # without "./"
         same_name = [row] if row in paths else by_name.get(PurePosixPath(row).name, [])
-        matches[name] = [
-            p for p in same_name if f"/{p}".endswith(f"/{row}") or f"/{row}".endswith(f"/{p}")
-        ]
-    # The folders of the table that the files omit. Of several, only those around `path` fit.
-    omitted = {row[: -len(p)] for name, row in rows.items() for p in matches[name]}
-    if len(omitted) > 1:
-        root = f"{os.path.abspath(os.path.expanduser(path))}/"
-        for name, row in rows.items():
-            matches[name] = [p for p in matches[name] if root.endswith(f"/{row[: -len(p)]}")]
+        found[name] = {
+            picture: row[: -len(picture)]
+            for picture in same_name
+            if f"/{picture}".endswith(f"/{row}") or f"/{row}".endswith(f"/{picture}")
+        }
+    omitted = [set(of_row.values()) for of_row in found.values() if of_row]
+    folders = set.intersection(*omitted) if omitted else set()
+    if not folders:  # The table names several folders. One of them may be `path`.
+        root = os.path.abspath(os.path.expanduser(path))
+        for suffix in files.ARCHIVES:
+            root = root.removesuffix(suffix)
+        folders = {x for x in set.union(set(), *omitted) if f"{root}/".endswith(f"/{x}")}
+    matches = {
+        name: [picture for picture, folder in of_row.items() if folder in folders]
+        for name, of_row in found.items()
+    }
     if missing := sorted(name for name, candidates in matches.items() if not candidates):
-        raise UserError(
-            f"the captions name pictures that data.path={path} does not hold: {abbreviate(missing)}"
-        )
+        elsewhere = any(found[name] for name in missing)
+        where = f"of other folders than data.path={path}"
+        where = where if elsewhere else f"that data.path={path} does not hold"
+        raise UserError(f"the captions name pictures {where}: {abbreviate(missing)}")
     matched: dict[str, list[str]] = {}
     for name, candidates in matches.items():
         if len(candidates) > 1:
