@@ -4,6 +4,7 @@ import pytest
 from tables import printed
 from workdir_cases import ROW, changed
 
+from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.training.output import console
 
@@ -86,9 +87,9 @@ def test_printed_metric_name_has_its_unit(unit, name):
 @pytest.mark.parametrize(
     "changes",
     [
-        *({name: "other"} for name in ("source", "features", "layer", "dataset", "data", "bank")),
+        *({name: "other"} for name in ("source", "layer", "dataset", "data", "bank")),
         *({name: "other"} for name in ("split", "protocol", "metric")),
-        *({"seed": 1}, {"step": 200}, {"details": {"preset": "uniform"}}),
+        *({"seed": 1}, {"step": 200}, {"features": "raw"}, {"details": {"preset": "uniform"}}),
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -100,3 +101,9 @@ def test_new_result_replaces_only_the_earlier_result_with_equal_settings(tmp_pat
     results.add_results(tmp_path, [changed(ROW, value=2.0, std=3.0, loss="mmcl")])
     again = {row["value"]: row for row in results.read_results(tmp_path)}
     assert set(again) == {1.0, 2.0} and again[1.0] == other
+
+
+def test_results_of_unknown_features_are_refused_in_one_line(tmp_path):
+    results.add_results(tmp_path, [ROW, changed(ROW, features="ema")])
+    with pytest.raises(UserError, match=r"results.json is damaged \(row 1 .* not a valid result"):
+        results.read_results(tmp_path)

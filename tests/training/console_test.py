@@ -124,8 +124,9 @@ def test_characters_that_the_terminal_lacks_are_written_as_escapes(tmp_path, enc
 
 # Ctrl-C while Python runs a callback, as JAX's, in which it ignores exceptions.
 SWALLOWED = """
-import gc, time
+import gc, signal, time
 from jaxssl.training.output import console
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A background job ignores SIGINT.
 def collected(phase, info):
     gc.callbacks.remove(collected)
     raise KeyboardInterrupt
