@@ -60,7 +60,7 @@ def cells_of(row):
 
 def pictures(html):
     """Return the description and the pixels [h, w, 3] of each image of a page, in order."""
-    matches = re.findall(r'<img [^>]*alt="(.*?)" src="data:image/png;base64,(.*?)"', html)
+    matches = re.findall(r'<img [^>]*alt="(.*?)" src="data:image/(?:png|jpeg);base64,(.*?)"', html)
     return [
         (alt, np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")))
         for alt, png in matches

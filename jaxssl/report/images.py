@@ -13,6 +13,7 @@ from matplotlib.image import imsave
 # Images are shrunk to a short side of at least this and less than twice this, in pixels. Smaller
 # images keep their size, and the page enlarges them.
 THUMBNAIL = 64
+QUALITY = 90  # of thumbnails that are JPEG
 # Series differ in marker and dashes, so that they can be distinguished without colour. The numbers
 # of markers and dashes have no common factor, so that 44 series differ.
 MARKERS = "o^sDvPX*<>h"
@@ -41,7 +42,7 @@ class Image(NamedTuple):
     """An image embedded in a report page, with a description of the image.
 
     Attributes:
-        src: the PNG as a data URI.
+        src: the PNG or JPEG as a data URI.
         alt: description for readers who cannot see the image.
         css: classes in `templates/style.css`.
         caption: text below the image, where it is shown as a figure.
@@ -55,7 +56,7 @@ class Image(NamedTuple):
 
 def embed_png(png: bytes, alt: str, css: str = "", caption: str = "") -> Image:
     """Embed a PNG as an image of a report page."""
-    return Image(f"data:image/png;base64,{b64encode(png).decode()}", alt, css, caption)
+    return _embed(png, "png", alt, css, caption)
 
 
 def figure_png(figure: Figure, dpi: int = 180) -> bytes:
@@ -85,9 +86,14 @@ def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
         alt: description.
         css: class of the frame, such as "first" or "other", or "" for none.
     """
-    small = shrink(pixels)
+    small, file = shrink(pixels), io.BytesIO()
     h, w = small.shape[:2]
-    png = io.BytesIO()
-    imsave(png, np.broadcast_to(small, (h, w, 3)), format="png")
-    size = "thumb pixels" if min(h, w) < THUMBNAIL else "thumb"
-    return embed_png(png.getvalue(), alt, f"{size} {css}".strip())
+    # Single pixels of small images are visible. Photographs are much smaller as JPEG.
+    size, format = ("thumb pixels", "png") if min(h, w) < THUMBNAIL else ("thumb", "jpeg")
+    options = {"quality": QUALITY} if format == "jpeg" else {}
+    imsave(file, np.broadcast_to(small, (h, w, 3)), format=format, pil_kwargs=options)
+    return _embed(file.getvalue(), format, alt, f"{size} {css}".strip())
+
+
+def _embed(data: bytes, format: str, alt: str, css: str, caption: str = "") -> Image:
+    return Image(f"data:image/{format};base64,{b64encode(data).decode()}", alt, css, caption)

@@ -50,7 +50,7 @@ def test_report_page_is_self_contained_and_shows_every_result(workdir):
     path = run_report.write_report(workdir)
     parsed = page(path)  # well-formed, although the config contains HTML
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in path.read_text(encoding="utf-8")
-    outside = [s for s in parsed.sources if not s.startswith(("data:image/png;base64,", "#"))]
+    outside = [s for s in parsed.sources if not s.startswith(("data:image/", "#"))]
     assert outside == [] and parsed.alts and all(parsed.alts)
     html = path.read_text(encoding="utf-8")
     assert [s[1:] for s in parsed.sources if s[0] == "#" and f'id="{s[1:]}"' not in html] == []
@@ -324,11 +324,12 @@ def test_alt_text_of_every_picture_names_the_shown_image(tmp_path):
 
 
 def test_thumbnail_averages_blocks_of_pixels(monkeypatch):
-    large = np.random.default_rng(0).integers(0, 256, (131, 260, 1), np.uint8)
+    rows, columns = np.mgrid[:131, :260]
+    large = (rows + columns // 3)[..., None].astype(np.uint8)  # smooth, because JPEG is not exact
     [(_, pixels)] = pictures(f'<img alt="x" src="{images.thumbnail(large, "x").src}"')
     block = lambda i, j: large[2 * i : 2 * i + 2, 2 * j : 2 * j + 2]  # noqa: E731
     expected = [[block(i, j).mean() for j in range(130)] for i in range(65)]
-    np.testing.assert_array_equal(pixels[:, :, 1], np.floor(expected))
+    np.testing.assert_allclose(pixels[:, :, 1], np.floor(expected), atol=3)
     stack = np.stack([large, 255 - large])
     np.testing.assert_array_equal(images.shrink(stack)[0], np.floor(expected)[..., None])
     np.testing.assert_array_equal(images.shrink(stack[:, :60]), stack[:, :60])
