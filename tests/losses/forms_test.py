@@ -103,6 +103,12 @@ def test_unknown_loss_raises_value_error_with_the_closest_name():
         losses.objective("sogcrl")
 
 
+@pytest.mark.parametrize(("name", "close"), [("simclr", "nt_xent"), ("pair_view", "pair_views")])
+def test_unknown_name_of_the_losses_is_reported_with_the_closest_one(name, close):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .* are {close}"):
+        getattr(losses, name)
+
+
 def test_losses_take_arrays_with_explicit_sharding():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
     z = embeddings()
