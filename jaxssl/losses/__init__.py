@@ -67,7 +67,7 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
 
 
 def __getattr__(name: str) -> object:
-    """Raise AttributeError with the closest loss, also for names of other libraries."""
+    """Raise AttributeError with the closest names, also for losses of other libraries."""
     public = [x for x in globals() if not x.startswith("_")]
     hint = "" if name.startswith("_") else suggest(name, public)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -12,7 +12,14 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl.errors import suggest
-from jaxssl.losses.objective import Ranges, check, check_kinds, mean_over_anchors, require_constant
+from jaxssl.losses.objective import (
+    Ranges,
+    check,
+    check_kinds,
+    is_array,
+    mean_over_anchors,
+    require_constant,
+)
 from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
 
 HALF = (jnp.bfloat16, jnp.float16)
@@ -65,7 +72,7 @@ def _bind_checked(
     require_constant(**bound.arguments)
     # Embeddings and labels are checked and converted with the pairs.
     parameters = [p for p in signature.parameters.values() if p.name not in ("z1", "z2", "labels")]
-    arrays = {p.name for p in parameters if p.annotation in (Array, Array | None)}
+    arrays = {p.name for p in parameters if is_array(p.annotation)}
     given = bound.arguments.items()
     check(ranges, **{key: x for key, x in given if key not in arrays or isinstance(x, str)})
     for key, value in bound.arguments.items():

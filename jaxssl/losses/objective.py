@@ -197,7 +197,7 @@ def factory(
     parameters = [
         p.replace(kind=keyword, annotation=_or_schedule(p.annotation))
         for p in list(inspect.signature(loss_fn).parameters.values())[1:]
-        if p.annotation not in (Array, Array | None)
+        if not is_array(p.annotation)
     ]
     for name, value in defaults.items():
         annotation = {float: Number, tuple: tuple[str, ...]}.get(type(value), type(value))
@@ -339,6 +339,11 @@ def _or_schedule(annotation: Any) -> Any:
 def _alternatives(annotation: object) -> tuple[object, ...]:
     """Return the types that a type annotation joins by ``|``, or the annotation alone."""
     return get_args(annotation) or (annotation,)
+
+
+def is_array(annotation: object) -> bool:
+    """Return True for the annotation of an array, which is no hyper-parameter."""
+    return annotation in (Array, Array | None)
 
 
 def _is_constant(annotation: Any) -> bool:
