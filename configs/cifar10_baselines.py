@@ -41,7 +41,7 @@ ADAM = {"name": "adam", "weight_decay": 1e-6, "lars_clip": False, "decay_all": T
 DCL = {"epochs": 200, "loss": {"name": "dcl", "temperature": 0.1}}
 HCL_CODE = {  # HCL's released code, where debiased contrastive learning is the case beta = 0
     "epochs": 400,
-    "augment": {"name": "simclr", "size": 32},
+    "augment": {"name": "simclr", "size": 32, "blur": 0.5, "blur_kernel": 3},
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"proj_hidden_dim": 512, "proj_output_dim": 128},
     "optim": {**ADAM, "lr": 1e-3, "lr_scaling": "none"},
@@ -171,10 +171,12 @@ VARIANTS = {
     | {"loss": {"name": "hcl", "temperature": 0.5}},
     "spectral": {  # All settings but the loss are SimCLR's here.
         "about": "No published result is known. HaoChen et al., Spectral Contrastive Loss, 2021",
+        "head": {"proj_norm": "none"},
         "loss": {"name": "spectral"},
     },
     "xbm": {  # All settings but the queue are SimCLR's here.
         "about": "No published result is known. Wang et al., Cross-Batch Memory, 2020",
+        "head": {"proj_norm": "none"},
         "method": {"name": "siamese", "queue_size": 4096},
     },
     "sogclr": {  # LibAUC's tutorial on CIFAR-100. Data set and augmentation are our choice.

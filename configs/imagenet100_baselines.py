@@ -106,6 +106,7 @@ VARIANTS = {
     },
     "dcl": {  # All settings but the loss are SimCLR's here.
         "about": "No published result is known. Yeh et al., DCL, 2022",
+        "head": {"proj_norm": "none"},
         "loss": {"name": "dcl", "temperature": 0.1},
     },
     "byol": {

@@ -2,7 +2,8 @@
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies. The linear protocol is
-SimCLR's. Codes of SwAV, Barlow Twins, VICReg and ReSSL have a rate of 0.3, and SimSiam's has LARS.
+SimCLR's. The codes of SwAV, Barlow Twins and ReSSL have a rate of 0.3, VICReg's has 0.02, and
+SimSiam's has LARS.
 Notes: LARS has one learning rate here. The codes of Barlow Twins and ARB lower the rate of biases
 and norms to 0.0048, and SwAV's scales and decays them like weights. BYOL averages its weights from
 step to step with a momentum from 0.996 to 1. SimSiam's predictor keeps its rate, and here
@@ -56,7 +57,7 @@ VARIANTS = {
         "about": "66.5 % linear (AUC-CL, Table 1). Chen et al., SimCLR, 2020",
         "net": ZERO_INIT,
     },
-    "dcl": {  # All settings but the loss and the length are SimCLR's here.
+    "dcl": {  # All settings but the loss, the batch size and the length are SimCLR's here.
         "about": "65.9 % linear, 200 epochs (AUC-CL, Table 10; 64.3 at batch 128)",
         "batch_size": 256,
         "epochs": 200,

@@ -14,11 +14,11 @@ from jaxssl.configs import base
 
 # The paper's "sigma^2" for CIFAR-100 is, in its code, the factor gamma in exp(-gamma |u - v|^2).
 GAMMA = {"schedule": "steps", "values": {"0": 0.02, "75": 0.2, "125": 2.0}, "unit": "epochs"}
-CIFAR = {  # MMCL's released code; for STL-10, HCL's code, on which MMCL's builds
+CIFAR = {  # MMCL's released code; for STL-10, HCL's code, on which MMCL's builds (blur included)
     "data": {"name": "cifar100"},
     "batch_size": 256,
     "epochs": 400,
-    "augment": {"name": "simclr", "size": 32, "blur": 0.5, "blur_kernel": 3},  # STL: our choice
+    "augment": {"name": "simclr", "size": 32, "blur": 0.5, "blur_kernel": 3},
     "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
     "head": {"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128},
     "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6, "decay_all": True},

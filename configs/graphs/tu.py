@@ -1,6 +1,6 @@
 """GraphCL on a data set of the TU collection, and variants with another loss.
 
-Papers: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, Table 3; Shah et
+Papers: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, Table 4; Shah et
 al., Max-Margin Contrastive Learning, AAAI 2022, Table 4. AUC-CL, DeCL and SimCLR have no graphs.
 Command: jaxssl train --config graphs/tu:VARIANT --config.data.path=NCI1.zip
 Expected: see docs/graphs.md. The published results of the variants are

@@ -58,6 +58,7 @@ class Training(NamedTuple):
         crop_scale: range of the area that a random resized crop keeps, in (0, 1].
         pad: pixels on each side.
         flip: probability of a horizontal flip.
+        blur: probability of a Gaussian blur, for "simclr".
         erasing: probability of erasing a box.
         mixup: both parameters of mixup's Beta distribution, 0 for no mixup.
         cutmix: the same for CutMix. With both, each step draws one of the two.
@@ -83,6 +84,7 @@ class Training(NamedTuple):
     crop_scale: tuple[float, float] = (0.08, 1.0)
     pad: int = 4
     flip: float = 0.5
+    blur: float = 0.0
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -381,7 +383,7 @@ def _views(key: Array, batch: Batch, training: Training, inputs: Inputs) -> Arra
         images, scale = images["views"][:, 0], (1.0, 1.0)
     settings = {"crop_scale": tuple(scale), "flip": training.flip, "erasing": training.erasing}
     if augment == "simclr":
-        recipe = recipes.simclr(size=inputs.size, **settings)
+        recipe = recipes.simclr(size=inputs.size, **settings, blur=training.blur)
     else:
         recipe = recipes.policy(size=inputs.size, **settings, crop=augment, pad=training.pad)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["index"])

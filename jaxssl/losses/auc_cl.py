@@ -97,8 +97,8 @@ def auc_cl_loss(
 
     With the average, the loss does not depend on the number of negatives, so it is comparable
     between batch sizes, and the gradient of a minibatch is an unbiased estimate of the gradient on
-    the whole data set (Theorem 3.3). With the sum, the pull on the positives does not depend on the
-    batch, while the push on the negatives grows with it.
+    the whole data set. Theorem 3.3 states this for the sum, but with the sum the pull on the
+    positives does not depend on the batch, while the push on the negatives grows with it.
 
     With alpha = 0, constant embeddings minimise the loss (b becomes 1), and the encoder collapses.
 

@@ -39,7 +39,7 @@ from jaxssl.losses.pairs import (
 )
 
 # No code was released. The paper builds on SimCLR, MoCo-v3 and CLIP, and gives no temperature (the
-# presets have theirs). It recommends lambda = 1 / t for SimCLR, but gives no value.
+# presets have theirs). It recommends lambda proportional to 1 / t, without a factor (2.2.3).
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},

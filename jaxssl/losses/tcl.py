@@ -41,7 +41,8 @@ def tcl_loss(
             views.
         temperature: softmax temperature tau, > 0.
         k1: strength of the gradient of hard positives, >= 0. The paper uses >= 1. With
-            labels it depends on the batch: 4000 to 7500 for batches of 32 to 1024. Without, 1.
+            labels it depends on the batch: 4000 to 7500 for 16 to 512 images (32 to 1024 views).
+            Without, 1.
         k2: strength of the gradient of hard negatives, >= 0. The paper uses >= 1.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.

@@ -247,6 +247,16 @@ def test_fine_tuning_repeats_grey_images_to_three_channels(train, mesh):
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
 
 
+def test_views_of_simclr_in_fine_tuning_are_blurred_with_their_probability():
+    checks = np.indices((SIZE, SIZE)).sum(axis=0) % 2 * np.uint8(255)
+    batch = {"input": np.stack([checks] * 64)[..., None], "index": np.arange(64)}
+    training = Training(augment="simclr", crop_scale=(1.0, 1.0), blur=0.5)
+    views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_encoder().inputs))
+    spread = np.asarray(views(jax.random.key(0))).std(axis=(1, 2, 3))
+    sharp = 0.3  # contrast and brightness lower the spread of 0.5 to 0.3 at least
+    assert 16 < np.sum(spread < sharp - 0.01) < 48
+
+
 @pytest.mark.parametrize("augment", ["resized", "pad", "simclr"])
 def test_random_erasing_sets_a_box_of_the_image_to_grey(augment):
     """White images stay white except for the boxes; simclr's colour distortion keeps them grey."""

@@ -46,7 +46,7 @@ PRESETS: base.Presets = {
     # frozen backbone's BatchNorm is in training mode, and the best test accuracy of every 5th epoch
     # is reported.
     "hcl_quirks": {
-        **_on_crops(1e-3, 1e-6, **HCL, moving_statistics=True, augment="simclr"),
+        **_on_crops(1e-3, 1e-6, **HCL, moving_statistics=True, augment="simclr", blur=0.5),
         "best_of_every": 5,
     },
 }

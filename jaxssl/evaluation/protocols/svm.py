@@ -17,7 +17,7 @@ from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, m
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: Presets = {
-    # GraphCL's code does not standardise features, and reports the better of two SVMs.
+    # GraphCL's code does not standardise features. Its linear machine is commented out.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
@@ -54,7 +54,7 @@ def evaluate(
     Five-fold cross-validation on the other nine folds chooses C for each machine, and then the
     machine.
 
-    Differs from the released code, which chooses the machine by the accuracy on the test fold.
+    Differs from GraphCL's released code, which has only the kernel machine.
 
     Args:
         features: [n, f], features of all examples.
