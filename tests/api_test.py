@@ -132,7 +132,8 @@ def test_keyword_arguments_set_the_same_config_keys_as_the_command_line():
         ({"optim.weightdecay": 0.2}, "did you mean 'optim.weight_decay'"),
         ({"loss.k": 3}, "'loss.k' is unknown to loss.name='nt_xent'; valid: loss.block_size"),
         ({"qqqq": 0.2}, "'qqqq' is unknown; valid: accumulate_steps"),
-        ({"every": 1}, "'every' is in several groups; write checkpoint.every or eval.every"),
+        ({"every": 1}, "'every' lacks its group; write checkpoint.every or eval.every"),
+        ({"name": "cifar10"}, "'name' lacks its group; write augment.name or data.name"),
         ({"batch_size": 8.5}, "'batch_size' expects int, got 8.5"),
     ],
 )

@@ -99,7 +99,7 @@ def data_config(
         data.dir = run.dir
         data.context = run.get("context", data.context)  # number of tokens of the text network
     elif dataset is None and "name" not in named:
-        raise UserError(f"the data set to evaluate {path} on must be named: --dataset NAME")
+        raise UserError(f"name the data set to evaluate {path} on: --dataset NAME")
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

@@ -106,12 +106,12 @@ def evaluate(
     names, settings = protocols, None if data is None else ConfigDict(data)
     if names is None:
         if config is None:
-            raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")
+            raise UserError(f"name the protocols to run on {name}, such as knn,linear")
         names = config.eval.protocols
         trusted.require(names, run_name, trust)
     if settings is None:
         if config is None:
-            raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
+            raise UserError(f"name the data set to evaluate {name} on, such as cifar10")
         settings = config.data
         trusted.require_data(settings, run_name, trust)
     selected = select_protocols(names, encoder.inputs.kind)
@@ -227,7 +227,7 @@ def _check_kinds(names: str | Sequence[str] | None) -> list[str]:
     """Return the requested kinds of features, by default all, in the order of `results.KINDS`."""
     names = [names] if isinstance(names, str) else names or results.KINDS
     if unknown := sorted(set(names) - set(results.KINDS)):
-        raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], results.KINDS)}")
+        raise UserError(f"{unknown[0]!r} in kinds is unknown{suggest(unknown[0], results.KINDS)}")
     return [kind for kind in results.KINDS if kind in names]
 
 

@@ -57,8 +57,7 @@ def lines(
         f"steps      {setup.total_steps}, {setup.steps_per_epoch} an epoch, "
         f"{setup.warmup_steps} of warm-up"
         + "".join(f"; extended, {length}" for length in config.get("extended", ())),
-        f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
-        f"{', '.join(config.eval.protocols) or 'none'}",
+        f"protocols  after training: {', '.join(config.eval.protocols) or 'none'}",
     ]
 
 

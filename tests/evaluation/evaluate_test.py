@@ -386,7 +386,7 @@ def test_protocols_all_warns_about_skipped_protocols(monkeypatch, run, out):
     [
         ({"protocols": ["knm"]}, "protocol 'knm' is unknown; did you mean 'knn'"),
         ({"protocols": ["knn:k7"]}, "preset 'k7' of protocol 'knn' is unknown"),
-        ({"kinds": ["pixels"]}, "--kinds: 'pixels' is unknown"),
+        ({"kinds": ["pixels"]}, "'pixels' in kinds is unknown"),
         ({"layer": "head"}, "layer must be one of backbone, projector, got 'head'"),
         ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
     ],
@@ -443,7 +443,7 @@ def test_dry_run_opens_encoder_and_data_and_writes_nothing(run, out, capsys):
 
 def test_eval_of_weights_with_data_overrides_needs_the_name_of_the_data_set(tmp_path):
     weights, defaults = tmp_path / "vit.safetensors", ConfigDict(data_config())
-    with refused(f"the data set to evaluate {weights} on must be named: --dataset NAME"):
+    with refused(f"name the data set to evaluate {weights} on: --dataset NAME"):
         overrides.data_config(weights, defaults, None, [("data.dir", "x")])
     named = overrides.data_config(weights, defaults, None, [("data.name", "cifar10")])
     assert named is not None and named.name == "cifar10"

@@ -301,7 +301,7 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     assert "crops [3, 4096, 6, 6, 1], views [2, 4096, 8, 8, 1]" in lines["views"]
     assert lines["second"] == "view flip=0.25"
     assert lines["small"] == "crops number=3, size=6"
-    assert lines["protocols"].endswith("afterwards knn, linear")
+    assert lines["protocols"] == "after training: knn, linear"
     # A bottleneck block from a stem of 2 channels to 8 features, then a layer to 128 dimensions.
     convolutions = 3 * 3 * 1 * 2 + 2 * 2 + 3 * 3 * 2 * 2 + 2 * 8 + 2 * 8
     norms = 2 * (2 + 2 + 2 + 8 + 8)

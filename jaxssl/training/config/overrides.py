@@ -57,13 +57,13 @@ def full_key(config: ConfigDict, key: str) -> str:
     """Add the group to a key that only one group has: "lr" is "optim.lr".
 
     Raises:
-        UserError: if several groups have the key.
+        UserError: if several groups have the key, or it is the name or preset of a component.
     """
-    if "." in key or key in config or key in ("name", "preset"):
+    if "." in key or key in config:
         return key
     full = sorted(k for k in flat_keys(config) if k.rpartition(".")[2] == key)
-    if len(full) > 1:
-        raise UserError(f"config key {key!r} is in several groups; write {' or '.join(full)}")
+    if len(full) > 1 or (full and key in ("name", "preset")):
+        raise UserError(f"config key {key!r} lacks its group; write {' or '.join(full)}")
     return full[0] if full else key
 
 
