@@ -55,4 +55,4 @@ docs: .venv/ready .cache/mathjax/tex-svg-full.js  ## the documentation as site/i
 	  tar -xzf .cache/mathjax-3.2.2.tgz -C $(@D) --strip-components=2 package/es5/tex-svg-full.js
 
 clean:
-	rm -rf .venv .cache site docs/generated
+	rm -rf .venv .cache site jupyter_execute docs/generated

@@ -1,6 +1,6 @@
 """Measure how the processes of a run end when one of them fails, and what a second start loses.
 
-    python benchmarks/fleet_faults.py [--faults step,stop] [--processes 8] [--workdir DIR]
+    python benchmarks/fleet_faults.py [--faults step,stop] [--processes 4] [--workdir DIR]
 
 Every fault is injected into one process of a tiny run of several processes on this machine, with a
 device each, which `jax.distributed` connects over the loopback device. Then the same command is
@@ -173,11 +173,13 @@ def measure(fault: Fault, number: int, folder: Path) -> list[str]:
 
 def main() -> None:
     """Measure the faults, and print a row for each."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--faults", default=",".join(FAULTS), help="names with commas between")
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--workdir", type=Path)
+    parser.add_argument("--workdir", type=Path, help="of the runs; default: a temporary folder")
     options = parser.parse_args()
+    if unknown := set(options.faults.split(",")) - set(FAULTS):
+        parser.error(f"unknown faults {', '.join(sorted(unknown))}; take of {', '.join(FAULTS)}")
     print("| process 1 | processes | the others say | status | seconds | steps lost |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as temporary:

@@ -239,7 +239,7 @@ def streams(rounds: int) -> None:
 
 def main() -> None:
     """Print the tables of input times."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1, help="ResNet-18 steps a round")
     arguments = parser.parse_args()

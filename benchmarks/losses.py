@@ -206,10 +206,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of a row, after which it ends")
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
     options = parser.parse_args()
+    rows = [row for row in (*duals(), *all_losses()) if any(x in row.name for x in options.only)]
+    if not rows:
+        parser.error(f"no row has {' or '.join(options.only)} in its name")
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{machine()}, jax {jax.__version__}")
     console.print(line(("", *HEADS)))
-    rows = [row for row in (*duals(), *all_losses()) if any(x in row.name for x in options.only)]
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
     bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
     with bar:

@@ -130,13 +130,15 @@ def table(lines: list[dict]) -> str:
 
 def main() -> None:
     """Train the missing runs and print the table of all methods."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="+", default=list(METHODS), help="parts of names")
     parser.add_argument("--out", type=Path, default=Path("runs/methods.jsonl"))
     args = parser.parse_args()
+    if not any(part in name for part in args.only for name in METHODS):
+        parser.error(f"no method has {' or '.join(args.only)} in its name: {', '.join(METHODS)}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     if args.out.exists():

@@ -435,7 +435,7 @@ def preprocess() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--only", default="")
     args = parser.parse_args()

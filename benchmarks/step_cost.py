@@ -53,7 +53,7 @@ def measure(methods: list[str], size: int, rounds: int) -> dict[str, dict]:
 
 def main() -> None:
     """Measure all methods and write the document."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

@@ -81,7 +81,7 @@ def trainer(rounds: int) -> None:
 
 def main() -> None:
     """Print the tables of loss times and trainer overhead."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     logging.getLogger("absl").setLevel(logging.ERROR)

@@ -25,6 +25,8 @@ suppress_warnings = ["ref.python"]  # an attribute of that name in several class
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 nb_execution_mode = "cache"  # Notebooks are run when the site is built, and again if they change.
+nb_execution_cache_path = str(Path(__file__).parents[1] / ".cache" / "notebooks")
+nb_execution_in_temp = True  # so that their runs do not stay in examples/
 nb_execution_timeout = 600  # seconds a cell
 nb_execution_raise_on_error = True
 

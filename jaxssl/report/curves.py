@@ -79,6 +79,7 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
             caption += f" {gaps} of {len(y)} values of {name} are not finite and left blank."
     if not ends:
         return None
+    axes.set_xlim(left=0)
     if curve.other_key:
         axes.legend(frameon=False)
     alt = f"curve of {curve.label} by step: {'; '.join(ends)}"
@@ -106,6 +107,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:
         return None
+    axes.set_xlim(left=0)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     caption = curve.caption
     if curve.key == "knn_top1":

@@ -1,5 +1,6 @@
 """Render the report templates to HTML pages that need no other file and no network."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,8 +55,8 @@ def render(template: str, **values: object) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Escape a text for HTML and allow line breaks after underscores."""
-    return Markup(str(escape(text)).replace("_", "_<wbr>"))
+    """Escape a text for HTML and allow line breaks after underscores and in paths."""
+    return Markup(re.sub(r"(_|/(?=\S{3}))", r"\1<wbr>", str(escape(text))))
 
 
 def percent(share: float) -> str:

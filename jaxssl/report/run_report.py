@@ -72,6 +72,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     metrics = files.read_metrics(workdir / "metrics.jsonl")
     rows = results.read_results(workdir)
     arrays = files.read_gallery(workdir / "gallery.npz")
+    times = goodput.read(workdir)
     settings = [[key, files.format_setting(value)] for key, value in files.flatten(config)]
     with figure_style():
         with files.explain_damage(workdir / "gallery.npz"):
@@ -79,7 +80,8 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
         html = render(
             "run.html",
             title=_title(config, rows),
-            facts=_facts(config, metrics, rows, goodput.read(workdir)),
+            facts=_facts(config, metrics, rows),
+            wall_time=goodput.describe(times) if times else "",
             figures=_key_figures(rows),
             gallery_step=_other_step(arrays, rows),
             collapse=_collapse(metrics, rows),
@@ -106,9 +108,7 @@ def _loss(config: Settings, rows: Rows) -> str:
     return str(recorded or config.get("loss", {}).get("name"))
 
 
-def _facts(
-    config: Settings, metrics: Sequence[Metrics], rows: Rows, times: Settings | None
-) -> list[tuple[str, str]]:
+def _facts(config: Settings, metrics: Sequence[Metrics], rows: Rows) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
     steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
@@ -125,8 +125,6 @@ def _facts(
     ]
     if files.speed(metrics):
         facts.append(("speed", f"{files.speed(metrics)} examples/s"))
-    if times:
-        facts.append(("wall time", goodput.describe(times)))
     return facts
 
 

@@ -150,6 +150,10 @@ def test_title_and_facts_of_the_report_describe_the_run(tmp_path, steps, length)
     assert "method siamese" in text and "speed 100 examples/s" in text
 
 
+def test_wall_time_stands_below_the_summary(workdir):
+    assert "wall time 584 s: evaluation 85.6 %, steps 10.3 %" in text_of(workdir)
+
+
 def test_summary_compares_pretrained_accuracy_with_raw_and_untrained_baselines(workdir):
     other = [{**row, "protocol": "knn", "metric": "knn_top1", "std": None} for row in RESULTS]
     later = {**other[2], "step": 200, "value": 120.0}  # Above 100 %, the bar fills its track.
@@ -354,6 +358,7 @@ def test_training_curves_show_each_metric_by_step(figures):
     rows[1]["effective_rank"] = None
     made = curves.run_curves(rows)
     lines = {line.get_label(): line.get_xydata() for f in figures for line in f.axes[0].lines}
+    assert all(figure.axes[0].get_xlim()[0] == 0 for figure in figures)
     assert {"loss", "feature std", "effective rank", "knn top1", "alignment"} <= set(lines)
     for name, points in lines.items():
         values = [np.nan if (v := row[name.replace(" ", "_")]) is None else v for row in rows]

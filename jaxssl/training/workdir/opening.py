@@ -94,9 +94,7 @@ def resume_config(
     steps_per_epoch = facts[step].data["num_examples"] // config.batch_size
     epochs = config.total_steps / steps_per_epoch if config.total_steps else config.epochs
     if not extend_to > epochs:
-        raise UserError(
-            f"extend_to must be > {epochs:g}, the epochs of the run, got {extend_to:g}"
-        )
+        raise UserError(f"extend_to must be > {epochs:g}, the epochs of the run, got {extend_to:g}")
     with config.unlocked(), config.ignore_type():  # The epochs of a config file may be an int.
         entry = f"{epochs:g} epochs until step {step}"
         config.extended = (*config.get("extended", ()), entry)
