@@ -34,12 +34,13 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_mock_imports = ["wandb", "mlflow", "trackio", "av", "instant_clip_tokenizer", "torch"]
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True  # The attributes of a NamedTuple are described once.
+napoleon_use_ivar = True  # The attributes of a NamedTuple are described once, without their types.
+napoleon_attr_annotations = False
 napoleon_custom_sections = [("Objective", "params_style")]
 
 html_theme = "sphinx_book_theme"
 html_title = f"jaxssl {release}"
-html_theme_options = {"show_toc_level": 2}
+html_theme_options = {"show_toc_level": 2, "navbar_persistent": []}
 
 # `make docs` fetches MathJax, so that formulas need no network. Without it they need one.
 _MATHJAX = Path(__file__).parents[1] / ".cache" / "mathjax" / "tex-svg-full.js"
@@ -51,7 +52,7 @@ if _MATHJAX.exists():
 _NO_TEXT = re.compile(
     r"(\.\. math::.*?(?:\n\n|\Z)|::\n\n(?:    .*(?:\n|\Z)|\n)+|``.*?``|`[^`]*`)", re.DOTALL
 )
-_CODE_FOLLOWS = re.compile(r"(?<!:):\n\n(?=    )")
+_CODE_FOLLOWS = re.compile(r"^((?!\s|\.\.).*[^:\n]:?)\n\n(?=    \S)", re.MULTILINE)
 _PUNCTUATION = re.compile(r"\||\*(?! )|(?<=\w)_(?!\w)")
 _FILE_LINK = re.compile(r"(\]\(|\]: )\.\./jaxssl/([\w/]+?)(?:/__init__)?(?:\.py)?(?=[)\n])")
 _OTHER_LINK = re.compile(r"\[([^]]+)\]\(\.\./(?:[\w/]+|[\w/]+\.md)\)")
@@ -59,7 +60,7 @@ _OTHER_LINK = re.compile(r"\[([^]]+)\]\(\.\./(?:[\w/]+|[\w/]+\.md)\)")
 
 def write_as_rst(app, what, name, obj, options, lines):
     """Escape the punctuation of a docstring, mark its code, and list the presets of a loss."""
-    parts = _NO_TEXT.split(_CODE_FOLLOWS.sub("::\n\n", "\n".join(lines)))
+    parts = _NO_TEXT.split(_CODE_FOLLOWS.sub(r"\1\n\n::\n\n", "\n".join(lines)))
     parts[::2] = [_PUNCTUATION.sub(r"\\\g<0>", part) for part in parts[::2]]
     lines[:] = "".join(parts).split("\n")
     if loss := re.fullmatch(r"(jaxssl\.losses\.\w+)_loss", name):
@@ -83,7 +84,13 @@ def link_to_the_reference(app, docname, source):
     source[0] = _OTHER_LINK.sub(r"\1", _FILE_LINK.sub(target, source[0]))
 
 
+def skip_fields(app, what, name, obj, skip, options):
+    """Leave out the fields of a NamedTuple, which its docstring describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
 def setup(app):
-    """Connect the two functions above; docstrings are changed before Napoleon reads them."""
+    """Connect the functions above; docstrings are changed before Napoleon reads them."""
     app.connect("autodoc-process-docstring", write_as_rst, priority=400)
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("source-read", link_to_the_reference)
