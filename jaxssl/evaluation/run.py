@@ -182,13 +182,13 @@ def evaluate(
             fields = {**fields, **data_fields}
             try:
                 outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
+                new = [_make_row(one, result, fields) for result in outcome]
+                rows += new
+                _write(out, new)  # at once, because a later protocol may fail or be stopped
             except UserError:
-                if rows:  # Without a folder they would be lost.
+                if rows:  # Without a folder, or if it cannot be written, they would be lost.
                     results.print_results(rows)
                 raise
-            new = [_make_row(one, result, fields) for result in outcome]
-            _write(out, new)  # at once, because a later protocol may fail or be stopped
-            rows += new
             if new:
                 with_results.add(one.text)
         del context  # The features of the next kind may need the memory.

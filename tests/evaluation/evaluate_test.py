@@ -1,5 +1,6 @@
 """Evaluation as a user asks for it: encoder, features, protocols and data; what is refused."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -31,6 +32,7 @@ from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results
 from jaxssl.training import config
+from jaxssl.training.output import file_io
 from jaxssl.training.workdir import checkpoint
 
 SETTINGS = {**TINY, "total_steps": "6", "schedule.warmup_epochs": "0", "eval.every": str(3 / 81)}
@@ -216,6 +218,14 @@ def test_results_before_a_protocol_that_fails_are_printed(run, out, monkeypatch,
     monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=fail))
     with refused("protocol 'linear': too few images"):
         evaluate.evaluate(load.load_pretrained(run), ["knn", "linear"], kinds=["raw"])
+    assert "knn_top1" in capsys.readouterr().out
+
+
+def test_results_that_cannot_be_written_are_printed(run, out, monkeypatch, capsys):
+    fail = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(file_io.os, "fsync", fail)
+    with refused("No space left on device"):
+        knn(run, out, kinds=["raw"])
     assert "knn_top1" in capsys.readouterr().out
 
 
