@@ -270,6 +270,13 @@ def test_lease_is_acquired_although_its_object_is_deleted_between_two_requests(
 
 
 @pytest.mark.fast
+def test_lock_file_that_was_copied_from_a_disk_to_a_bucket_blocks_nobody(workdir):
+    (workdir / "lock").write_bytes(b"")
+    hold(workdir)
+    assert (workdir / "lock").is_dir()
+
+
+@pytest.mark.fast
 def test_results_added_to_a_bucket_by_concurrent_writers_are_all_kept(workdir, quick_lease):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda seed: results.add_results(workdir, [{**ROW, "seed": seed}]), range(4)))

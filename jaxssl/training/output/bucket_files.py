@@ -124,6 +124,8 @@ class Lease:
             InUse: if the owner is alive, which it shows by renewing the lease.
             BucketError: if the bucket cannot be written.
         """
+        if self._path.is_file():  # The lock of a disk, from which the folder was copied.
+            self._path.unlink(missing_ok=True)
         last_renewal: tuple[int, float] | None = None
         while True:
             number, owner = self._last()
