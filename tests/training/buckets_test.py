@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,8 +32,8 @@ from jaxssl.evaluation import pretrain, suite
 from jaxssl.report import results
 from jaxssl.report.run_report import write_report
 from jaxssl.training import config
-from jaxssl.training.output import bucket_files, file_io, metrics_writer
-from jaxssl.training.workdir import checkpoint, run_lock
+from jaxssl.training.output import bucket_files, file_io, logs, metrics_writer
+from jaxssl.training.workdir import checkpoint, opening, run_lock
 
 INSTALLED = all(map(importlib.util.find_spec, ("gcsfs", "gcp_storage_emulator")))
 pytestmark = [
@@ -269,11 +270,60 @@ def test_lease_is_acquired_although_its_object_is_deleted_between_two_requests(
     lease.release()
 
 
+# Files of a workdir that are folders in a bucket.
+CHANGING = ("metrics.jsonl", "train.log", "lock", "results.json.lock")
+
+
+def log_steps(workdir, resumed, steps):
+    """Write the logs and a result of a run, as training and evaluation do."""
+    settings = config.load("digits")
+    with opening.open_workdir(settings, workdir):
+        writer = metrics_writer.MetricsWriter(workdir, resumed, ())
+        for step in steps:
+            logs.log.info("step %d", step)
+            writer.write(step, {"x": 1.0})
+        writer.close()
+    results.add_results(workdir, [{**ROW, "seed": resumed}])
+
+
 @pytest.mark.fast
-def test_lock_file_that_was_copied_from_a_disk_to_a_bucket_blocks_nobody(workdir):
-    (workdir / "lock").write_bytes(b"")
-    hold(workdir)
-    assert (workdir / "lock").is_dir()
+@pytest.mark.parametrize("origin", ["disk", "bucket"])
+def test_run_goes_on_in_a_copy_of_its_workdir_between_disk_and_bucket(workdir, tmp_path, origin):
+    first, copy = (tmp_path / "run", workdir) if origin == "disk" else (workdir, tmp_path / "run")
+    log_steps(first, 0, [1, 2, 3])
+    if origin == "disk":
+        for path in first.iterdir():
+            (copy / path.name).write_bytes(path.read_bytes())
+    else:
+        shutil.copytree(buckets.fetch(first), copy)
+    log_steps(copy, 2, [3, 4])
+    rows = metrics_writer.read_metrics(copy / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    lines = list(file_io.read_lines(copy / "train.log"))
+    assert [int(line.split()[-1]) for line in lines] == [1, 2, 3, 3, 4]
+    assert {row["seed"] for row in results.read_results(copy)} == {0, 2}
+    forms = {(copy / name).is_dir() for name in CHANGING}
+    assert forms == {origin == "disk"}
+
+
+@pytest.mark.fast
+def test_interrupted_conversion_of_a_copied_log_loses_no_line(workdir, tmp_path, monkeypatch):
+    fail = Mock(side_effect=OSError("stopped"))
+    (workdir / "train.log").write_bytes(b"in a bucket\n")
+    parts = tmp_path / "train.log"
+    parts.mkdir()
+    (parts / "00000000.log").write_bytes(b"on a disk\n")
+    for path, owner, name in (
+        (workdir / "train.log", buckets.BucketPath, "unlink"),
+        (parts, file_io, "write_chunks"),
+        (parts, shutil, "rmtree"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="stopped"):
+            patch.setattr(owner, name, fail)
+            file_io.convert_copied_log(path)
+    for path, line in ((workdir / "train.log", b"in a bucket\n"), (parts, b"on a disk\n")):
+        file_io.convert_copied_log(path)
+        assert list(file_io.read_lines(path)) == [line]
 
 
 @pytest.mark.fast

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import socket
 import threading
 import time
@@ -190,3 +192,12 @@ class Lease:
 
     def _write(self, owner: Owner) -> None:
         self._object.write_bytes(json.dumps(owner).encode())
+
+
+def remove_copied_lease(path: Path) -> None:
+    """Remove a lease from a folder on disk, which was copied from a bucket. Locks there are files.
+
+    A folder that holds other files stays.
+    """
+    if path.is_dir() and all(re.fullmatch(r"\d{8}|time-\w+", file.name) for file in path.iterdir()):
+        shutil.rmtree(path)

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -103,6 +104,26 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with open_file(part, MOST_LOG_BYTES) as file:
             while line := file.readline(MOST_LINE):
                 yield line
+
+
+def convert_copied_log(path: Path) -> None:
+    """Convert a growing text file of a workdir that was copied between a disk and a bucket.
+
+    It is a file on disk and a folder of parts in a bucket. An interruption loses no line.
+    """
+    parts = path.with_name(f"{path.name}.parts")
+    with explain_write_errors(path):
+        if buckets.is_bucket(path):
+            if path.is_file():
+                (path / f"{0:08}{path.suffix}").write_bytes(path.read_bytes())
+                path.unlink()
+            return
+        if path.is_dir():
+            path.rename(parts)
+        if parts.is_dir():
+            if not path.exists():
+                write_chunks(path, read_lines(parts))
+            shutil.rmtree(parts)
 
 
 def count_bytes(folder: Path) -> int:
@@ -208,6 +229,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _acquire_on_disk(path: Path) -> BaseFileLock:
+    bucket_files.remove_copied_lease(_beside(path, "lock"))
     try:
         return _wait_for(FileLock(_beside(path, "lock"), fallback_to_soft=False), path)
     except OSError as error:

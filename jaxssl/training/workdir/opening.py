@@ -198,6 +198,8 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                 # Check the config again, now that no other run can write one.
                 check_same_config(config, workdir)
                 file_io.write_json(workdir / "config.json", config.to_dict())
+                for name in ("metrics.jsonl", "train.log"):
+                    file_io.convert_copied_log(workdir / name)
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))
                 return check_lock
 

@@ -63,6 +63,7 @@ def _lock_on_disk(workdir: Path) -> Iterator[Callable[[], None]]:
     lease = SoftFileLease(workdir / OWNER, lease_duration=LEASE, heartbeat_interval=HEARTBEAT)
     if (workdir / NAME).is_symlink():
         raise UserError(f"{workdir / NAME} is a symbolic link; delete it")
+    bucket_files.remove_copied_lease(workdir / NAME)
     with ExitStack() as stack:
         try:
             stack.enter_context(FileLock(workdir / NAME, timeout=0, fallback_to_soft=False))
