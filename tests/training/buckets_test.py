@@ -393,6 +393,9 @@ def test_configs_and_suites_are_read_from_a_bucket(workdir):
         (workdir / Path(file).name).write_bytes((ROOT / "configs" / file).read_bytes())
     assert config.load(f"{workdir}/digits.py").to_dict() == config.load("digits").to_dict()
     assert config.run_name(f"{workdir}/digits.py") == "digits"
+    run = workdir / "seed:0"  # no variant
+    (run / "config.json").write_bytes(config.load("digits").to_json().encode())
+    assert config.load(run / "config.json").to_json() == config.load("digits").to_json()
     assert suite.read(f"{workdir}/transfer.py") == suite.read("transfer")
 
 

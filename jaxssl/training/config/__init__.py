@@ -295,7 +295,8 @@ def _is_choice(key: str) -> bool:
 def split_variant(config: str | Path) -> tuple[str, str]:
     """Split "FILE:VARIANT" into file and variant. Without a variant, the second part is ""."""
     file, _, variant = str(config).rpartition(":")
-    is_whole = file in ("", "gs") or Path(config).is_file()
+    # The path of a run in a bucket may have a colon before its last slash.
+    is_whole = not file or (is_bucket(config) and "/" in variant) or Path(config).is_file()
     return (str(config), "") if is_whole else (file, variant)
 
 
