@@ -233,3 +233,11 @@ def test_config_json_of_another_run_in_the_workdir_is_not_overwritten(tmp_path):
     with refused("run of another config (seed: 1 -> 0)"), workdir.open_workdir(ours, tmp_path):
         pytest.fail("the run must not start")
     assert (tmp_path / "config.json").read_bytes() == written
+
+
+def test_run_removes_partial_files_of_killed_runs_and_none_of_other_commands(tmp_path):
+    theirs = ["results.json.0.partial", "report.html.0.partial"]
+    for name in ("metrics.jsonl.0.partial", "config.json.0.partial", *theirs):
+        (tmp_path / name).touch()
+    with workdir.open_workdir(config_lib.load("digits"), tmp_path):
+        assert {path.name for path in tmp_path.glob("*.partial")} == {*theirs}

@@ -200,6 +200,18 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
             partial.unlink(missing_ok=True)
 
 
+def remove_partials(path: Path) -> None:
+    """Remove what killed writers of a file have left. All writers must hold a lock of the caller.
+
+    Raises:
+        WriteError: if a file cannot be removed.
+    """
+    if not buckets.is_bucket(path):
+        with explain_write_errors(path):
+            for partial in path.parent.glob(f"{path.name}.*.partial"):
+                partial.unlink(missing_ok=True)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock a file, so that no other process or thread changes the file during the with block.
@@ -219,10 +231,7 @@ def locked(path: Path) -> Iterator[None]:
         with explain_write_errors(path):
             lock = _acquire_on_disk(path)
     try:
-        if not buckets.is_bucket(path):
-            with explain_write_errors(path):
-                for partial in path.parent.glob(f"{path.name}.*.partial"):
-                    partial.unlink(missing_ok=True)  # Its writer was killed.
+        remove_partials(path)
         yield
     finally:
         lock.release()

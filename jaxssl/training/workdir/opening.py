@@ -27,6 +27,8 @@ from jaxssl.training.workdir.run_lock import lock
 
 # NFS may take a minute to show a new file on a host that has looked for it before.
 PATIENCE = 75.0
+# Files of a workdir that only the run that holds the lock writes.
+LOCKED = ("config.json", "goodput.json", "metrics.jsonl", "run.json", "train.log")
 
 
 def check_shared(workdir: Path) -> None:
@@ -198,6 +200,8 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                 # Check the config again, now that no other run can write one.
                 check_same_config(config, workdir)
                 file_io.write_json(workdir / "config.json", config.to_dict())
+                for name in LOCKED:
+                    file_io.remove_partials(workdir / name)
                 for name in ("metrics.jsonl", "train.log"):
                     file_io.convert_copied_log(workdir / name)
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))
