@@ -32,7 +32,7 @@ from jaxssl.evaluation import pretrain, suite
 from jaxssl.report import results
 from jaxssl.report.run_report import write_report
 from jaxssl.training import config
-from jaxssl.training.output import bucket_files, file_io, logs, metrics_writer
+from jaxssl.training.output import bucket_files, file_io, loggers, logs, metrics_writer
 from jaxssl.training.workdir import checkpoint, opening, run_lock
 
 INSTALLED = all(map(importlib.util.find_spec, ("gcsfs", "gcp_storage_emulator")))
@@ -182,6 +182,19 @@ def test_resumed_run_in_a_bucket_drops_metrics_after_its_checkpoint(workdir, ste
         writer.close()
     rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 10))
+
+
+@pytest.mark.fast
+def test_logger_of_a_service_stores_its_last_step_in_a_bucket_only_when_it_is_synced(workdir):
+    path = workdir / "service.json"
+    logger = loggers.ServiceLogger(Mock(), loggers.ServiceState(path, "a"))
+    stored = []
+    for step, store in ((1, logger.sync), (2, logger.close)):
+        logger.write(step, {"loss": 1.0})
+        stored.append(file_io.read_json(path)["last_step"])
+        store()
+        stored.append(file_io.read_json(path)["last_step"])
+    assert stored == [0, 1, 1, 2]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxssl import components
+from jaxssl.buckets import is_bucket
 from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
 from jaxssl.training.output import file_io
 
@@ -36,7 +37,7 @@ class ServiceState:
     """Identity of a run at a tracking service, and the last step sent to the service.
 
     It is stored in the workdir, so that a resumed run continues the same log and sends no step
-    twice.
+    twice. In a bucket, a run that was killed sends the steps since its last checkpoint again.
 
     Args:
         path: JSON file of the state, named after the service.
@@ -79,14 +80,18 @@ class ServiceLogger:
         if step <= self._state.last_step:
             return
         if self._call(lambda: self._run.log(dict(metrics), step=step)):
-            self._state.save(step)
+            self._state.last_step = step
+            if not is_bucket(self._state.path):  # Each write to a bucket is a request.
+                self._state.save(step)
 
     def sync(self) -> None:
-        """Do nothing, because the client sends in the background."""
+        """Store the last step. The client sends in the background."""
+        self._state.save(self._state.last_step)
 
     def close(self) -> None:
         """Wait until the client has sent everything, and end the run at the service."""
         self._call(self._run.finish)
+        self.sync()
 
     def _call(self, action: Callable[[], object]) -> bool:
         """Call the client, and return whether that succeeded."""
