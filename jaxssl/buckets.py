@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -305,7 +306,9 @@ def fetch(path: str | PathLike[str]) -> Path:
             if folder.exists():
                 return folder / source.name
             log.info("data       copying %s (%.4g MB) to %s", text, num_bytes / 1e6, folder)
-            with tempfile.TemporaryDirectory(dir=home) as partial:
+            for leftover in home.glob(f"{folder.name}.tmp*"):
+                shutil.rmtree(leftover)  # The process that copied was killed.
+            with tempfile.TemporaryDirectory(prefix=f"{folder.name}.tmp", dir=home) as partial:
                 # The names of objects begin with the bucket, without "gs://".
                 target, root = f"{partial}/copy/{source.name}", text.removeprefix("gs://")
                 files = [target + name.removeprefix(root) for name in objects]

@@ -397,7 +397,12 @@ def test_interrupted_copy_of_a_bucket_folder_is_not_used(workdir, monkeypatch):
         patch.setattr(buckets._file_system(copying=True), "get", cut_off)
         with pytest.raises(buckets.BucketError, match=f"cannot read {workdir}: reset"):
             buckets.fetch(workdir)
+    folder = buckets.fetch(workdir).parent
+    # What a copy leaves that was killed is removed by the next one.
+    leftover = folder.rename(f"{folder}.tmp")
+    buckets.fetch.cache_clear()
     assert (buckets.fetch(workdir) / "a.txt").read_bytes() == b"a"
+    assert not leftover.exists()
 
 
 @pytest.mark.fast
