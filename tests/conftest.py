@@ -29,7 +29,7 @@ from shared_folders import shared_folder  # noqa: E402
 # Collect garbage rarely: traced programs have many objects, and this saves a tenth of the time.
 gc.set_threshold(100_000, 20, 20)
 
-# As in the commands, no asynchronous dispatch: collectives of two CPU programs could deadlock.
+# As in runs of several processes, programs of one device do not overlap.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -58,9 +58,6 @@ def initialize(
     Raises:
         UserError: if the numbers do not fit, or the processes cannot connect.
     """
-    several = os.environ.get("JAX_NUM_CPU_DEVICES", "1") != "1"
-    if several or "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        _one_program_at_a_time()
     coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     processes = _number("JAX_NUM_PROCESSES") if processes is None else processes
     process = _number("JAX_PROCESS_ID") if process is None else process
@@ -73,7 +70,8 @@ def initialize(
     listen = None if coordinator is None else _listen_address(coordinator, process)
     if coordinator and processes and process is not None and process < processes:
         rendezvous.meet(coordinator, listen, processes, process)
-    _one_program_at_a_time()
+    # On CPUs with a device for each process, no two programs with collectives overlap.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
     # that all processes stop at the same step.
     jax.config.update("jax_enable_preemption_service", False)
@@ -315,11 +313,6 @@ def _address_of_this_machine(host: str) -> str | None:
     is_named = place[0] != host and host != "localhost"
     is_loopback = ipaddress.ip_address(place[0]).is_loopback
     return None if is_named and is_loopback else str(place[0])
-
-
-def _one_program_at_a_time() -> None:
-    """Run CPU programs one at a time, because collectives of two programs could deadlock."""
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _number(name: str) -> int | None:

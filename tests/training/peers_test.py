@@ -80,14 +80,3 @@ def test_closing_the_peer_connections_ends_their_threads(run, monkeypatch):
         process.close()
     assert not any(thread.name.startswith("peer") for thread in threading.enumerate())
     assert run[1](0) == ([], [])
-
-
-@pytest.mark.parametrize(("number", "once"), [("1", False), ("8", True)])
-def test_several_cpu_devices_run_one_program_at_a_time(monkeypatch, number, once):
-    calls = []
-    monkeypatch.setattr(connection, "_one_program_at_a_time", lambda: calls.append(1))
-    monkeypatch.setattr(connection, "_is_cluster", lambda: False)
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", number)
-    connection.initialize(None, None, None)
-    assert bool(calls) == once
