@@ -10,7 +10,7 @@ from jaxssl.losses.objective import Scalar, clip_scale, constrain_scale, statele
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
-RANGES = {"max_scale": "> 0", "block_size": "> 0"}
+RANGES = {"max_scale": "> 0 or inf", "block_size": "> 0"}
 
 
 def clip_loss(
@@ -32,7 +32,7 @@ def clip_loss(
         logit_scale: log of t, trained together with the network from t = 1 / 0.07. Above the log of
             t_max it has no gradient. The objective lowers it to the bound after each update, as
             CLIP's code does.
-        max_scale: t_max, > 0.
+        max_scale: t_max, > 0, or inf.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.
 

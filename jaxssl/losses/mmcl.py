@@ -28,7 +28,7 @@ PRESETS = {
 RANGES = {
     "kernel": ("rbf", "linear", "tanh", "poly", "min"),
     "gamma": "> 0",
-    "C": "> 0",
+    "C": "> 0 or inf",
     "solver": ("pgd", "admm", "inv"),
     "regularization": "> 0",
     "num_steps": "> 0",

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -22,11 +22,16 @@ Metrics = dict[str, Array]
 Init = Callable[[Array, int, int], tuple[dict[str, Array], object]]  # see `Objective`
 Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
 CONSTANTS = {int, bool, str, Array, NoneType}  # types of hyper-parameters that take no schedule
+TRACEABLE = ("num_steps",)  # counts that may be traced: MMCL's loop has a variable length
+# Names of the types of hyper-parameters in messages, the first that an annotation contains.
+WORDS: dict[object, str] = {float: "a number", int: "an integer", bool: "True or False"}
+WORDS |= {str: "a word", Array: "an array", tuple[str, ...]: "a tuple of names"}
 # Maps the name of a hyper-parameter to its valid values, see `check`.
 Ranges = Mapping[str, str | tuple[str, ...]]
 
 PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "> 0": lambda x: x > 0,
+    "> 0 or inf": lambda x: x > 0,
     "> 1": lambda x: x > 1,
     ">= 0": lambda x: x >= 0,
     "in [0, 1]": lambda x: (x >= 0) & (x <= 1),
@@ -291,6 +296,8 @@ def check(ranges: Ranges, **hyper: object) -> None:
             raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
         if is_word:
             continue
+        if predicates and not (np.isfinite(value).all() or "> 0 or inf" in predicates):
+            raise ValueError(f"hyper-parameter {name} must be finite, got {value}")
         for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):
                 raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
@@ -299,20 +306,35 @@ def check(ranges: Ranges, **hyper: object) -> None:
 def check_kinds(
     signature: inspect.Signature, hyper: Mapping[str, Any], per_anchor: Sequence[str] = ()
 ) -> None:
-    """Raise ValueError for an array in place of one number, and for a fraction in place of a count.
+    """Raise ValueError for a value of another type than the annotation.
 
     Args:
-        signature: of the loss or of its objective. The annotation `Scalar` stands for one number,
-            and ``int`` for a count.
+        signature: of the loss or of its objective. The annotation `Scalar` stands for one real
+            number, ``int`` for a count, and ``bool`` for a switch. Counts, switches and words are
+            constants when traced.
         hyper: values by name.
         per_anchor: names of numbers that may be arrays [n], with one number for each anchor.
     """
     for name, value in hyper.items():
-        kinds = _alternatives(signature.parameters[name].annotation)
-        if value is None and (float in kinds or int in kinds) and type(None) not in kinds:
-            raise ValueError(f"hyper-parameter {name} must be a number, got None")
-        if value is None or isinstance(value, str) or callable(value) or name in per_anchor:
+        annotation = signature.parameters[name].annotation
+        kinds = _alternatives(annotation)
+        if value is None and NoneType not in kinds:
+            expected = next(word for kind, word in WORDS.items() if kind in kinds)
+            raise ValueError(f"argument {name} must be {expected}, got None")
+        if value is None or callable(value) or name in per_anchor:
             continue
+        fixed = _is_constant(annotation) and Array not in kinds and name not in TRACEABLE
+        if fixed and isinstance(value, Tracer):
+            raise ValueError(
+                f"hyper-parameter {name} must be constant, got a traced value; pass "
+                f"static_argnames=({name!r},) to jax.jit"
+            )
+        if bool in kinds and not isinstance(value, bool | np.bool_):
+            raise ValueError(f"hyper-parameter {name} must be True or False, got {value!r}")
+        if isinstance(value, str):
+            continue
+        if float in kinds and np.iscomplexobj(value):
+            raise ValueError(f"hyper-parameter {name} must be real, got {value}")
         if (float in kinds or int in kinds) and np.ndim(value):
             raise ValueError(
                 f"hyper-parameter {name} must be one number, got the shape {list(np.shape(value))}"
@@ -338,7 +360,7 @@ def _or_schedule(annotation: Any) -> Any:
 
 def _alternatives(annotation: object) -> tuple[object, ...]:
     """Return the types that a type annotation joins by ``|``, or the annotation alone."""
-    return get_args(annotation) or (annotation,)
+    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
 
 
 def is_array(annotation: object) -> bool:

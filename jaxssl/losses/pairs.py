@@ -66,7 +66,7 @@ def pair_views(
 
     Args:
         views: [V, b, d], or V arrays [b, d]: V >= 1 views of this device's b examples. Anchors
-            are ordered view by view.
+            are ordered view by view. One view needs labels, or an index with repetitions.
         index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all views of a class are positives.
         queue: [k, d] additional negatives of all anchors, equal on all devices.
@@ -75,17 +75,18 @@ def pair_views(
     Raises:
         ValueError: if an array has the wrong rank, shape or dtype, or an id is out of range.
     """
-    if getattr(views, "ndim", 1) == 0:
-        raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
+    if np.isscalar(views) or getattr(views, "ndim", 3) != 3:
+        raise ValueError(f"views must be [V, b, d] or a list [z1, z2], got shape {np.shape(views)}")
     z = jnp.stack(_same_shape(views))
     num_views, b, d = z.shape
+    if num_views == 1 and labels is None and index is None:
+        raise ValueError("one view has no positives; pass two views or labels")
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
     anchor, gathered = z.reshape(-1, d), collectives.gather(z, axis_name, axis=1)
     gathered_ids = jnp.tile(collectives.gather(ids, axis_name), num_views)
-    global_batch = gathered.shape[1]
     first = collectives.device_index(axis_name) * b
-    self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
+    self_index = _arange(num_views)[:, None] * gathered.shape[1] + first + _arange(b)[None, :]
     candidate = anchor if gathered is z else gathered.reshape(-1, d)
     candidate, candidate_id = _append_queue(candidate, gathered_ids, queue)
     return Pairs(
@@ -251,8 +252,7 @@ def not_self(pairs: Pairs) -> Array:
 
 def positives(pairs: Pairs) -> Array:
     """Return a bool mask [n, m] of the candidates with the anchor's id, except the anchor."""
-    others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
-    return _same_id(pairs) & others
+    return _same_id(pairs) & not_self(pairs)
 
 
 def negatives(pairs: Pairs) -> Array:

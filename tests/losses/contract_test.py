@@ -475,7 +475,7 @@ def test_two_array_loss_traces_to_the_same_program_as_the_mean_loss_of_its_pairs
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
 
 
-BAD = {"> 0": 0, "> 1": 1, ">= 0": -1, "in [0, 1]": 1.5, "in [0, 1)": 1}
+BAD = {"> 0": 0, "> 0 or inf": 0, "> 1": 1, ">= 0": -1, "in [0, 1]": 1.5, "in [0, 1)": 1}
 
 
 @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ def test_hyper_parameter_out_of_range_raises_an_error_with_its_name(name, number
 
 
 @each_name
-def test_hyper_parameter_takes_neither_an_array_nor_a_fraction_of_a_count(name):
+def test_hyper_parameter_takes_no_value_of_another_type(name):
     module = import_module(f"jaxssl.losses.{name}")
 
     def values(signature, but=()):
@@ -510,8 +510,10 @@ def test_hyper_parameter_takes_neither_an_array_nor_a_fraction_of_a_count(name):
                 yield {number: np.full(2, 0.5)}, f"{number} must be one number, got the shape [2]"
             if int in kinds and float not in kinds:
                 yield {number: 2.5}, f"{number} must be an integer, got 2.5"
-            if float in kinds and type(None) not in kinds and number not in but:
-                yield {number: None}, f"{number} must be a number, got None"
+            if type(None) not in kinds and number not in ("pairs", *but):
+                yield {number: None}, f"argument {number} must be "
+            if bool in kinds:
+                yield {number: "no"}, f"{number} must be True or False, got 'no'"
 
     per_anchor = getattr(module, "PER_ANCHOR", ())
     for wrong, message in values(inspect.signature(loss_of(name)), per_anchor):

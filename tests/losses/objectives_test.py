@@ -450,6 +450,14 @@ def step_of(setting: str, mapping: str) -> Any:
         ),
         (lambda z: losses.nnclr(z[0], z[1], jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
         (lambda z: losses.nt_xent(*z, temperature="a"), "temperature must be > 0, got 'a'"),
+        (lambda z: losses.nt_xent(*z, temperature=np.inf), "temperature must be finite, got inf"),
+        (lambda z: losses.nt_xent(*z, temperature=1j), "temperature must be real, got 1j"),
+        (lambda z: losses.nt_xent(z[0], None), "argument z2 must be an array, got None"),
+        (
+            lambda z: jax.jit(losses.nt_xent)(*z, block_size=4),
+            r"block_size must be constant, .* static_argnames=\('block_size',\) to jax.jit",
+        ),
+        (lambda z: jax.jit(losses.nt_xent)(*z, ring=True), "ring must be constant, got a traced"),
     ],
 )
 def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):

@@ -40,7 +40,7 @@ def arrays(pairs: Pairs) -> dict[str, jax.Array]:
 @pytest.mark.parametrize("num_views", [1, 2, 3])
 def test_positives_without_labels_are_the_other_views_of_the_example(num_views):
     b = 4
-    pairs = pair_views(embeddings(num_views, b, 5))
+    pairs = pair_views(embeddings(num_views, b, 5), jnp.arange(b))
     expected = np.zeros((num_views * b, num_views * b), bool)
     for view, other in np.ndindex(num_views, num_views):
         for i in range(b):
@@ -86,7 +86,7 @@ def test_with_batch_negatives_off_only_queue_rows_are_negatives():
 @pytest.mark.parametrize("labels", [None, jnp.array([2, 0, 2, 1])])
 @pytest.mark.parametrize("num_views", [1, 2, 3])
 def test_count_positives_equals_the_row_sums_of_the_mask(num_views, labels):
-    pairs = pair_views(embeddings(num_views, 4, 5), labels=labels)
+    pairs = pair_views(embeddings(num_views, 4, 5), jnp.arange(4), labels)
     np.testing.assert_array_equal(count_positives(pairs), positives(pairs).sum(1))
 
 
@@ -173,10 +173,13 @@ def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pair_views(jnp.ones((4, 3))), r"per view, d > 0, got \(3,\)"),
+        (lambda: pair_views(jnp.ones((4, 3))), r"or a list \[z1, z2\], got shape \(4, 3\)"),
+        (lambda: pair_views(*jnp.ones((2, 4, 3))), r"or a list \[z1, z2\], got shape \(4, 3\)"),
+        (lambda: pair_views(3.0), r"or a list \[z1, z2\], got shape \(\)"),
+        (lambda: pair_views([jnp.ones(3)]), r"per view, d > 0, got \(3,\)"),
+        (lambda: pair_views(jnp.ones((1, 4, 3))), "no positives; pass two views or labels"),
         (lambda: pair_views([jnp.ones((4, 3)), jnp.ones((5, 3))]), r"one shape \[b, d\], got"),
         (lambda: pair_views([]), "one or more arrays"),
-        (lambda: pair_views(np.float32(3)), r"shape \[b, d\] per view, got a scalar"),
         (lambda: pair_views(jnp.ones((2, 4, 0))), r"must have shape \[b, d\] per view, d > 0, got"),
         (lambda: pair_views(jnp.ones((2, 4, 3)), labels=list("abcd")), r"integers, got <U1\[4\]"),
         (lambda: pair_views(jnp.ones((2, 2, 3)), labels=[0, -1]), r"in \[0, 2\^31\), got -1"),
