@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.core import Tracer
 
 from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
@@ -59,8 +60,11 @@ def make_problem(
     The arguments are as in `svm_dual_pgd`. ``mask`` says whether ``excluded`` may be a bool mask.
 
     Raises:
-        ValueError: if an argument has the wrong shape or dtype, or a number is not positive.
+        ValueError: if an argument has the wrong shape or dtype, a number is not positive, or a row
+            is out of range.
     """
+    given = positive, excluded
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1]:
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
     if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
@@ -76,6 +80,8 @@ def make_problem(
         )
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
+    if not any(isinstance(x, Tracer) for x in given):
+        _check_rows(*map(np.asarray, given), m)
     for name, value in (("C", C), ("regularization", regularization)):
         if jnp.ndim(value):
             raise ValueError(
@@ -93,9 +99,10 @@ def make_problem(
     row = centred[positive]
     diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
     free = ~excluded
+    indices = jnp.arange(m)[None, :]
     if not is_mask:
-        indices = jnp.arange(m)[None, None, :]
-        free = jnp.all(indices != excluded[:, :, None].astype(indices.dtype), axis=1)
+        free = jnp.all(indices[None] != excluded[:, :, None].astype(indices.dtype), axis=1)
+    free &= indices != positive[:, None].astype(indices.dtype)
     return Problem(
         matrix=centred + beta * jnp.eye(m, dtype=dtype),
         row=row,
@@ -104,6 +111,18 @@ def make_problem(
         positive=positive[:, None],
         beta=beta,
     )
+
+
+def _check_rows(positive: np.ndarray, excluded: np.ndarray, m: int) -> None:
+    """Raise ValueError for rows outside a kernel [m, m], or a positive that is not excluded."""
+    for name, rows in (("positive", positive), ("excluded", excluded)):
+        if rows.dtype != np.bool_ and (outside := rows[(rows < 0) | (rows >= m)]).size:
+            raise ValueError(f"{name} must be in [0, {m}), got {outside[0]}")
+    own = positive[:, None]
+    is_mask = excluded.dtype == np.bool_
+    includes = np.take_along_axis(excluded, own, axis=1) if is_mask else excluded == own
+    if (missing := positive[~includes.any(axis=1)]).size:
+        raise ValueError(f"excluded must include the positive of each anchor, lacks {missing[0]}")
 
 
 def dual_gradient(problem: Problem, alpha: Array) -> Array:
@@ -187,7 +206,12 @@ def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
 
 
 def require_positive(**numbers: object) -> None:
-    """Raise ValueError for a number that is not positive. Arrays are not checked."""
+    """Raise ValueError for a number that is not positive, or a fraction in place of a count.
+
+    Arrays are not checked.
+    """
     for name, value in numbers.items():
+        if name in ("num_steps", "check_every") and isinstance(value, float):
+            raise ValueError(f"solver setting {name} must be an integer, got {value}")
         if isinstance(value, int | float | np.number) and not value > 0:
             raise ValueError(f"solver setting {name} must be > 0, got {value}")

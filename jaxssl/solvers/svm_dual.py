@@ -86,8 +86,8 @@ def svm_dual_pgd(
     svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start, tol=tol)
     if isinstance(momentum_start, int | float | np.number) and momentum_start > 1:
         raise ValueError(f"solver setting momentum_start must be in (0, 1], got {momentum_start}")
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=True)
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     eta = _step_size(problem, step)
     if isinstance(init, str):
         if init != "inv":
@@ -143,8 +143,8 @@ def svm_dual_admm(
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
     svm.require_positive(num_steps=num_steps, tol=tol, check_every=check_every)
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
     matrix = linalg.inverse(problem.matrix + rho * eye)
@@ -186,8 +186,8 @@ def svm_dual_inv(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.

@@ -356,6 +356,7 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel, 1.0 * POSITIVE, ONE), "positive"),
         (lambda: svm_dual_pgd(kernel, POSITIVE[0], ONE[0]), "positive"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=0), "solver setting num_steps"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, num_steps=2.5), "solver setting num_steps"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step="spectral"), "the solver's step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "solver setting step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "solver setting C"),
@@ -370,12 +371,24 @@ def test_solvers_reject_invalid_arguments():
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), r"(?=.*than 'inv')excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, MASK), "excluded"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE - 1, ONE), r"(?=.*\[0, 16\), got -1)positive"),
+        (lambda: svm_dual_inv(kernel, POSITIVE + 1, ONE), r"(?=.*\[0, 16\), got 16)positive"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, TWO - 1), r"(?=.*\[0, 16\), got -1)excluded"),
+        (lambda: svm_dual_admm(kernel, POSITIVE, (ONE + 1) % M), r"(?=.*lacks 0)excluded"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ~MASK), r"(?=.*lacks 0)excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "solver setting check_every"),
         (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "solver setting regu.*"),
         (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=kernel), "solver setting r.*"),
     ):
         with pytest.raises(ValueError, match=f"^{beginning} must "):
             jax.eval_shape(call)
+
+
+def test_pgd_leaves_a_traced_positive_out_of_the_problem_even_if_it_is_not_excluded():
+    args = (jnp.asarray(kernels()["rbf"], jnp.float32), POSITIVE)
+    alpha = jax.jit(svm_dual_pgd)(*args, (ONE + 1) % M).alpha
+    np.testing.assert_array_equal(jnp.diagonal(alpha), 0)
+    assert alpha.max() > 0
 
 
 @each_solver
