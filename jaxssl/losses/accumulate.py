@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
+import numpy as np
 from jax import Array, lax
 
 T = TypeVar("T")  # a tree of arrays
@@ -36,7 +37,8 @@ def accumulate(
         [] result of ``loss``.
 
     Raises:
-        ValueError: if the arrays of ``batch`` differ in length or cannot be divided equally.
+        ValueError: if the arrays of ``batch`` differ in length or cannot be divided equally, or
+            ``encode`` changes the length of a chunk.
 
     References:
         Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
@@ -44,7 +46,13 @@ def accumulate(
     # With consecutive examples, a chunk of a batch that is split over devices under `jax.jit` would
     # lie on one device, and XLA would let every device encode it.
     embeddings = map_chunks(encode, batch, num_chunks, strided=True)
-    merge = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])  # noqa: E731
+    size = jax.tree.leaves(batch)[0].shape[0] // num_chunks
+
+    def merge(x: Array) -> Array:
+        if x.shape[1:2] != (size,):
+            raise ValueError(f"encode must return arrays [{size}, ...], got {list(x.shape[1:])}")
+        return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
     return loss(jax.tree.map(merge, embeddings))
 
 
@@ -60,9 +68,10 @@ def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int, *, strided: 
             return x.reshape(-1, num_chunks, *x.shape[1:]).swapaxes(0, 1)
         return x.reshape(num_chunks, -1, *x.shape[1:])
 
-    lengths = sorted({x.shape[0] for x in jax.tree.leaves(batch)})
-    if len(lengths) != 1:
-        raise ValueError(f"all arrays of a batch must have the same length, got lengths {lengths}")
-    if num_chunks < 1 or lengths[0] % num_chunks:
-        raise ValueError(f"num_chunks must divide the batch size {lengths[0]}, got {num_chunks}")
+    shapes = [np.shape(x) for x in jax.tree.leaves(batch)]
+    if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
+        raise ValueError(f"all arrays of a batch must have the same length, got shapes {shapes}")
+    b = shapes[0][0]
+    if not isinstance(num_chunks, int | np.integer) or num_chunks < 1 or b % num_chunks:
+        raise ValueError(f"num_chunks must be an integer that divides {b}, got {num_chunks}")
     return lax.map(jax.checkpoint(encode), jax.tree.map(split, batch))

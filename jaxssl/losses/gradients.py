@@ -43,6 +43,8 @@ def global_value_and_grad(
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def value_and_grad(*args: object, **kwargs: object) -> tuple:
+        if len(args) <= max(positions):
+            raise TypeError(f"argnums={argnums} needs positional arguments, got {len(args)}")
         # The gradient of an array that varies over devices is not summed over them yet.
         varying = list(args)
         for position in positions:

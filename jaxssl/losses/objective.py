@@ -123,6 +123,9 @@ def make_objective(
     """
 
     def loss(pairs, params, memory, *, step, key):
+        if not isinstance(pairs, Pairs):
+            expected = "Pairs, from pair_views([z1, z2]) or pair_towers(z1, z2)"
+            raise TypeError(f"an objective's loss takes {expected}, got {type(pairs).__name__}")
         terms = compute(pairs, params, memory, at_step(hyper, step), key)
         value, share_alone = mean_over_anchors(terms.loss, pairs)
         return value, terms.memory, {"anchors_without_positive": share_alone, **terms.metrics}
@@ -258,7 +261,7 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     Raises:
         ValueError: unless ``per_anchor`` has one loss for each anchor, or is a scalar.
     """
-    n = pairs.anchor.shape[0]
+    n, per_anchor = pairs.anchor.shape[0], jnp.asarray(per_anchor)
     if per_anchor.shape not in ((n,), ()):  # A number stands for n equal losses.
         raise ValueError(
             f"a loss must have the shape [{n}], one number for each anchor, got "

@@ -1,5 +1,6 @@
 """SwAV: predict the prototype assignment (code) of the other view."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +15,7 @@ from jaxssl.losses.objective import (
     Scalar,
     Terms,
     check,
+    check_kinds,
     factory,
     make_objective,
 )
@@ -84,8 +86,11 @@ def sinkhorn(
         [b, K] float32 with rows that sum to 1, without gradient.
 
     Raises:
-        ValueError: if a number is out of range.
+        ValueError: if the scores have another shape, or a number is out of range.
     """
+    if scores.ndim != 2:
+        raise ValueError(f"scores must have shape [b, K], got {scores.shape}")
+    check_kinds(inspect.signature(sinkhorn), {"epsilon": epsilon, "num_iters": num_iters})
     check(RANGES, epsilon=epsilon, num_iters=num_iters)
     log_q = lax.stop_gradient(promote(scores) / epsilon)
     for _ in range(num_iters):

@@ -95,12 +95,19 @@ def test_accumulation_stores_activations_of_only_one_chunk():
 @pytest.mark.parametrize(
     ("change", "num_chunks", "message"),
     [
-        ({}, 3, "num_chunks must divide the batch size 8, got 3"),
-        ({}, 0, "num_chunks must divide the batch size 8, got 0"),
-        ({"two": jnp.ones((7, 6))}, 1, r"the same length, got lengths \[7, 8\]"),
+        ({}, 3, "num_chunks must be an integer that divides 8, got 3"),
+        ({}, 0, "num_chunks must be an integer that divides 8, got 0"),
+        ({}, 4.0, "num_chunks must be an integer that divides 8, got 4.0"),
+        ({"two": jnp.ones((7, 6))}, 1, r"the same length, got shapes \[\(8, 6\), \(7, 6\)\]"),
+        ({"two": jnp.float32(1)}, 1, r"the same length, got shapes \[\(8, 6\), \(\)\]"),
     ],
 )
 def test_batch_not_divisible_into_chunks_raises(change, num_chunks, message):
     params, batch = parts()
     with pytest.raises(ValueError, match=message):
         accumulate(lambda chunk: encode(params, chunk), jnp.sum, batch | change, num_chunks)
+
+
+def test_encoder_that_averages_over_a_chunk_raises():
+    with pytest.raises(ValueError, match=r"encode must return arrays \[4, ...\], got \[6\]"):
+        accumulate(lambda chunk: chunk["one"].mean(axis=0), jnp.sum, parts()[1], 2)

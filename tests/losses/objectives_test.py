@@ -438,6 +438,8 @@ def step_of(setting: str, mapping: str) -> Any:
         ),
         (lambda z: losses.swav(z[0], z[1], jnp.ones((5, 3))), r"prototypes must have shape"),
         (lambda z: losses.sinkhorn(z[0], num_iters=0), "num_iters must be > 0, got 0"),
+        (lambda z: losses.sinkhorn(z[0], num_iters=2.5), "num_iters must be an integer, got 2.5"),
+        (lambda z: losses.sinkhorn(z), r"scores must have shape \[b, K\], got \(2, 8, 4\)"),
         (
             lambda z: losses.decl(*z, rate=jnp.ones((16, 1))),
             r"rate must have shape \[16\], one number for each anchor, got \[16, 1\]",
@@ -456,6 +458,11 @@ def step_of(setting: str, mapping: str) -> Any:
         (
             lambda z: jax.jit(losses.nt_xent)(*z, block_size=4),
             r"block_size must be constant, .* static_argnames=\('block_size',\) to jax.jit",
+        ),
+        (lambda z: losses.objective("dcl").loss((z, z), {}, (), step=0, key=None), "got tuple"),
+        (
+            lambda z: losses.global_value_and_grad(jnp.sum, None)(a=z),
+            "argnums=0 needs positional arguments, got 0",
         ),
         (lambda z: jax.jit(losses.nt_xent)(*z, ring=True), "ring must be constant, got a traced"),
     ],

@@ -110,6 +110,7 @@ def test_arrays_of_a_loss_may_be_lists():
     np.testing.assert_array_equal(of_lists, losses.nt_xent_loss(pair_views(z, queue=z[0])))
     np.testing.assert_array_equal(losses.decl(*z, [2.0] * 16), losses.decl(*z, np.full(16, 2.0)))
     np.testing.assert_array_equal(losses.dino(*z, [0.0] * 4), losses.dino(*z, jnp.zeros(4)))
+    assert losses.mean_over_anchors([2.0] * len(rows) * 2, pair_views(z))[0] == 2
     with pytest.raises(ValueError, match="queue must be floating point, got int32"):
         pair_views(z, queue=np.ones((2, 4), np.int32))
     with pytest.raises(ValueError, match="rate must have shape"):
