@@ -144,19 +144,24 @@ def train_first(workdir: Path) -> str:
 def suggest(word: str, valid: Iterable[str]) -> str:
     """Return the end of an error message about an unknown word: closest match and valid words.
 
-    Of more than `MANY` valid words, only up to three close ones are listed.
+    Upper case counts as lower case, and a hyphen as an underscore. Of more than `MANY` valid words,
+    only up to three close ones are listed.
     """
     valid = list(valid)
     if (known := OTHER_NAMES.get(word.lower())) in valid:
         word = known
+    folded = {_fold(x): x for x in valid}
+    close = [folded[x] for x in difflib.get_close_matches(_fold(word), folded, n=3)]
     if len(valid) > MANY:
-        close = difflib.get_close_matches(word, valid, n=3)
         if not close:
             return f"; none of {len(valid)} valid ones is close"
         return f"; the closest of {len(valid)} valid ones are {', '.join(close)}"
-    close = difflib.get_close_matches(word, valid, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} valid: {', '.join(valid)}"
+
+
+def _fold(word: str) -> str:
+    return word.lower().replace("-", "_")
 
 
 def closest_key(name: str, keys: Iterable[str]) -> str | None:

@@ -395,6 +395,7 @@ def test_protocols_all_warns_about_skipped_protocols(monkeypatch, run, out):
     ("options", "message"),
     [
         ({"protocols": ["knm"]}, "protocol 'knm' is unknown; did you mean 'knn'"),
+        ({"protocols": ["kNN"]}, "protocol 'kNN' is unknown; did you mean 'knn'"),
         ({"protocols": ["knn:k7"]}, "preset 'k7' of protocol 'knn' is unknown"),
         ({"kinds": ["pixels"]}, "'pixels' in kinds is unknown"),
         ({"layer": "head"}, "layer must be one of backbone, projector, got 'head'"),

@@ -98,9 +98,10 @@ def test_signature_of_an_objective_allows_schedules_for_numbers(name, number, ki
     assert signature.parameters[number].annotation == kind
 
 
-def test_unknown_loss_raises_value_error_with_the_closest_name():
-    with pytest.raises(ValueError, match="there is no loss 'sogcrl'; did you mean 'sogclr'"):
-        losses.objective("sogcrl")
+@pytest.mark.parametrize(("name", "close"), [("sogcrl", "sogclr"), ("NT-Xent", "nt_xent")])
+def test_unknown_loss_raises_value_error_with_the_closest_name(name, close):
+    with pytest.raises(ValueError, match=f"there is no loss '{name}'; did you mean '{close}'"):
+        losses.objective(name)
 
 
 @pytest.mark.parametrize(("name", "close"), [("simclr", "nt_xent"), ("pair_view", "pair_views")])
