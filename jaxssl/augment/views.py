@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
@@ -88,7 +89,13 @@ def make_views(
         recipes: a recipe for each of V >= 1 views. Recipes may be repeated.
         crops: a recipe for each of L >= 0 small crops.
         scale: statistics to scale by in place of [-1, 1].
+
+    Raises:
+        ValueError: for a recipe in place of a list of recipes. The function raises ValueError for
+            images or an index of another shape or dtype.
     """
+    if callable(recipes) or callable(crops):
+        raise ValueError("recipes must be lists with a recipe for each view, such as [recipe] * 2")
 
     def draw_group(
         key: Array, images: Array, index: Array, group: Sequence[Recipe], image_per_view: bool
@@ -114,6 +121,11 @@ def make_views(
         for x in jax.tree.leaves(images):
             if x.dtype != jnp.uint8:
                 raise ValueError(f"images must be uint8 in [0, 255], got {x.dtype}")
+            if x.ndim < 4 or x.shape[:1] != np.shape(index):
+                raise ValueError(
+                    f"images must be [b, h, w, c] and index [b], got the shapes {x.shape} and "
+                    f"{np.shape(index)}; grey images [b, h, w] become images[..., None]"
+                )
         image_per_view = isinstance(images, dict)
         groups = images if isinstance(images, dict) else {"views": images, "crops": images}
         view_key, crop_key = jax.random.split(key)
@@ -148,7 +160,8 @@ def match_channels(images: Array, channels: int) -> Array:
     if images.shape[3] not in (1, channels):
         raise ValueError(
             f"the network takes {channels}-channel images, got {images.shape[3]}-channel images "
-            f"[n, h, w, c] = {list(images.shape)}; transpose [n, c, h, w] by (0, 2, 3, 1)"
+            f"[n, h, w, c] = {list(images.shape)}; transpose [n, c, h, w] by (0, 2, 3, 1), and "
+            "pass grey images [n, h, w] as images[..., None]"
         )
     return jnp.broadcast_to(images, (*images.shape[:3], channels))
 

@@ -242,6 +242,23 @@ def test_views_of_an_example_do_not_depend_on_the_batch():
     np.testing.assert_allclose(np.concatenate(halves, axis=1), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("shape", "index", "message"),
+    [
+        ((4, 8, 8), np.arange(4), r"\[b, h, w, c\] .* grey images \[b, h, w\] become"),
+        ((4, 8, 8, 1), np.arange(3), r"and index \[b\], got the shapes \(4, 8, 8, 1\) and \(3,\)"),
+    ],
+)
+def test_images_and_index_of_another_shape_are_refused(shape, index, message):
+    with pytest.raises(ValueError, match=message):
+        two_views(KEY, pixels(*shape), index)
+
+
+def test_recipe_in_place_of_a_list_of_recipes_is_refused():
+    with pytest.raises(ValueError, match="recipes must be lists"):
+        make_views(window)
+
+
 def test_random_draws_differ_between_views_small_crops_examples_and_keys():
     batch, index = np.repeat(pixels(1, 8, 8, 1), 8, axis=0), np.arange(8)
     augment = jax.jit(make_views([window] * 2, [window] * 2))
@@ -368,6 +385,8 @@ def test_preprocess_repeats_a_grey_image_over_the_channels():
     np.testing.assert_array_equal(actual, expected)
     with pytest.raises(ValueError, match="takes 1-channel images, got 3-channel"):
         Inputs(8, 1).prepare(pixels(1, 8, 8, 3))
+    with pytest.raises(ValueError, match=r"pass grey images \[n, h, w\] as images\[..., None\]"):
+        Inputs(8, 1).prepare(pixels(1, 4, 8, 8))
 
 
 def test_each_view_and_small_crop_is_made_from_its_own_host_crop():
