@@ -84,7 +84,8 @@ def _check_split(
     is_real = jnp.issubdtype(rows.dtype, np.floating) or jnp.issubdtype(rows.dtype, np.integer)
     if rows.ndim != 2 or not rows.size or not is_real:
         raise ValueError(
-            f"{name}_features must be real numbers [n, f], got {rows.dtype} {list(rows.shape)}"
+            f"{name}_features must be real numbers [n, f] of at least one row, got {rows.dtype} "
+            f"{list(rows.shape)}"
         )
     if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(

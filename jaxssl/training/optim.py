@@ -31,11 +31,11 @@ def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
 
 def optimiser(
     name: str,
-    lr: Schedule,
+    lr: float | Schedule,
     *,
-    weight_decay: float | Schedule,
-    momentum: float,
-    clip_norm: float,
+    weight_decay: float | Schedule = 0.0,
+    momentum: float = 0.9,
+    clip_norm: float = 0.0,
     nesterov: bool = False,
     trust_coefficient: float = 0.001,
     lars_clip: bool = False,
@@ -58,7 +58,7 @@ def optimiser(
             gradient: MMCL, SimCLR on CIFAR), "sgd" (L2: MoCo-v2, TCL with labels), "lars" (Barlow
             Twins, MoCo-v3 on ResNet, MMCL on ImageNet), "larc" (called LARS by solo-learn, where
             it is often used with `lars_clip` and trust 0.02).
-        lr: eta, the learning rate as a function of the step.
+        lr: eta, the learning rate, or a function of the step.
         weight_decay: w >= 0, or a function of the step.
         momentum: m of sgd, lars and larc, in [0, 1).
         clip_norm: largest global norm of the gradient, applied before the decay; 0 does not clip.
@@ -109,7 +109,7 @@ def optimiser(
 
 
 def _larc(
-    lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, lars_clip: bool
+    lr: float | Schedule, weight_decay: float | Schedule, trust_coefficient: float, lars_clip: bool
 ) -> optax.GradientTransformation:
     """Add the weight decay, and scale by LARC's ratio of the norms of parameter and gradient."""
 
@@ -120,7 +120,7 @@ def _larc(
         updates: optax.Updates, state: Any, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         count = state.count
-        rate = lr(count)
+        rate = lr(count) if callable(lr) else lr
         decay = weight_decay(count) if callable(weight_decay) else weight_decay
 
         def scale(g: Array, p: Array) -> Array:

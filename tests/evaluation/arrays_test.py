@@ -69,6 +69,7 @@ def test_keyword_settings_override_values_of_the_preset():
     ("changes", "message"),
     [
         ({"train_features": FEATURES.train[0]}, "train_features must be real numbers [n, f]"),
+        ({"train_features": FEATURES.train[:0]}, "real numbers [n, f] of at least one row, got"),
         ({"train_features": FEATURES.train * 1j}, "train_features must be real numbers [n, f]"),
         ({"test_features": FEATURES.test[:, :2]}, "the same number of columns, got 6 and 2"),
         ({"test_labels": FEATURES.test_labels[:4]}, "test_labels must be integers [30]"),

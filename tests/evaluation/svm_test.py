@@ -1,5 +1,6 @@
 """Ten-fold support vector machines against searches by hand; which examples count; histograms."""
 
+import inspect
 from functools import cache
 from pathlib import Path
 
@@ -85,6 +86,11 @@ def test_svm_standardises_with_the_training_folds_only():
 def test_svm_accuracy_is_100_on_separable_classes(preset):
     x, y = clouds(per_class=10, apart=30.0)
     np.testing.assert_array_equal(svm.evaluate(x, y, **svm.PRESETS[preset], seed=0), 100)
+
+
+def test_settings_of_svm_are_those_of_the_preset_graphcl_and_seed_0():
+    defaults = inspect.getfullargspec(svm.evaluate).kwonlydefaults
+    assert defaults == {**svm.PRESETS["graphcl"], "seed": 0}
 
 
 def test_cross_validation_folds_depend_on_the_seed():

@@ -77,6 +77,16 @@ def test_captions_and_zeroshot_reject_nonfinite_embeddings(which):
         zeroshot.evaluate(rows[0], np.arange(3), [rows[1][:2], rows[1][1:], rows[1]])
 
 
+def test_zeroshot_refuses_one_embedding_in_place_of_the_prompts_of_a_class():
+    with pytest.raises(ValueError, match=r"must be arrays \[p, 4\] by class, got \(4,\)"):
+        zeroshot.evaluate(draw(3, 4), np.arange(3), draw(3, 4))
+
+
+def test_settings_of_captions_are_those_of_the_default_preset():
+    made = pairs(noise=2.0)
+    assert captions.evaluate(*made) == captions.evaluate(*made, **captions.PRESETS["default"])
+
+
 def image_set(**facts):
     return SimpleNamespace(**{"captioned": True, "class_names": ("cat", "dog"), **facts})
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -222,6 +223,15 @@ def test_optimiser_steps_match_public_implementations(trail, dtype, tolerance):
             one = np.stack([p[key] for p in steps])
             assert one.dtype == dtype
             np.testing.assert_allclose(one, GOLDEN[f"{trail}/{key}"], **tolerance)
+
+
+@pytest.mark.parametrize("name", ["adamw", "larc"])
+def test_learning_rate_may_be_a_number_and_other_settings_have_defaults(name):
+    params, updates = {"w": jnp.ones((2, 3))}, []
+    for rate in (0.1, lambda step: jnp.float32(0.1)):
+        transform = optimiser(name, rate, lars_clip=name == "larc")
+        updates.append(transform.update(params, transform.init(params), params)[0])
+    chex.assert_trees_all_equal(*updates)
 
 
 def test_learning_rate_scales_with_the_batch_size():

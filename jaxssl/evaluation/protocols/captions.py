@@ -9,7 +9,11 @@ PRESETS: base.Presets = {"default": {"k": (1, 5, 10)}}
 
 
 def evaluate(
-    images: np.ndarray, captions: np.ndarray, image_of: np.ndarray, *, k: tuple[int, ...]
+    images: np.ndarray,
+    captions: np.ndarray,
+    image_of: np.ndarray,
+    *,
+    k: tuple[int, ...] = (1, 5, 10),
 ) -> dict[str, float]:
     """Compute image-text recall at k in both directions by cosine similarity, in percent.
 

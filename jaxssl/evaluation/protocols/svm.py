@@ -44,15 +44,15 @@ def evaluate(
     features: np.ndarray,
     labels: np.ndarray,
     *,
-    C: tuple[float, ...],
-    machines: tuple[str, ...],
-    standardised: bool,
-    seed: int,
+    C: tuple[float, ...] = STRENGTHS,
+    machines: tuple[str, ...] = ("kernel", "linear"),
+    standardised: bool = False,
+    seed: int = 0,
 ) -> np.ndarray:
     """Compute the SVM's accuracy on each of ten stratified folds.
 
     Five-fold cross-validation on the other nine folds chooses C for each machine, and then the
-    machine.
+    machine. The default settings are those of the preset "graphcl".
 
     Differs from GraphCL's released code, which has only the kernel machine.
 

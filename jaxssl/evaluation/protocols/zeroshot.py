@@ -30,12 +30,15 @@ def evaluate(
         "zeroshot_top1" and "zeroshot_top5" (100 for five classes or fewer).
 
     Raises:
-        ValueError: if an embedding is not finite.
+        ValueError: if an embedding is not finite, or the prompts of a class are not [p, d].
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         3.1.4.
     """
+    d = np.shape(images)[1]
+    if wrong := [np.shape(x) for x in prompt_embeddings if np.shape(x)[1:] != (d,)]:
+        raise ValueError(f"prompt_embeddings must be arrays [p, {d}] by class, got {wrong[0]}")
     unit = (l2_normalise(np.asarray(rows, np.float64)) for rows in prompt_embeddings)
     classes = np.stack([rows.mean(axis=0) for rows in unit])
     return base.top1_top5(neighbours(classes, images, 5).indices, labels, "zeroshot_")
