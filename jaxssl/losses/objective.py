@@ -299,7 +299,7 @@ def check(ranges: Ranges, **hyper: object) -> None:
             raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
         if is_word:
             continue
-        if predicates and not (np.isfinite(value).all() or "> 0 or inf" in predicates):
+        if predicates and not (np.isfinite(np.asarray(value)).all() or "> 0 or inf" in predicates):
             raise ValueError(f"hyper-parameter {name} must be finite, got {value}")
         for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):

@@ -81,7 +81,7 @@ def make_problem(
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
     if not any(isinstance(x, Tracer) for x in given):
-        _check_rows(*map(np.asarray, given), m)
+        _check_rows(np.asarray(given[0]), np.asarray(given[1]), m)
     for name, value in (("C", C), ("regularization", regularization)):
         if jnp.ndim(value):
             raise ValueError(

@@ -225,11 +225,10 @@ def test_optimiser_steps_match_public_implementations(trail, dtype, tolerance):
             np.testing.assert_allclose(one, GOLDEN[f"{trail}/{key}"], **tolerance)
 
 
-@pytest.mark.parametrize("name", ["adamw", "larc"])
-def test_learning_rate_may_be_a_number_and_other_settings_have_defaults(name):
+def test_learning_rate_may_be_a_number_and_other_settings_have_defaults():
     params, updates = {"w": jnp.ones((2, 3))}, []
     for rate in (0.1, lambda step: jnp.float32(0.1)):
-        transform = optimiser(name, rate, lars_clip=name == "larc")
+        transform = optimiser("larc", rate, lars_clip=True)
         updates.append(transform.update(params, transform.init(params), params)[0])
     chex.assert_trees_all_equal(*updates)
 
