@@ -64,6 +64,7 @@ for _name in (*VIEWS, *TOWERS, "cross_entropy"):
         _pair = pair_views if _name in VIEWS else pair_towers
         _labels = _module.objective().takes_labels
         globals()[_name] = on_arrays(_loss, _ranges, _per_anchor, _pair, _labels)
+del globals()["cross_entropy"]  # the file of the loss, which has no two-array form
 
 
 def __getattr__(name: str) -> object:
