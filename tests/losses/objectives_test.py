@@ -472,6 +472,10 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
         jax.eval_shape(call, jnp.asarray(embeddings()))
 
 
+def test_number_of_solver_steps_may_be_traced():
+    assert jax.eval_shape(losses.mmcl, *jnp.asarray(embeddings()), num_steps=5).shape == ()
+
+
 @pytest.mark.parametrize(
     "name", ["auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb", "auc_dino"]
 )
