@@ -108,22 +108,7 @@ def make_programs(
     steps = partial(shared.steps, numbers=numbers)
     most_steps = capacity if resident else 1
     programs = Programs(shared.init, next_batches, steps, shared.encode, most_steps)
-    programs = _add_probe(programs, shared.probe) if shared.probe else programs
-    is_shared = jax.default_backend() == "cpu" and mesh.size > 1
-    return _one_call_at_a_time(programs) if is_shared else programs
-
-
-def _one_call_at_a_time(programs: Programs) -> Programs:
-    """Return programs whose steps wait for their results.
-
-    The devices of a CPU share a few threads. If fifty calls with collective operations have begun,
-    devices that wait in one call may occupy the threads that others need to get there.
-    """
-
-    def steps(*arguments: Any) -> Any:
-        return jax.block_until_ready(programs.steps(*arguments))
-
-    return programs._replace(steps=steps)
+    return _add_probe(programs, shared.probe) if shared.probe else programs
 
 
 def _add_probe(programs: Programs, probe: online_metrics.OnlineProbe) -> Programs:
@@ -139,6 +124,10 @@ def _add_probe(programs: Programs, probe: online_metrics.OnlineProbe) -> Program
         plain = online_metrics.without_probe(state)
         new, metrics, embeddings, losses = programs.steps(plain, data, indices, n)
         trained = probe.update(state.probe, new, data, indices)
+        if jax.default_backend() == "cpu":
+            # The devices of a CPU share their threads. Two programs at once could wait for each
+            # other without end.
+            jax.block_until_ready(trained)
         return online_metrics.with_probe(new, trained), metrics, embeddings, losses
 
     return programs._replace(init=init, steps=steps, most_steps=1)
@@ -192,11 +181,26 @@ def _make_shared(
     # A streamed run loops over one step, as a run with cached data over several, so that both give
     # the same bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
+    if jax.default_backend() == "cpu" and mesh.size > 1:
+        steps = _wait_for_results(steps)
     probe = None
     if probed_classes:
         arguments = setup.method, setup.augment, batches.example, probed_classes, setup.batch_size
         probe = online_metrics.make_online_probe(*arguments, mesh, resident=resident)
     return _Shared(init, steps, make_encoder(setup.method, inputs), loops, probe)
+
+
+def _wait_for_results(steps: Steps) -> Steps:
+    """Return training steps that wait for their results.
+
+    The devices of a CPU share a few threads. If fifty calls with collective operations have begun,
+    devices that wait in one call may occupy the threads that others need to get there.
+    """
+
+    def wait(*arguments: Any, **options: Any) -> Any:
+        return jax.block_until_ready(steps(*arguments, **options))
+
+    return wait
 
 
 def _has_convolution(setup: Setup, example: Batch) -> bool:

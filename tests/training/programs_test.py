@@ -118,10 +118,9 @@ def test_networks_with_convolutions_run_one_step_per_call_on_cpus(net, most_step
 @pytest.mark.parametrize("devices", [1, 8])
 def test_calls_on_several_cpu_devices_wait_for_their_results(devices, data_dir, monkeypatch):
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    shared = programs._Shared(Mock(), Mock(return_value="results"), Mock(), loops=True, probe=None)
     monkeypatch.setattr(distributed, "make_mesh", lambda: mesh)
+    monkeypatch.setattr(programs, "make_train_steps", lambda *_, **__: lambda *_, **__: "results")
     monkeypatch.setattr(programs, "_cache", {})
-    monkeypatch.setattr(programs, "_make_shared", lambda *_: shared)
     steps, wait = programs_of(load(data_dir)).steps, Mock(side_effect=lambda results: results)
     monkeypatch.setattr(jax, "block_until_ready", wait)
     assert steps("state", "data", "indices", 1) == "results"
@@ -131,7 +130,6 @@ def test_calls_on_several_cpu_devices_wait_for_their_results(devices, data_dir, 
 def test_compiled_step_has_sharding_and_max_skipped_of_the_config(data_dir, monkeypatch):
     monkeypatch.setattr(programs, "make_train_steps", lambda make_step, *_, **__: make_step)
     monkeypatch.setattr(programs, "make_train_step", lambda *_, **options: options)
-    monkeypatch.setattr(programs, "_one_call_at_a_time", lambda programs: programs)
     programs._cache.clear()
     settings = load(data_dir, **{"optim.sharding": "all", "max_skipped": "7"})
     options = programs_of(settings).steps.func(shared_numbers(settings.loss, settings.optim.lr))
