@@ -172,8 +172,8 @@ def closest_key(name: str, keys: Iterable[str]) -> str | None:
     """
     by_leaf: dict[str, list[str]] = {}
     for key in keys:
-        by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
+        by_leaf.setdefault(_fold(key.rpartition(".")[2]), []).append(key)
     leaf = name.rpartition(".")[2]
-    close = difflib.get_close_matches(OTHER_NAMES.get(leaf, leaf), by_leaf, n=1)
+    close = difflib.get_close_matches(_fold(OTHER_NAMES.get(leaf, leaf)), by_leaf, n=1)
     candidates = by_leaf[close[0]] if close else []
     return candidates[0] if len(candidates) == 1 else None

@@ -6,6 +6,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 from jax import Array, lax
+from jax import numpy as jnp
 
 T = TypeVar("T")  # a tree of arrays
 U = TypeVar("U")  # a tree of arrays
@@ -27,8 +28,9 @@ def accumulate(
         value, gradient = jax.value_and_grad(value)(params)
 
     Args:
-        encode: chunk -> embeddings, a tree of arrays [c, ...]. Row i must depend only on example i
-            of the chunk. Batch normalisation would use the statistics of a chunk.
+        encode: chunk -> embeddings, a tree of arrays [c, ...], or [V c, ...] view by view. Row i
+            must depend only on example i (modulo c) of the chunk. Batch normalisation would use the
+            statistics of a chunk.
         loss: embeddings of all examples, the same tree with arrays [b, ...] -> scalar.
         batch: tree of arrays [b, ...], including random keys of examples if ``encode`` needs them.
         num_chunks: number of chunks of equal size, >= 1. It must divide b.
@@ -38,7 +40,7 @@ def accumulate(
 
     Raises:
         ValueError: if the arrays of ``batch`` differ in length or cannot be divided equally, or
-            ``encode`` changes the length of a chunk.
+            ``encode`` does not return all examples of a chunk.
 
     References:
         Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
@@ -49,7 +51,7 @@ def accumulate(
     size = jax.tree.leaves(batch)[0].shape[0] // num_chunks
 
     def merge(x: Array) -> Array:
-        if x.shape[1:2] != (size,):
+        if x.ndim < 2 or x.shape[1] % size:
             raise ValueError(f"encode must return arrays [{size}, ...], got {list(x.shape[1:])}")
         return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
@@ -72,6 +74,7 @@ def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int, *, strided: 
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(f"all arrays of a batch must have the same length, got shapes {shapes}")
     b = shapes[0][0]
-    if not isinstance(num_chunks, int | np.integer) or num_chunks < 1 or b % num_chunks:
+    is_count = jnp.issubdtype(jnp.result_type(num_chunks), jnp.integer)
+    if not is_count or num_chunks < 1 or b % num_chunks:
         raise ValueError(f"num_chunks must be an integer that divides {b}, got {num_chunks}")
     return lax.map(jax.checkpoint(encode), jax.tree.map(split, batch))

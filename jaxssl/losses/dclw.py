@@ -8,7 +8,7 @@ from jaxssl.losses._row_sums import row_sums, takes_queue
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, by_view, gather_by_view, log_zero, zero_if_empty
 
-RANGES = {"temperature": "> 0", "sigma": "> 0", "block_size": "> 0"}
+RANGES = {"temperature": "> 0", "sigma": "> 0 or inf", "block_size": "> 0"}
 
 
 def dclw_loss(
@@ -31,7 +31,7 @@ def dclw_loss(
     Args:
         pairs: n anchors, m candidates, with cosine similarities s.
         temperature: softmax temperature tau, > 0.
-        sigma: bandwidth of the von Mises-Fisher weight, > 0.
+        sigma: bandwidth of the von Mises-Fisher weight, > 0. With inf all weights are 1, as in DCL.
         stop_weight_gradient: treat the weights as constants, as lightly does. raminnakhli's code
             differentiates them.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.

@@ -299,7 +299,8 @@ def check(ranges: Ranges, **hyper: object) -> None:
             raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
         if is_word:
             continue
-        if predicates and not (np.isfinite(np.asarray(value)).all() or "> 0 or inf" in predicates):
+        is_finite = np.isfinite(np.asarray(value, float)).all()
+        if predicates and not (is_finite or "> 0 or inf" in predicates):
             raise ValueError(f"hyper-parameter {name} must be finite, got {value}")
         for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):
@@ -313,8 +314,8 @@ def check_kinds(
 
     Args:
         signature: of the loss or of its objective. The annotation `Scalar` stands for one real
-            number, ``int`` for a count, and ``bool`` for a switch. Counts, switches and words are
-            constants when traced.
+            number, ``int`` for a count, and ``bool`` for a switch. Counts, switches and words must
+            not be traced, except for those in `TRACEABLE`.
         hyper: values by name.
         per_anchor: names of numbers that may be arrays [n], with one number for each anchor.
     """
@@ -332,7 +333,7 @@ def check_kinds(
                 f"hyper-parameter {name} must be constant, got a traced value; pass "
                 f"static_argnames=({name!r},) to jax.jit"
             )
-        if bool in kinds and not isinstance(value, bool | np.bool_):
+        if bool in kinds and (np.asarray(value).dtype != bool or np.ndim(value)):
             raise ValueError(f"hyper-parameter {name} must be True or False, got {value!r}")
         if isinstance(value, str):
             continue

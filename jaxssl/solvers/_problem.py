@@ -1,7 +1,7 @@
 """The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -63,7 +63,7 @@ def make_problem(
         ValueError: if an argument has the wrong shape or dtype, a number is not positive, or a row
             is out of range.
     """
-    given = positive, excluded
+    given = positive, excluded  # Under `jax.jit` the arrays below are traced.
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
     if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1]:
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
@@ -80,8 +80,7 @@ def make_problem(
         )
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
-    if not any(isinstance(x, Tracer) for x in given):
-        _check_rows(np.asarray(given[0]), np.asarray(given[1]), m)
+    _check_rows(*(None if isinstance(x, Tracer) else np.asarray(x) for x in given), m=m)
     for name, value in (("C", C), ("regularization", regularization)):
         if jnp.ndim(value):
             raise ValueError(
@@ -113,11 +112,18 @@ def make_problem(
     )
 
 
-def _check_rows(positive: np.ndarray, excluded: np.ndarray, m: int) -> None:
-    """Raise ValueError for rows outside a kernel [m, m], or a positive that is not excluded."""
+def _check_rows(positive: np.ndarray | None, excluded: np.ndarray | None, m: int) -> None:
+    """Raise ValueError for rows outside a kernel [m, m], or a positive that is not excluded.
+
+    Traced rows, which are None here, are not checked.
+    """
     for name, rows in (("positive", positive), ("excluded", excluded)):
-        if rows.dtype != np.bool_ and (outside := rows[(rows < 0) | (rows >= m)]).size:
+        if rows is None or rows.dtype == np.bool_:
+            continue
+        if (outside := rows[(rows < 0) | (rows >= m)]).size:
             raise ValueError(f"{name} must be in [0, {m}), got {outside[0]}")
+    if positive is None or excluded is None:
+        return
     own = positive[:, None]
     is_mask = excluded.dtype == np.bool_
     includes = np.take_along_axis(excluded, own, axis=1) if is_mask else excluded == own
@@ -205,13 +211,15 @@ def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
     )
 
 
-def require_positive(**numbers: object) -> None:
-    """Raise ValueError for a number that is not positive, or a fraction in place of a count.
-
-    Arrays are not checked.
-    """
-    for name, value in numbers.items():
-        if name in ("num_steps", "check_every") and isinstance(value, float):
+def require_integers(**counts: Any) -> None:
+    """Raise ValueError for a count that is not an integer."""
+    for name, value in counts.items():
+        if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
             raise ValueError(f"solver setting {name} must be an integer, got {value}")
+
+
+def require_positive(**numbers: object) -> None:
+    """Raise ValueError for a number that is not positive. Arrays are not checked."""
+    for name, value in numbers.items():
         if isinstance(value, int | float | np.number) and not value > 0:
             raise ValueError(f"solver setting {name} must be > 0, got {value}")

@@ -83,6 +83,7 @@ def svm_dual_pgd(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, Algorithm 1, "MMCL-PGD".
     """
+    svm.require_integers(num_steps=num_steps)
     svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start, tol=tol)
     if isinstance(momentum_start, int | float | np.number) and momentum_start > 1:
         raise ValueError(f"solver setting momentum_start must be in (0, 1], got {momentum_start}")
@@ -142,6 +143,7 @@ def svm_dual_admm(
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
         Method of Multipliers, 2011, sections 3.1.1, 3.4.3 and 5.2.
     """
+    svm.require_integers(num_steps=num_steps, check_every=check_every)
     svm.require_positive(num_steps=num_steps, tol=tol, check_every=check_every)
     problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
     kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))

@@ -131,6 +131,7 @@ def dry_run(config: ConfigDict, pod: str | None = None) -> None:
     state = init.eval_shape(config.seed)
     show(f"data       {train.describe()}")
     show(f"input      {plan.why}")
+    show(f"evaluation every {config.eval.every:g} epochs")
     for line in summary.lines(config, setup, state, reader.shapes, mesh):
         show(line)
 

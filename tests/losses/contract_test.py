@@ -511,7 +511,8 @@ def test_hyper_parameter_takes_no_value_of_another_type(name):
             if int in kinds and float not in kinds:
                 yield {number: 2.5}, f"{number} must be an integer, got 2.5"
             if type(None) not in kinds and number not in ("pairs", *but):
-                yield {number: None}, f"argument {number} must be "
+                word = "True or False" if kinds == (bool,) else ""
+                yield {number: None}, f"argument {number} must be {word}"
             if bool in kinds:
                 yield {number: "no"}, f"{number} must be True or False, got 'no'"
 

@@ -320,6 +320,19 @@ def test_run_goes_on_in_a_copy_of_its_workdir_between_disk_and_bucket(workdir, t
 
 
 @pytest.mark.fast
+def test_run_that_is_copied_to_a_disk_and_back_has_each_step_once(workdir, tmp_path):
+    for resumed, steps in ((0, [1, 2]), (2, [3])):  # two parts of each log
+        log_steps(workdir, resumed, steps)
+    shutil.copytree(buckets.fetch(workdir), tmp_path / "run")
+    log_steps(tmp_path / "run", 3, [4])
+    for path in (tmp_path / "run").iterdir():
+        (workdir / path.name).write_bytes(path.read_bytes())
+    log_steps(workdir, 4, [5])
+    rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.fast
 def test_interrupted_conversion_of_a_copied_log_loses_no_line(workdir, tmp_path, monkeypatch):
     fail = Mock(side_effect=OSError("stopped"))
     (workdir / "train.log").write_bytes(b"in a bucket\n")

@@ -36,10 +36,10 @@ def evaluate(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         3.1.4.
     """
-    d = np.shape(images)[1]
-    if wrong := [np.shape(x) for x in prompt_embeddings if np.shape(x)[1:] != (d,)]:
-        raise ValueError(f"prompt_embeddings must be arrays [p, {d}] by class, got {wrong[0]}")
-    unit = (l2_normalise(np.asarray(rows, np.float64)) for rows in prompt_embeddings)
+    prompts = [np.asarray(rows, np.float64) for rows in prompt_embeddings]
+    if wrong := [rows.shape for rows in prompts if rows.ndim != 2]:
+        raise ValueError(f"prompt_embeddings must be arrays [p, d] by class, got {wrong[0]}")
+    unit = map(l2_normalise, prompts)
     classes = np.stack([rows.mean(axis=0) for rows in unit])
     return base.top1_top5(neighbours(classes, images, 5).indices, labels, "zeroshot_")
 

@@ -199,5 +199,6 @@ def remove_copied_lease(path: Path) -> None:
 
     A folder that holds other files stays.
     """
-    if path.is_dir() and all(re.fullmatch(r"\d{8}|time-\w+", file.name) for file in path.iterdir()):
-        shutil.rmtree(path)
+    with suppress(OSError):  # Another process may remove it at the same time.
+        if all(re.fullmatch(r"\d{8}|time-\w+", file.name) for file in path.iterdir()):
+            shutil.rmtree(path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}")))

@@ -111,19 +111,24 @@ def convert_copied_log(path: Path) -> None:
 
     It is a file on disk and a folder of parts in a bucket. An interruption loses no line.
     """
-    parts = path.with_name(f"{path.name}.parts")
+    copied = path.with_name(f"{path.name}.copied")
     with explain_write_errors(path):
         if buckets.is_bucket(path):
             if path.is_file():
-                (path / f"{0:08}{path.suffix}").write_bytes(path.read_bytes())
+                copied.write_bytes(path.read_bytes())
                 path.unlink()
+            if copied.is_file():
+                for part in path.iterdir():  # of the run on which the copy was written
+                    part.unlink()
+                (path / f"{0:08}{path.suffix}").write_bytes(copied.read_bytes())
+                copied.unlink()
             return
         if path.is_dir():
-            path.rename(parts)
-        if parts.is_dir():
+            path.rename(copied)
+        if copied.is_dir():
             if not path.exists():
-                write_chunks(path, read_lines(parts))
-            shutil.rmtree(parts)
+                write_chunks(path, read_lines(copied))
+            shutil.rmtree(copied)
 
 
 def count_bytes(folder: Path) -> int:

@@ -73,6 +73,7 @@ class ServiceLogger:
 
     def __init__(self, run: Any, state: ServiceState) -> None:
         self._run, self._state, self._has_failed = run, state, False
+        self._save_later = is_bucket(state.path)  # Each write to a bucket is a request.
         state.save(state.last_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -81,17 +82,17 @@ class ServiceLogger:
             return
         if self._call(lambda: self._run.log(dict(metrics), step=step)):
             self._state.last_step = step
-            if not is_bucket(self._state.path):  # Each write to a bucket is a request.
+            if not self._save_later:
                 self._state.save(step)
 
     def sync(self) -> None:
-        """Store the last step. The client sends in the background."""
-        self._state.save(self._state.last_step)
+        """Store the last step in a bucket. The client sends in the background."""
+        if self._save_later:
+            self._state.save(self._state.last_step)
 
     def close(self) -> None:
         """Wait until the client has sent everything, and end the run at the service."""
         self._call(self._run.finish)
-        self.sync()
 
     def _call(self, action: Callable[[], object]) -> bool:
         """Call the client, and return whether that succeeded."""
