@@ -78,7 +78,7 @@ def test_captions_and_zeroshot_reject_nonfinite_embeddings(which):
 
 
 def test_zeroshot_refuses_one_embedding_in_place_of_the_prompts_of_a_class():
-    with pytest.raises(ValueError, match=r"must be arrays \[p, 4\] by class, got \(4,\)"):
+    with pytest.raises(ValueError, match=r"must be arrays \[p, d\] by class, got \(4,\)"):
         zeroshot.evaluate(draw(3, 4), np.arange(3), draw(3, 4))
 
 
