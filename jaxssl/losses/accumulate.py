@@ -76,5 +76,5 @@ def map_chunks(encode: Callable[[T], U], batch: T, num_chunks: int, *, strided: 
     b = shapes[0][0]
     is_count = jnp.issubdtype(jnp.result_type(num_chunks), jnp.integer)
     if not is_count or num_chunks < 1 or b % num_chunks:
-        raise ValueError(f"num_chunks must be an integer that divides {b}, got {num_chunks}")
+        raise ValueError(f"num_chunks must divide the batch size {b}, got {num_chunks}")
     return lax.map(jax.checkpoint(encode), jax.tree.map(split, batch))

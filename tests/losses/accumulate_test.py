@@ -95,9 +95,9 @@ def test_accumulation_stores_activations_of_only_one_chunk():
 @pytest.mark.parametrize(
     ("change", "num_chunks", "message"),
     [
-        ({}, 3, "num_chunks must be an integer that divides 8, got 3"),
-        ({}, 0, "num_chunks must be an integer that divides 8, got 0"),
-        ({}, 4.0, "num_chunks must be an integer that divides 8, got 4.0"),
+        ({}, 3, "num_chunks must divide the batch size 8, got 3"),
+        ({}, 0, "num_chunks must divide the batch size 8, got 0"),
+        ({}, 4.0, "num_chunks must divide the batch size 8, got 4.0"),
         ({"two": jnp.ones((7, 6))}, 1, r"the same length, got shapes \[\(8, 6\), \(7, 6\)\]"),
         ({"two": jnp.float32(1)}, 1, r"the same length, got shapes \[\(8, 6\), \(\)\]"),
     ],
