@@ -223,7 +223,7 @@ def mmcl(
     C: float | Array = 100.0,
     solver: str = "pgd",
     regularization: float | Array = 0.1,
-    num_steps: int | Array = 200,
+    num_steps: int = 200,
     tol: float | None = None,
     step: float | Array | str | None = None,
     accelerated: bool = True,

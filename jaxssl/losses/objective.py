@@ -22,6 +22,7 @@ Metrics = dict[str, Array]
 Init = Callable[[Array, int, int], tuple[dict[str, Array], object]]  # see `Objective`
 Hyper = dict[str, Any]  # hyper-parameters of a loss: numbers, schedules, words and switches
 CONSTANTS = {int, bool, str, Array, NoneType}  # types of hyper-parameters that take no schedule
+TRACEABLE = ("num_steps",)  # counts that may be traced: MMCL's loop has a variable length
 # Names of the types of hyper-parameters in messages, the first that an annotation contains.
 WORDS: dict[object, str] = {float: "a number", int: "an integer", bool: "True or False"}
 WORDS |= {str: "a word", Array: "an array", tuple[str, ...]: "a tuple of names"}
@@ -314,7 +315,7 @@ def check_kinds(
     Args:
         signature: of the loss or of its objective. The annotation `Scalar` stands for one real
             number, ``int`` for a count, and ``bool`` for a switch. Counts, switches and words must
-            not be traced. The count ``int | Array`` may be.
+            not be traced, except for those in `TRACEABLE`.
         hyper: values by name.
         per_anchor: names of numbers that may be arrays [n], with one number for each anchor.
     """
@@ -326,7 +327,7 @@ def check_kinds(
             raise ValueError(f"argument {name} must be {expected}, got None")
         if value is None or callable(value) or name in per_anchor:
             continue
-        fixed = _is_constant(annotation) and Array not in kinds
+        fixed = _is_constant(annotation) and Array not in kinds and name not in TRACEABLE
         if fixed and isinstance(value, Tracer):
             raise ValueError(
                 f"hyper-parameter {name} must be constant, got a traced value; pass "
