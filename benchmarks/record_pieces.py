@@ -219,6 +219,8 @@ def main(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     try:
         main(*map(Path, sys.argv[1:]))
     except UserError as error:

@@ -7,7 +7,7 @@ and their gradient travels with them.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array, lax
@@ -170,7 +170,7 @@ def row_sums(
     )
     inverse = 1 / jnp.asarray(temperature, anchors.z.dtype)
     anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
-    sums = cast(RunningSums, _running_sums(config, anchors, candidates, inverse))
+    sums = _compiled_sums(config, anchors, candidates, inverse)
     num_positives = num_positives.astype(sums.positive_logits.dtype)
     return RowSums(
         has_positive,
@@ -262,6 +262,8 @@ def _backward(
 
 
 _running_sums.defvjp(_forward, _backward)
+# Without `jax.jit` here, a call outside `jax.jit` would compile the loops again.
+_compiled_sums = jax.jit(_running_sums, static_argnums=0)
 
 
 def _add_candidates(

@@ -214,6 +214,7 @@ def _kernel(kernel: str, u: Array, v: Array, gamma: Scalar, eta: Scalar) -> Arra
     return s  # linear
 
 
+@jax.jit  # Without it, a call outside `jax.jit` would compile the scan again.
 def _sum_of_minima(u: Array, v: Array) -> Array:
     """Compute the histogram intersection kernel [n, m]: the sum over features of min(u, v)."""
 

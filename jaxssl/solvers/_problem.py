@@ -1,6 +1,7 @@
 """The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -13,6 +14,7 @@ from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
 
 State = TypeVar("State", bound=tuple)  # arrays [n, ...] of a solver, alpha first
+STATIC = (bool, int, str, np.bool_, np.integer)  # types of settings that shape a compiled solver
 
 
 class DualSolution(NamedTuple):
@@ -46,7 +48,26 @@ class Problem(NamedTuple):
     beta: Array  # [] ridge term (regularization)
 
 
-def make_problem(
+def compiled(solver: Callable[..., DualSolution]) -> Callable[..., DualSolution]:
+    """Compile a solver once for equal shapes and settings, also in calls without `jax.jit`.
+
+    Numbers and arrays are traced. Words, switches and counts are static.
+    """
+
+    @partial(jax.jit, static_argnums=0)
+    def run(static: tuple[tuple[str, Any], ...], *arrays: Array, **numbers: Any) -> DualSolution:
+        return solver(*arrays, **dict(static), **numbers)
+
+    @wraps(solver)
+    def call(*arrays: Array, **settings: Any) -> DualSolution:
+        static = {k: v for k, v in settings.items() if isinstance(v, STATIC)}
+        numbers = {k: v for k, v in settings.items() if k not in static}
+        return run(tuple(static.items()), *arrays, **numbers)
+
+    return call
+
+
+def check_problem(
     kernel: Array,
     positive: Array,
     excluded: Array,
@@ -54,8 +75,8 @@ def make_problem(
     regularization: float | Array,
     *,
     mask: bool,
-) -> Problem:
-    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor.
+) -> tuple[Array, Array, Array]:
+    """Check a solver's arguments, and return the first three as arrays.
 
     The arguments are as in `svm_dual_pgd`. ``mask`` says whether ``excluded`` may be a bool mask.
 
@@ -88,6 +109,17 @@ def make_problem(
                 f"{jnp.shape(value)}"
             )
     require_positive(C=C, regularization=regularization)
+    return kernel, positive, excluded
+
+
+def make_problem(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    C: float | Array,
+    regularization: float | Array,
+) -> Problem:
+    """Centre the kernel, and pose the SVM dual of each anchor from checked arguments."""
     dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
     kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
     kernel, C, beta = lax.stop_gradient((kernel, C, beta))
@@ -98,12 +130,12 @@ def make_problem(
     row = centred[positive]
     diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
     free = ~excluded
-    indices = jnp.arange(m)[None, :]
-    if not is_mask:
+    indices = jnp.arange(kernel.shape[0])[None, :]
+    if excluded.dtype != jnp.bool_:
         free = jnp.all(indices[None] != excluded[:, :, None].astype(indices.dtype), axis=1)
     free &= indices != positive[:, None].astype(indices.dtype)
     return Problem(
-        matrix=centred + beta * jnp.eye(m, dtype=dtype),
+        matrix=centred + beta * jnp.eye(kernel.shape[0], dtype=dtype),
         row=row,
         offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
         upper=jnp.where(free, jnp.minimum(C, linalg.largest(dtype)), 0),

@@ -19,6 +19,7 @@ Given K, rows are independent, so n may be one device's share of the anchors. No
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jax import Array, lax
@@ -87,18 +88,53 @@ def svm_dual_pgd(
     svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start, tol=tol)
     if isinstance(momentum_start, int | float | np.number) and momentum_start > 1:
         raise ValueError(f"solver setting momentum_start must be in (0, 1], got {momentum_start}")
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=True)
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
-    eta = _step_size(problem, step)
+    if isinstance(step, str) and step != "frobenius":
+        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
+    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=True)
+    shape = rows[1].shape[0], rows[0].shape[0]
     if isinstance(init, str):
         if init != "inv":
             raise ValueError(
                 f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
             )
-        init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
-    init = jnp.zeros_like(problem.row) if init is None else jnp.asarray(init)
-    if init.shape != problem.row.shape:
-        raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
+        init = svm_dual_inv(*rows, C=C, regularization=regularization).alpha
+    init = None if init is None else jnp.asarray(init)
+    if init is not None and init.shape != shape:
+        raise ValueError(f"init must have shape {shape} like alpha, got {init.shape}")
+    return _pgd(
+        *rows,
+        C=C,
+        regularization=regularization,
+        num_steps=num_steps,
+        step=step,
+        accelerated=accelerated,
+        restart=restart,
+        momentum_start=momentum_start,
+        init=init,
+        tol=tol,
+    )
+
+
+@svm.compiled
+def _pgd(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    *,
+    C: float | Array,
+    regularization: float | Array,
+    num_steps: int,
+    step: float | Array | str | None,
+    accelerated: bool,
+    restart: bool,
+    momentum_start: float | Array,
+    init: Array | None,
+    tol: float | Array | None,
+) -> DualSolution:
+    """Solve `svm_dual_pgd`'s problems from checked arguments."""
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
+    eta = _step_size(problem, step)
+    init = jnp.zeros_like(problem.row) if init is None else init
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         """Take a gradient step from the extrapolated point y of the iterate x."""
@@ -145,8 +181,25 @@ def svm_dual_admm(
     """
     svm.require_integers(num_steps=num_steps, check_every=check_every)
     svm.require_positive(num_steps=num_steps, tol=tol, check_every=check_every)
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
+    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=False)
+    settings: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "check_every": check_every}
+    return _admm(*rows, C=C, regularization=regularization, **settings)
+
+
+@svm.compiled
+def _admm(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    *,
+    C: float | Array,
+    regularization: float | Array,
+    num_steps: int,
+    tol: float | Array | None,
+    check_every: int,
+) -> DualSolution:
+    """Solve `svm_dual_admm`'s problems from checked arguments."""
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
     matrix = linalg.inverse(problem.matrix + rho * eye)
@@ -188,8 +241,21 @@ def svm_dual_inv(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
-    kernel, positive, excluded = map(jnp.asarray, (kernel, positive, excluded))
+    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=False)
+    return _inv(*rows, C=C, regularization=regularization)
+
+
+@svm.compiled
+def _inv(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    *,
+    C: float | Array,
+    regularization: float | Array,
+) -> DualSolution:
+    """Solve `svm_dual_inv`'s problems from checked arguments."""
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
     matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
@@ -212,8 +278,6 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
         return 1 / _bound_norm(problem, linalg.spectral_radius(problem.matrix))
     if not isinstance(step, str):
         return lax.stop_gradient(jnp.asarray(step).astype(dtype).reshape(1, 1))
-    if step != "frobenius":
-        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
     square = _squared_norm(problem)
     return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, linalg.tiny(dtype))), 0)
 

@@ -16,7 +16,7 @@ from jax import export
 from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from loss_cases import DEFAULTS, EXPORTED, embeddings, inputs
+from loss_cases import DEFAULTS, EXPORTED, PROGRAMS, embeddings, inputs, kinds, pairs_of
 
 from jaxssl import losses
 from jaxssl.losses.objective import Number
@@ -24,6 +24,9 @@ from jaxssl.losses.pairs import count_positives, pair_towers, pair_views
 
 each_name = pytest.mark.parametrize("name", EXPORTED)
 CASES = [case for case in DEFAULTS if case.name in EXPORTED]
+# Losses with loops, which JAX compiles anew at each call outside `jax.jit` unless they are compiled
+# as a whole.
+LOOPS = [case for case in PROGRAMS if case.name == "mmcl" or "block_size" in dict(case.hyper)]
 
 
 def on_arrays(case, z1, z2):
@@ -115,6 +118,32 @@ def test_unknown_loss_raises_value_error_with_the_closest_name(name, close):
 def test_unknown_name_of_the_losses_is_reported_with_the_closest_one(name, close):
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .* are {close}"):
         getattr(losses, name)
+
+
+@pytest.fixture
+def compilations():
+    """Return a list that gets an entry for each compilation."""
+    seen = []
+
+    def listen(event, *_, **__):
+        if event.endswith("backend_compile_duration"):
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    jax.jit(lambda x: x + 1)(0)
+    assert seen  # JAX has not renamed the event.
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("case", LOOPS, ids=str)
+def test_second_call_without_jit_compiles_nothing(case, compilations):
+    call = jax.value_and_grad(lambda z: case.loss(pairs_of(kinds(case)[0], z)).mean())
+    z = jnp.asarray(embeddings())
+    call(z)
+    compilations.clear()
+    call(z)
+    assert not compilations
 
 
 def test_losses_take_arrays_with_explicit_sharding():

@@ -180,6 +180,7 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("loss.alpha=None", "'loss.alpha' expects float or a schedule, got None"),
         ("loss.alpha=warm", "'loss.alpha' expects float or a schedule, got 'warm'"),
         ("loss.name=nt_xent|loss.block_size=many", "'loss.block_size' expects int or None, got"),
+        ("loss.name=mmcl|loss.num_steps=2.5", "'loss.num_steps' expects int, got 2.5"),
         ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
         ("seed=2147483648", "'seed' expects int, got 2147483648"),
         ("views=1000", "'views' must be <= 64, got 1000"),
