@@ -1,6 +1,7 @@
 """`jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`, as a notebook calls them."""
 
 import csv
+import pickle
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,13 @@ def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monk
     monkeypatch.setattr(api.pretrain, "train", stop)
     with pytest.raises(Stopped, match="run was interrupted; repeat the call to resume"):
         jaxssl.train(tiny_config(), workdir=tmp_path / "run")
+
+
+def test_run_can_be_pickled_after_its_encoder_was_read(run):
+    assert run.encoder.metadata["step"] == 4
+    again = pickle.loads(pickle.dumps(run))
+    assert again == run
+    assert again.encoder.metadata["step"] == 4
 
 
 def test_run_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):

@@ -88,6 +88,10 @@ class Run:
         """The metrics of the logged steps, a dict with "step" for each."""
         return metrics_writer.read_metrics(self.workdir / "metrics.jsonl")
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the encoder, which has functions that cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "encoder"}
+
     @property
     def init(self) -> Settings | None:
         """The report of the weights that the run started from, or None for random weights.

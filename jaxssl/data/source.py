@@ -86,7 +86,7 @@ def prepare(data: ConfigDict) -> tfds.core.DatasetBuilder:
     if data["name"] == IN_MEMORY:
         raise UserError(
             "the data of this run were given as Python objects, which are not stored; pass "
-            "data=... in Python, or name another set to evaluate on with --dataset"
+            "data=... in Python, or, to evaluate, name another set with --dataset"
         )
     _allow_open_files()
     name: str = data["name"]

@@ -333,12 +333,14 @@ def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
     x = jnp.where(is_real[:, None] > 0, x - one[None], 0)
     # Scaling by a power of two is exact, and keeps squares from over- and underflowing.
     # Features below 2^-100 count as constant, because their deviation could underflow.
-    exponent = jnp.maximum(jnp.frexp(jnp.max(jnp.abs(x), axis=0))[1], -100)
+    largest = jnp.max(jnp.abs(x), axis=0)
+    x = jnp.where(largest[None] < 2.0**-100, 0, x)
+    exponent = jnp.maximum(jnp.frexp(largest)[1], -100)
     x = jnp.ldexp(x, -exponent[None])
     mean = jnp.sum(share * x, axis=0)
     x = jnp.where(is_real[:, None] > 0, x - mean[None], 0)
     std = jnp.sqrt(jnp.sum(share * x**2, axis=0))
-    std = jnp.where(std > 0, std, 1)
-    x = x / std[None]
-    mean, scale = one + jnp.ldexp(mean, exponent), jnp.ldexp(std, exponent)
+    x = x / jnp.where(std > 0, std, 1)[None]
+    mean = one + jnp.ldexp(mean, exponent)
+    scale = jnp.where(std > 0, jnp.ldexp(std, exponent), 1)
     return x, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)

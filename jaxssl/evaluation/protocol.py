@@ -98,6 +98,18 @@ def _check_split(
     return np.asarray(rows, np.float32), labels
 
 
+def check_indices(name: str, indices: ArrayLike, length: int, end: int) -> np.ndarray:
+    """Return an argument as integers [length] in [0, end), or raise ValueError that names it."""
+    indices = np.asarray(indices)
+    if indices.shape != (length,) or not np.issubdtype(indices.dtype, np.integer):
+        raise ValueError(
+            f"{name} must be integers [{length}], got {indices.dtype} {list(indices.shape)}"
+        )
+    if (outside := indices[(indices < 0) | (indices >= end)]).size:
+        raise ValueError(f"{name} must be in [0, {end}), got {outside[0]}")
+    return indices
+
+
 def choose_settings(presets: Presets, preset: str, default: str, changes: Settings) -> Settings:
     """Return the settings of a preset, with ``changes`` to individual settings.
 

@@ -12,8 +12,10 @@ from ml_collections import ConfigDict
 from jaxssl.components import Settings
 from jaxssl.configs import studies
 from jaxssl.data import source
+from jaxssl.errors import UserError
 from jaxssl.studies.study import Setting, scale_value
 from jaxssl.training import config
+from jaxssl.training.config.values import flat_keys, is_schedule
 
 MAX_NAME = 120  # longest folder name of a run, in characters
 Cell = Settings  # values of the config keys that one run changes
@@ -87,19 +89,38 @@ def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]])
 def batch_size_values(setting: Setting, size: int) -> Cell:
     """Return the config values of another batch size, with equal epochs or equal steps.
 
-    With equal steps, the warm-up has equal steps too.
+    With equal steps, the warm-up and the milestones have equal steps too.
+
+    Raises:
+        UserError: if steps are equal, and another value is a schedule with times in epochs.
     """
-    base = cell_config(setting, {})
-    if not setting.equal_steps or base.total_steps:
+    if not setting.equal_steps:
         return {"batch_size": size}
+    base = cell_config(setting, {})
+    for key, value in flat_keys(base).items():
+        if is_schedule(value) and value.get("unit") == "epochs":
+            raise UserError(
+                f"--equal_steps takes schedules in steps, but config key {key!r} has times in "
+                'epochs; give them in steps, with unit="steps"'
+            )
     images = len(source.load(base.data, base.data.train_split))
-    steps = images // base.batch_size  # of an epoch
-    warmup = base.schedule.warmup_epochs * steps / max(1, images // size)
+    longer = (images // base.batch_size) / max(1, images // size)
+    milestones = tuple(epoch * longer for epoch in base.schedule.milestones)
     return {
         "batch_size": size,
-        "total_steps": round(base.epochs * steps),
-        "schedule.warmup_epochs": warmup,
+        "total_steps": fixed_steps(setting),
+        "schedule.warmup_epochs": base.schedule.warmup_epochs * longer,
+        **({"schedule.milestones": milestones} if milestones else {}),
     }
+
+
+def fixed_steps(setting: Setting) -> int:
+    """Return the number of steps that all batch sizes train for, or 0 if they have equal epochs."""
+    base = cell_config(setting, {})
+    if base.total_steps or not setting.equal_steps:
+        return base.total_steps
+    images = len(source.load(base.data, base.data.train_split))
+    return round(base.epochs * (images // base.batch_size))
 
 
 def portable_config(settings: ConfigDict) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """MMCL with a linear, tanh or RBF kernel."""
 
 from jaxssl.studies import grid
-from jaxssl.studies.cells import Cell, cell_config
+from jaxssl.studies.cells import Cell, cell_config, fixed_steps
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, Comparison
 from jaxssl.studies.study import Findings, Setting, read_claims
@@ -22,15 +22,19 @@ CLAIMS = read_claims("kernels")
 def mmcl(setting: Setting) -> Cell:
     """Return MMCL's settings with the RBF kernel, on CIFAR-100 with the paper's gamma schedule.
 
-    The scales of the paper change gamma at its epochs. Others change it after the same parts of
-    the run, rounded to whole epochs.
+    The scales of the paper change gamma at its epochs. Others, and runs of a given number of steps,
+    change it after the same parts of the run, rounded to whole epochs or steps.
     """
     if setting.dataset != "cifar100":
         return METHODS["mmcl"]
-    of_paper = setting.scale.startswith("paper")
-    part = 1.0 if of_paper else cell_config(setting, {}).epochs / CIFAR100_EPOCHS
-    values = {str(round(epoch * part)): gamma for epoch, gamma in CIFAR100_GAMMA.items()}
-    schedule = {"schedule": "steps", "values": values, "unit": "epochs"}
+    steps = fixed_steps(setting)
+    length = steps or cell_config(setting, {}).epochs
+    if setting.scale.startswith("paper") and not steps:
+        length = CIFAR100_EPOCHS
+    values: dict[str, float] = {}
+    for epoch, gamma in CIFAR100_GAMMA.items():
+        values.setdefault(str(round(epoch * length / CIFAR100_EPOCHS)), gamma)
+    schedule = {"schedule": "steps", "values": values, "unit": "steps" if steps else "epochs"}
     return {**METHODS["mmcl"], "loss.gamma": schedule}
 
 

@@ -116,7 +116,10 @@ def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: i
 def judge_similar(pairs: Pairs, margin: float) -> Verdict:
     """Judge a claim that the two cells of all pairs differ by at most ``margin`` (Bonferroni)."""
     level = bonferroni_level(len(pairs))
-    by_name = {name: [a - b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
+    by_name = {
+        name: [a - b if len(finite((a, b))) == 2 else nan for a, b in zip(*pair, strict=True)]
+        for name, pair in pairs.items()
+    }
     return combine_verdicts({name: within(d, margin, level) for name, d in by_name.items()})
 
 

@@ -71,6 +71,12 @@ def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
         probe(features._replace(train_labels=labels), **settings, seed=0)
 
 
+@pytest.mark.parametrize("changes", [{"lr": (0.1, -1.0)}, {"momentum": 1.0}])
+def test_elevater_rejects_rates_and_momentum_out_of_range(changes):
+    with pytest.raises(ValueError, match=r"lr must be > 0 and momentum in \[0, 1\), got"):
+        fewshot.elevater(labelled(10, 4, 3, 2), **SEARCH | changes, seed=0)
+
+
 def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})

@@ -143,6 +143,19 @@ def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
     assert result == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("size", [1e-31, 1e-38, 1e-44])
+def test_linear_probe_takes_a_feature_of_tiny_size_as_constant(size):
+    features = labelled(120, 60, 4, 3, spread=1.5)
+
+    def widened(rows):
+        noise = np.random.default_rng(0).normal(size=(len(rows), 1)) * size
+        return np.concatenate([rows, noise.astype(np.float32)], axis=1)
+
+    wider = features._replace(train=widened(features.train), test=widened(features.test))
+    expected, result = (linear.accuracy(f, **SETTINGS) for f in (features, wider))
+    assert result["linear_top1"] == expected["linear_top1"]
+
+
 def test_normalised_linear_probe_equals_the_probe_on_features_of_unit_norm():
     features = labelled(120, 120, 5, 4, spread=1.5)
     scale = np.random.default_rng(1).uniform(0.1, 9, (120, 1)).astype(np.float32)

@@ -124,6 +124,26 @@ def test_svm_rejects_invalid_features_and_labels(labels, value, message):
         evaluate(x, np.array(labels))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"machines": ("rbf",)}, r"machines must be one or more of \('kernel', 'linear'\), got"),
+        ({"machines": ()}, "machines must be one or more of"),
+        ({"C": ()}, "C must be one or more numbers > 0, got"),
+        ({"C": (1.0, -1.0)}, "C must be one or more numbers > 0, got"),
+    ],
+)
+def test_svm_rejects_unknown_machines_and_strengths(changes, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(np.ones((20, 2), np.float32), np.arange(20) % 2, **changes)
+
+
+def test_svm_takes_one_machine_and_one_strength_without_a_tuple():
+    x, y = clouds()
+    expected = evaluate(x, y, machines=("kernel",), C=(30.0,))
+    np.testing.assert_array_equal(evaluate(x.tolist(), y, machines="kernel", C=30.0), expected)
+
+
 def test_svm_refuses_a_kernel_matrix_that_memory_may_not_hold(monkeypatch):
     monkeypatch.setattr(svm, "MAX_KERNEL", 8 * 20**2 - 1)
     x, labels = np.ones((20, 2), np.float32), np.array([0] * 10 + [1] * 10)

@@ -82,6 +82,18 @@ def test_zeroshot_refuses_one_embedding_in_place_of_the_prompts_of_a_class():
         zeroshot.evaluate(draw(3, 4), np.arange(3), draw(3, 4))
 
 
+def test_zeroshot_and_captions_reject_labels_and_indices_out_of_range():
+    images, texts = draw(3, 4), [draw(2, 4), draw(1, 4)]
+    for labels, message in (([0, 1, 2], r"in \[0, 2\), got 2"), ([0, 1], r"\[3\], got .* \[2\]")):
+        with pytest.raises(ValueError, match=f"labels must be .*{message}"):
+            zeroshot.evaluate(images, np.array(labels), texts)
+    with pytest.raises(ValueError, match=r"by class, got \(0, 4\)"):
+        zeroshot.evaluate(images, np.array([0, 1, 1]), [draw(0, 4), draw(1, 4)])
+    for image_of, message in (([0, 3], r"in \[0, 3\), got 3"), ([0.0, 1.0], "integers")):
+        with pytest.raises(ValueError, match=f"image_of must be .*{message}"):
+            captions.evaluate(images, draw(2, 4), np.array(image_of), k=(1,))
+
+
 def test_settings_of_captions_are_those_of_the_default_preset():
     made = pairs(noise=2.0)
     assert captions.evaluate(*made) == captions.evaluate(*made, **captions.PRESETS["default"])

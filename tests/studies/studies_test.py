@@ -154,8 +154,21 @@ def test_equal_steps_option_gives_all_batch_sizes_equally_many_steps(name, train
     assert {cell["total_steps"] for cell in trained_cells} == {20 * (1297 // 64)}
     for cell in trained_cells:  # The warm-up of an epoch at batch size 64 is as many steps.
         assert cell["schedule.warmup_epochs"] * (1297 // cell["batch_size"]) == 1297 // 64
-    fixed = setting(tmp_path, equal_steps=True, overrides=(("total_steps", "30"),))
-    assert batch_size_values(fixed, 16) == {"batch_size": 16}
+
+
+def test_equal_steps_keep_the_steps_of_warmup_milestones_and_schedules(tmp_path):
+    given = ("total_steps", "300"), ("schedule.name", "step"), ("schedule.milestones", "(5,10)")
+    made = setting(tmp_path, equal_steps=True, overrides=given)
+    steps = 1297 // 64  # of an epoch of the scale's batch size
+    for size in (16, 64, 128):
+        cell = batch_size_values(made, size)
+        assert (cell["batch_size"], cell["total_steps"]) == (size, 300)
+        times = (cell["schedule.warmup_epochs"], *cell["schedule.milestones"])
+        np.testing.assert_allclose(np.multiply(times, 1297 // size), [steps, 5 * steps, 10 * steps])
+    spec = '{"schedule": "linear", "start": 1.0, "end": 0.5, "until": 3, "unit": "epochs"}'
+    late = setting(tmp_path, equal_steps=True, overrides=(("loss.temperature", spec),))
+    with pytest.raises(UserError, match="'loss.temperature' has times in epochs; give them in"):
+        batch_size_values(late, 16)
 
 
 def test_accuracy_study_refuses_batch_sizes_for_methods_with_one(trained_cells, tmp_path):
@@ -188,6 +201,11 @@ def test_studies_at_scale_paper_use_the_settings_of_the_papers(trained_cells, tm
     assert list(times) == ["0", "4", "6"]  # of 20 epochs
     few = cell_config(on_few, study("kernels").mmcl(on_few)).loss.gamma
     assert few["values"].to_dict() == {"0": 0.02, "4": 0.2, "6": 2.0}
+    of_two = on_few._replace(overrides=(("epochs", "2"),))
+    assert study("kernels").mmcl(of_two)["loss.gamma"]["values"] == {"0": 0.02, "1": 2.0}
+    of_steps = on_few._replace(overrides=(("total_steps", "800"),))
+    in_steps = study("kernels").mmcl(of_steps)["loss.gamma"]
+    assert in_steps["unit"] == "steps" and list(in_steps["values"]) == ["0", "150", "250"]
     assert gamma.unit == "epochs"
     assert gamma["values"].to_dict() == {"0": 0.02, "75": 0.2, "125": 2.0}  # MMCL's code
     auc_cl = config("batch_size", **METHODS["auc_cl"])

@@ -88,10 +88,10 @@ def test_claim_of_similarity_holds_if_the_interval_lies_within_the_margin():
     wide = [1.0, 9.0, 5.0], [5.0, 5.0, 5.0]  # the mean difference is 0
     assert verdicts.judge_similar({"x": wide}, 1.0).holds is None
     assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
-    lost = [*OURS, math.nan], [*THEIRS, 1.0]
-    number = len(OURS) + 1
-    measured = verdicts.judge_similar({"x": lost}, 4.0).measured
-    assert measured.startswith(f"x: (1 of {number} pairs not finite) ")
+    for diverged in (math.nan, None):
+        lost = [*OURS, diverged], [*THEIRS, 1.0]
+        measured = verdicts.judge_similar({"x": lost}, 4.0).measured
+        assert measured.startswith(f"x: (1 of {len(OURS) + 1} pairs not finite) ")
 
 
 def test_single_batch_size_confirms_no_claim_about_every_batch_size():

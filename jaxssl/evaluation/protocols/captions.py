@@ -30,11 +30,13 @@ def evaluate(
         "image_to_text_r1" and "text_to_image_r1", and so on for each k.
 
     Raises:
-        ValueError: if a k is out of range, or embeddings are not finite.
+        ValueError: if a k or an index is out of range, or embeddings are not finite.
 
     References:
         Karpathy and Fei-Fei, Deep Visual-Semantic Alignments, 2015, 4.2.
     """
+    images, captions = np.asarray(images), np.asarray(captions)
+    image_of = base.check_indices("image_of", image_of, len(captions), len(images))
     most = min(len(images), len(captions))
     if not k or min(k) < 1 or max(k) > most:
         raise ValueError(f"each k of recall at k must be in [1, {most}], got {k}")

@@ -75,7 +75,7 @@ def evaluate(
         )
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
-    labels = np.asarray(labels)
+    features, labels = np.asarray(features), np.asarray(labels)
     if features.ndim != 2 or labels.shape != features.shape[:1]:
         raise ValueError(
             "features must have the shape [m, f] and labels [m], "

@@ -203,6 +203,8 @@ def elevater(
             "draws and search_epochs must be >= 1, batch_size >= 2, warmup_epochs in [0, epochs), "
             f"got {draws}, {search_epochs}, {batch_size} and {warmup_epochs} with {epochs} epochs"
         )
+    if min(lr) <= 0 or not 0 <= momentum < 1:
+        raise ValueError(f"lr must be > 0 and momentum in [0, 1), got {lr} and {momentum}")
     features.require_finite()
     train, labels, test, test_labels = features
     classes, y = np.unique(labels, return_inverse=True)

@@ -1,6 +1,7 @@
 """Ten-fold cross-validation of support vector machines, the protocol of graph classification."""
 
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -15,10 +16,11 @@ from jaxssl.data.decoders.files import cpu_count
 from jaxssl.data.splits import in_both
 from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
 
+MACHINES = ("kernel", "linear")
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: Presets = {
     # GraphCL's code does not standardise features. Its linear machine is commented out.
-    "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
+    "graphcl": {"C": STRENGTHS, "machines": MACHINES, "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
@@ -44,8 +46,8 @@ def evaluate(
     features: np.ndarray,
     labels: np.ndarray,
     *,
-    C: tuple[float, ...] = STRENGTHS,
-    machines: tuple[str, ...] = ("kernel", "linear"),
+    C: Sequence[float] | float = STRENGTHS,
+    machines: Sequence[str] | str = MACHINES,
     standardised: bool = False,
     seed: int = 0,
 ) -> np.ndarray:
@@ -68,12 +70,20 @@ def evaluate(
         [10] accuracies in percent.
 
     Raises:
-        ValueError: if a class has too few examples, or features are not finite.
+        ValueError: if a class has too few examples, features are not finite, or a machine or C is
+            not as above.
 
     References:
         You et al., Graph Contrastive Learning with Augmentations, 2020, 5.2 (after Sun et al.,
         InfoGraph, 2020).
     """
+    features, labels = np.asarray(features), np.asarray(labels)
+    machines = (machines,) if isinstance(machines, str) else tuple(machines)
+    if not machines or not set(machines) <= set(MACHINES):
+        raise ValueError(f"machines must be one or more of {MACHINES}, got {machines}")
+    strengths = np.atleast_1d(np.asarray(C, np.float64))
+    if not strengths.size or not (strengths > 0).all():
+        raise ValueError(f"C must be one or more numbers > 0, got {C}")
     _, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2 or counts.min() < FOLDS:
         raise ValueError(
@@ -94,7 +104,7 @@ def evaluate(
         if standardised:
             scaler = StandardScaler().fit(train.x)
             train, test = (z._replace(x=np.asarray(scaler.transform(z.x))) for z in (train, test))
-        scores = [_fit(machine, C, train, test) for machine in machines]
+        scores = [_fit(machine, strengths, train, test) for machine in machines]
         return max(scores, key=lambda score: score.validation).test
 
     # Threads suffice because the solvers release the GIL. Memory limits their number.
@@ -104,7 +114,7 @@ def evaluate(
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))
 
 
-def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) -> Score:
+def _fit(machine: str, strengths: np.ndarray, train: Labelled, test: Labelled) -> Score:
     """Choose C by cross-validation on training data, fit on all of them, and score the SVM."""
     train_x, test_x = train.x, test.x
     # scikit-learn's annotation of ``dual`` lacks bool.
@@ -125,11 +135,11 @@ def _fit(machine: str, C: tuple[float, ...], train: Labelled, test: Labelled) ->
 
     # GridSearchCV would reset the warning filters of all threads for a moment, and warn of that.
     accuracies = []
-    for strength in C:
+    for strength in strengths:
         model.set_params(C=strength)
         accuracies.append(float(np.mean([accuracy(*fold) for fold in folds])))
     best = int(np.argmax(accuracies))
-    model.set_params(C=C[best]).fit(train_x, train.y)
+    model.set_params(C=strengths[best]).fit(train_x, train.y)
     return Score(accuracies[best], 100 * float(np.mean(model.predict(test_x) == test.y)))
 
 

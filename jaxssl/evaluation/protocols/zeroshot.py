@@ -30,15 +30,18 @@ def evaluate(
         "zeroshot_top1" and "zeroshot_top5" (100 for five classes or fewer).
 
     Raises:
-        ValueError: if an embedding is not finite, or the prompts of a class are not [p, d].
+        ValueError: if an embedding is not finite, the prompts of a class are not [p, d], or a label
+            is out of range.
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         3.1.4.
     """
     prompts = [np.asarray(rows, np.float64) for rows in prompt_embeddings]
-    if wrong := [rows.shape for rows in prompts if rows.ndim != 2]:
+    if wrong := [rows.shape for rows in prompts if rows.ndim != 2 or not len(rows)]:
         raise ValueError(f"prompt_embeddings must be arrays [p, d] by class, got {wrong[0]}")
+    images = np.asarray(images)
+    labels = base.check_indices("labels", labels, len(images), len(prompts))
     unit = map(l2_normalise, prompts)
     classes = np.stack([rows.mean(axis=0) for rows in unit])
     return base.top1_top5(neighbours(classes, images, 5).indices, labels, "zeroshot_")
