@@ -141,7 +141,8 @@ accuracy, accuracy would fall to the right.
 sets](bias_accuracy.png)
 
 Rank correlation of bias and accuracy (Spearman), where four losses or more are measured. If
-the bias determined accuracy, values would be near -1. With five losses they are inconclusive:
+the bias determined accuracy, values would be near -1. With five or six losses they are
+inconclusive:
 
 """
 
@@ -405,8 +406,10 @@ def bias_section() -> str:
             x, y = zip(*points.values(), strict=True)
             axes.scatter(x, [value - max(y) for value in y], color=colour, label=title)
             for loss, (bias, accuracy) in points.items():
-                name = NAMES[loss].partition(",")[0]
-                axes.annotate(f" {name}", (bias, accuracy - max(y)), fontsize=7)
+                name = NAMES[loss].partition(", temperature")[0]
+                side = "right" if bias > 0.5 else "left"
+                at = (bias, accuracy - max(y))
+                axes.annotate(f" {name} ", at, fontsize=7, horizontalalignment=side)
             axes.set_xscale("symlog", linthresh=0.01)
             axes.set(title=f"batch {size}", xlabel="bias / gradient", xlim=(0, 2))
             if len(points) > 3:
