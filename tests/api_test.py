@@ -42,9 +42,6 @@ def tiny_config():
     return config
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Return a run on arrays."""

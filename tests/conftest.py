@@ -97,13 +97,6 @@ def run_command(capsys):
 
 
 @pytest.fixture(scope="module")
-def standard_promotion():
-    """Let Optax' Adam raise a float to its integer step count, which strict promotion refuses."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
-@pytest.fixture(scope="module")
 def users_promotion():
     """Promote as JAX does by default, for examples and inputs of users."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

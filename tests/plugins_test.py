@@ -157,9 +157,6 @@ def logger(workdir, step, config):
 '''
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture
 def plugin(tmp_path):
     """Return the function ``(name) -> "file.py:name"`` for a file of a user."""

@@ -81,8 +81,8 @@ def optimiser(
     larc = _larc(lr, weight_decay, trust_coefficient, lars_clip)
     trace = optax.trace(momentum, nesterov)
     chains = {
-        "adamw": (optax.scale_by_adam(), decay),
-        "adam": (decay, optax.scale_by_adam()),
+        "adamw": (_adam(), decay),
+        "adam": (decay, _adam()),
         "sgd": (decay, trace),
         "lars": (decay, optax.masked(trust, _is_matrix), trace),
         "larc": (optax.masked(larc, _is_matrix), trace),
@@ -106,6 +106,22 @@ def optimiser(
     if (transfer.backbone_lr, transfer.layer_decay) == (1, 1):
         return partition
     return optax.chain(partition, optax.stateless(scale))
+
+
+def _adam() -> optax.GradientTransformation:
+    """Return `optax.scale_by_adam` for any rule of promotion.
+
+    It raises a float to its integer step count, which JAX's strict promotion refuses.
+    """
+    adam = optax.scale_by_adam()
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        with jax.numpy_dtype_promotion("standard"):
+            return adam.update(updates, state, params)
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 def _larc(

@@ -38,9 +38,6 @@ from jaxssl.training.workdir import checkpoint
 SETTINGS = {**TINY, "total_steps": "6", "schedule.warmup_epochs": "0", "eval.every": str(3 / 81)}
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture(scope="module")
 def run(data_dir, tmp_path_factory) -> Path:
     """The workdir of a tiny run whose best checkpoint is not its last one."""

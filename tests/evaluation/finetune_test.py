@@ -145,8 +145,7 @@ def test_fine_tuning_learns_and_reports_its_settings(context, monkeypatch):
     monkeypatch.setitem(finetune.PRESETS, "quick", quick)
     context = context._replace(encoder=flat_encoder())
     before = jax.tree.map(np.array, context.encoder.variables)
-    with jax.numpy_dtype_promotion("standard"):  # optax.adam needs promotion.
-        rows = finetune.run(context, seed=0)
+    rows = finetune.run(context, seed=0)
     assert same(before, context.encoder.variables)
     assert [row.metric for row in rows] == [
         f"finetune_{name}" for name in ("top1", "top5", "mean_per_class")

@@ -23,9 +23,6 @@ LOSS = {"loss.name": "mmcl", "loss.gamma": str(GAMMA), "loss.C": "0.5"}
 SETTINGS = short(4, **LOSS, **{"eval.protocols": "('knn:uniform',)"})
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture(scope="module")
 def run(data_dir, tmp_path_factory):
     """The workdir of a tiny run of MMCL, and its gallery."""

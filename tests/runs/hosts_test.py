@@ -150,8 +150,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
     assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo prints lines too
 
-    with jax.numpy_dtype_promotion("standard"):
-        pretrain.train(settings(str(data_dir)), one)
+    pretrain.train(settings(str(data_dir)), one)
     actual, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
 
     def close(a, b):
@@ -175,8 +174,7 @@ def test_protocol_results_and_embeddings_of_several_processes_equal_one_process(
     run = tmp_path / "run"
     sizes = {"data.train_split": "train[:240]", "data.test_split": "test[:230]"}
     changes = {**sizes, "total_steps": "4", "eval.protocols": "()"}
-    with jax.numpy_dtype_promotion("standard"):
-        pretrain.train(settings(str(data_dir), **changes), run)
+    pretrain.train(settings(str(data_dir), **changes), run)
     rows, pages = [], []
     for number in (1, 2):
         out = tmp_path / str(number)

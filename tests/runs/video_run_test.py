@@ -30,9 +30,6 @@ TINY |= {"head.proj_hidden_dim": "8", "head.proj_output_dim": "6", "schedule.war
 TINY |= {"eval.every": "100", "eval.protocols": "('retrieval:default','linear:video')"}
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def one_stage():
     """S3D with a single block, which compiles in a third of the time."""

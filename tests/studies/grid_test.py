@@ -29,9 +29,6 @@ SMALL = short(3, log_every="1")
 CELLS = {"nt_xent": {}, "auc_cl": {"loss.name": "auc_cl"}}
 
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory, data_dir):
     overrides = (*SMALL.items(), ("data.dir", str(data_dir)))

@@ -18,8 +18,6 @@ from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.run_results import RunResult
 from jaxssl.training import config, nonfinite
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 SMALL = short(3)
 
 

@@ -30,8 +30,6 @@ from jaxssl.training.config.method import check_labels, make_crops, make_network
 from jaxssl.training.dry_run import open_training_split
 from jaxssl.training.state import make_train_step
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 ROOT = Path(__file__).parents[2]
 # Not tested here: base settings of all configs and studies, and the config of users' pictures.
 OTHERS = {"base", "studies", "pictures"}

@@ -38,7 +38,6 @@ from jaxssl.training.workdir import checkpoint, opening, run_lock
 INSTALLED = all(map(importlib.util.find_spec, ("gcsfs", "gcp_storage_emulator")))
 pytestmark = [
     pytest.mark.skipif(not INSTALLED, reason="needs gcsfs and gcp-storage-emulator"),
-    pytest.mark.usefixtures("standard_promotion"),
 ]
 ROOT = Path(__file__).parents[2]
 

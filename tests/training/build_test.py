@@ -57,10 +57,9 @@ def test_optimiser_has_the_settings_of_the_config(name, key, value):
             steps.append(np.asarray(update["w"]))
         return np.stack(steps)
 
-    with jax.numpy_dtype_promotion("standard"):
-        actual = updates(setup.optimiser)
-        expected = updates(optim.optimiser(name, setup.learning_rate, **{**usual, key: value}))
-        without = updates(optim.optimiser(name, setup.learning_rate, **usual))
+    actual = updates(setup.optimiser)
+    expected = updates(optim.optimiser(name, setup.learning_rate, **{**usual, key: value}))
+    without = updates(optim.optimiser(name, setup.learning_rate, **usual))
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert not np.allclose(actual, without, rtol=1e-3)
 

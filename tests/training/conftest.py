@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jax
 import pytest
 from shared_folders import shared_run
 from tiny import DIGITS, SETTINGS
@@ -35,7 +34,7 @@ def whole(tiny, tmp_path_factory) -> Path:
             reported.append((step, [float(loss) for loss in losses]))
             check(self, step, losses, skipped)
 
-        with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(metrics_reporter.LossMonitor, "check", record)
             pretrain.train(tiny(), workdir)
         (workdir / "reported.json").write_text(json.dumps(reported))

@@ -46,8 +46,6 @@ from jaxssl.training.programs import make_encoder
 from jaxssl.training.workdir import checkpoint, goodput, run_record
 from jaxssl.training.workdir.run_lock import lock
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -34,8 +34,7 @@ def test_run_of_version_0_1_resumes_to_the_same_final_parameters(
     settings = ConfigDict(json.loads(json.dumps(written), object_hook=_tuples))
     settings.data.dir = str(data_dir)
     settings = config.complete_stored(settings)
-    with jax.numpy_dtype_promotion("standard"):  # optax.adam needs promotion.
-        pretrain.train(settings, tmp_path)
+    pretrain.train(settings, tmp_path)
     resumed = checkpoint.restore_arrays(tmp_path)
     assert resumed.step == 12
     with np.load(tmp_path / "final.npz") as final:

@@ -245,7 +245,6 @@ def test_online_probe_learns_and_ignores_skipped_steps():
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-@pytest.mark.usefixtures("standard_promotion")
 def test_online_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(tiny, whole, tmp_path):
     switches = {"eval.held_out_loss": "True", "eval.online_linear": "True", "eval.every": "0.05"}
 
@@ -279,8 +278,7 @@ def test_online_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(tiny,
 def test_online_knn_equals_the_evaluation_of_the_last_checkpoint(whole, tmp_path):
     last = metrics_writer.read_metrics(whole / "metrics.jsonl")[-1]
     preset = config.read_config(whole).eval.knn
-    with jax.numpy_dtype_promotion("standard"):
-        rows = evaluate(whole, [f"knn:{preset}"], out=tmp_path / "out", kinds=["pretrained"])
+    rows = evaluate(whole, [f"knn:{preset}"], out=tmp_path / "out", kinds=["pretrained"])
     after = {row["metric"]: row["value"] for row in rows}
     assert last["step"] == STEPS and 10 < after["knn_top1"] < 95
     assert {name: last[name] for name in after} == pytest.approx(after)

@@ -14,8 +14,6 @@ from jaxssl.evaluation import pretrain
 from jaxssl.training import loop, profiling
 from jaxssl.training.workdir import run_record
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 
 def test_profile_traces_only_given_steps_and_changes_no_result(tiny, whole, tmp_path, monkeypatch):
     calls, make = [], loop.make_programs

@@ -23,8 +23,6 @@ from jaxssl.training.build import build, make_batches, shared_numbers
 from jaxssl.training.output import compile_cache, metrics_writer
 from jaxssl.training.workdir import checkpoint
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 
 def load(data_dir, **changes):
     values = {**TINY, "data.dir": str(data_dir), "total_steps": "6", "log_every": "2"}

@@ -15,7 +15,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import filelock
-import jax
 import pytest
 from file_cases import refused
 from filelock import SoftFileLease
@@ -214,7 +213,7 @@ def test_run_without_its_lock_stops_and_saves_nothing(tiny, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     at_batch(monkeypatch, SAVED, lambda: lose(folder))
-    with refused(message), jax.numpy_dtype_promotion("standard"):
+    with refused(message):
         pretrain.train(tiny(), Path("run"))
     assert checkpoint.steps(folder) == []
 

@@ -24,8 +24,6 @@ from jaxssl.training import config
 from jaxssl.training.build import build, make_init
 from jaxssl.training.workdir import checkpoint, run_record
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
-
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": "4"}
 

@@ -12,7 +12,7 @@ from jaxssl.training import config as config_lib
 from jaxssl.training import topology
 from jaxssl.training.dry_run import dry_run
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("standard_promotion")]
+pytestmark = pytest.mark.fast
 
 
 @pytest.fixture(scope="module", autouse=True)

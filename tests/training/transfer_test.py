@@ -20,7 +20,7 @@ from jaxssl.training.build import build, make_init
 from jaxssl.training.optim import optimiser
 from jaxssl.training.state import make_train_step
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("standard_promotion")]
+pytestmark = pytest.mark.fast
 
 VIT = vit.net(dim=8, layers=2, num_heads=2, patch_size=4, positions="learned")
 SIGLIP = {"pool": "attention", "class_token": False, "projection": 4}
@@ -34,7 +34,9 @@ NETS = {
     "gin": gin.net(width=2),
 }
 IMAGE = jnp.zeros((1, 8, 8, 1))
-INPUTS = {"s3d": jnp.zeros((1, 8, 32, 32, 1)), "gin": packed(random_graphs(2))}
+GRAPHS = packed(random_graphs(2))
+INPUTS = {"s3d": jnp.zeros((1, 8, 32, 32, 1))}
+INPUTS["gin"] = {**GRAPHS, "x": GRAPHS["x"].astype(np.float32)}
 
 
 def params_of(name):
