@@ -8,27 +8,43 @@ from jaxssl.models.vit import ViT
 from jaxssl.pretrained.architecture import EncoderArrays, as_float32
 from jaxssl.pretrained.names import DIALECTS, Stored
 
+# Rules by which projects resize positions: (antialiasing, offset), see `resize`. The names are
+# stored in exported files.
+RULES = {"timm": (True, 0.0), "torch": (False, 0.0), "dino": (False, 0.1)}
 
-def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
+
+def fit(encoder: EncoderArrays, net: ViT, size: int, rule: str) -> EncoderArrays:
     """Return an encoder's arrays, with positions resized to images of ``size`` x ``size`` pixels.
 
-    Positions are interpolated bicubically. timm smooths before it shrinks them (antialiasing), and
-    so do all networks with registers. The code of DINO and DINOv2 samples the grid at steps of
-    old / (new + 0.1).
+    Positions are interpolated bicubically by one of `RULES`.
     """
+    if rule not in RULES:
+        valid = ", ".join(RULES)
+        raise ValueError(f"the positions in the header must be one of {valid}, got {rule!r:.80}")
     stored, patches = encoder.arrays["pos_embed"], (size // net.patch_size) ** 2
     shape = (net.num_class_tokens + patches, net.dim)
     if stored.shape[-2:] == shape:
         return encoder
-    is_dino, is_timm = _is_dino(encoder), encoder.dialect is DIALECTS["timm's ViT"]
-    antialias = net.registers > 0 or (is_timm and not is_dino)
-    offset = 0.1 if is_dino and not antialias else 0.0
+    antialias, offset = RULES[rule]
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)
         return resize(table, net.num_class_tokens, patches, antialias=antialias, offset=offset)
 
     return encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
+
+
+def find_rule(encoder: EncoderArrays, net: ViT) -> str:
+    """Return the rule of the project that an encoder's arrays are from.
+
+    timm smooths before it shrinks positions (antialiasing), and so do all networks with registers.
+    The code of DINO and DINOv2 samples the grid at steps of old / (new + 0.1).
+    """
+    if net.registers > 0:
+        return "timm"
+    if _is_dino(encoder):
+        return "dino"
+    return "timm" if encoder.dialect is DIALECTS["timm's ViT"] else "torch"
 
 
 def _is_dino(encoder: EncoderArrays) -> bool:

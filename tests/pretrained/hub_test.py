@@ -81,6 +81,21 @@ def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_
     jax.tree.map(np.testing.assert_array_equal, *both)
 
 
+@pytest.mark.parametrize(
+    ("case", "rule"),
+    [("timm_vit", "timm"), ("transformers_clip", "torch"), ("dinov2_larger", "dino")],
+)
+def test_exported_encoder_of_another_size_has_the_positions_of_its_project(
+    case, rule, exported_to, tmp_path
+):
+    encoder, (path, _) = exported_to(case, ["safetensors"], settings={"size": 16})
+    assert encoder.metadata["positions"] == rule
+    for size in (8, 24):
+        sources = (tmp_path / case, path)
+        theirs, ours = (load.load_pretrained(x, size=size).variables for x in sources)
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
 @pytest.mark.long
 @pytest.mark.skipif(
     not all(map(util.find_spec, ("torch", "timm", "transformers"))),

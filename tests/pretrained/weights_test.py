@@ -274,6 +274,23 @@ def test_invalid_header_of_an_exported_file_raises_a_one_line_error(change, file
         weights.load(exported_file(file, change))
 
 
+def test_header_without_a_rule_for_positions_means_that_of_timm_and_others_must_be_known(file):
+    arrays = draw_weights("tiny", 8)
+    path = file(arrays, "theirs.safetensors", "teacher.backbone.")
+    header = json.loads(weights.header(weights.load(path, num_heads=2)))
+    assert header["positions"] == "dino"
+    read = {}
+    for rule in ("timm", None, "din"):
+        text = json.dumps({**header, "positions": rule})
+        path = file(arrays, metadata={"jaxssl": text})
+        if rule == "din":
+            with refused("the positions in the header must be one of timm, torch, dino, got 'din'"):
+                weights.load(path, size=4)
+        else:
+            read[rule] = weights.load(path, size=4).variables
+    jax.tree.map(np.testing.assert_array_equal, read["timm"], read[None])
+
+
 def resnet_with(**changes):
     """A small ResNet with other arrays. A change of None drops all arrays of that beginning."""
     arrays = dict(draw_weights("resnet", 8))
