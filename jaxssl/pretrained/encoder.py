@@ -32,8 +32,8 @@ class PretrainedEncoder(NamedTuple):
             or the type of another kind of examples in `jaxssl.kinds`.
         untrained: ``(seed) -> variables`` as they are before training.
         metadata: JSON-able, with "source", "step", "checkpoint", "loss", "net" (the config of the
-            backbone), "positions" (how learned positions of a weights file are resized, one of
-            `position_tables.RULES`, or None), and "config" if the encoder is from a run.
+            backbone), "config" if the encoder is from a run, and
+            `jaxssl.pretrained.position_tables.Fitted.origin` for learned positions of a file.
     """
 
     encoder: Encoder

@@ -1,40 +1,72 @@
 """Resize a ViT's learned positions to another patch grid, as the project of the weights does."""
 
+import logging
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxssl.components import Settings
 from jaxssl.models.vit import ViT
 from jaxssl.pretrained.architecture import EncoderArrays, as_float32
 from jaxssl.pretrained.names import DIALECTS, Stored
+
+log = logging.getLogger("jaxssl")
 
 # Rules by which projects resize positions: (antialiasing, offset), see `resize`. The names are
 # stored in exported files.
 RULES = {"timm": (True, 0.0), "torch": (False, 0.0), "dino": (False, 0.1)}
 
 
-def fit(encoder: EncoderArrays, net: ViT, size: int, rule: str) -> EncoderArrays:
-    """Return an encoder's arrays, with positions resized to images of ``size`` x ``size`` pixels.
+class Fitted(NamedTuple):
+    """An encoder's arrays with positions of the wanted size.
 
-    Positions are interpolated bicubically by one of `RULES`.
+    Attributes:
+        encoder: the arrays.
+        origin: entries for the header of an export: "positions", one of `RULES`, and
+            "resized_from", the size in pixels for which the positions were trained, if not this.
     """
+
+    encoder: EncoderArrays
+    origin: Settings
+
+
+def fit(encoder: EncoderArrays, net: ViT, size: int, header: Settings) -> Fitted:
+    """Resize an encoder's positions to images of ``size`` x ``size`` pixels.
+
+    Positions are interpolated bicubically by the rule in the ``header`` of an exported file, or the
+    rule of the project that the arrays are from.
+
+    Raises:
+        ValueError: if the header's rule is unknown.
+    """
+    # Exported files have the names of timm, whatever project they are from.
+    rule, trained = header.get("positions") or _rule(encoder, net), header.get("resized_from")
     if rule not in RULES:
         valid = ", ".join(RULES)
         raise ValueError(f"the positions in the header must be one of {valid}, got {rule!r:.80}")
     stored, patches = encoder.arrays["pos_embed"], (size // net.patch_size) ** 2
     shape = (net.num_class_tokens + patches, net.dim)
     if stored.shape[-2:] == shape:
-        return encoder
+        return Fitted(encoder, {"positions": rule, "resized_from": trained})
+    if trained:
+        log.warning(
+            "the positions were resized from images of %s pixels before, and are resized again to "
+            "%s; load the original weights with size=%s instead",
+            *(trained, size, size),
+        )
     antialias, offset = RULES[rule]
+    trained = trained or math.isqrt(stored.shape[-2]) * net.patch_size
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)
         return resize(table, net.num_class_tokens, patches, antialias=antialias, offset=offset)
 
-    return encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
+    encoder = encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
+    return Fitted(encoder, {"positions": rule, "resized_from": trained})
 
 
-def find_rule(encoder: EncoderArrays, net: ViT) -> str:
+def _rule(encoder: EncoderArrays, net: ViT) -> str:
     """Return the rule of the project that an encoder's arrays are from.
 
     timm smooths before it shrinks positions (antialiasing), and so do all networks with registers.

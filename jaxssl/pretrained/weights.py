@@ -56,7 +56,8 @@ HEADER = "jaxssl"  # name of the metadata entry in exported files
 LFS_POINTER = b"version https://git-lfs"
 MAX_LFS_POINTER = 1024  # largest pointer file in bytes
 VERSION = 2  # version of the file format; version 1 has no digest of the arrays
-ORIGIN = ("step", "checkpoint", "loss", "source", "positions")  # header entries from the metadata
+# header entries that are from the metadata
+ORIGIN = ("step", "checkpoint", "loss", "source", "positions", "resized_from")
 CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
 log = logging.getLogger("jaxssl")
@@ -263,11 +264,9 @@ def _load(
     net, stated = parameter_names.make_net(config), inputs
     inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)
-    fitted, rule = arrays, None
+    fitted, positions = arrays, {}
     if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
-        # Exported files have the names of timm, but the rule of the project they are from.
-        rule = entries.get("positions") or position_tables.find_rule(arrays, net)
-        fitted = position_tables.fit(arrays, net, inputs.size, rule)
+        fitted, positions = position_tables.fit(arrays, net, inputs.size, entries)
     variables = _read_variables(net, inputs, fitted, path)
     if not entries:
         _log_choice(path, arrays, config, inputs)
@@ -281,8 +280,7 @@ def _load(
             )
 
     metadata = {"source": hub.source_name(path), "checkpoint": "file", "net": config}
-    metadata |= {"positions": rule}
-    metadata |= {name: entries.get(name) for name in ("step", "loss")}
+    metadata |= {**positions, **{name: entries.get(name) for name in ("step", "loss")}}
     precision = entries.get("precision", "float32")
     encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
 

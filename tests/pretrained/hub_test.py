@@ -96,6 +96,16 @@ def test_exported_encoder_of_another_size_has_the_positions_of_its_project(
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+def test_second_resizing_of_positions_is_warned_of(exported_to, caplog):
+    encoder, (path, _) = exported_to("timm_vit", ["safetensors"], settings={"size": 24})
+    assert encoder.metadata["resized_from"] == 16
+    assert load.load_pretrained(path).metadata["resized_from"] == 16
+    assert "resized from" not in caplog.text
+    assert load.load_pretrained(path, size=32).metadata["resized_from"] == 16
+    assert caplog.text.count("resized from images of 16 pixels before") == 1
+    assert "load the original weights with size=32" in caplog.text
+
+
 @pytest.mark.long
 @pytest.mark.skipif(
     not all(map(util.find_spec, ("torch", "timm", "transformers"))),
