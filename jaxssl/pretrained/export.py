@@ -12,9 +12,10 @@ from jax import export as jax_export
 from jax import numpy as jnp
 from safetensors.numpy import save
 
+from jaxssl import components
 from jaxssl.buckets import as_path, is_bucket
 from jaxssl.data import kind
-from jaxssl.errors import UserError, explain_write_errors, suggest
+from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.pretrained import hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
@@ -49,7 +50,8 @@ def export(
 
     Raises:
         UserError: if a checkpoint or file does not exist, a format is unknown or needs a package
-            that is not installed, the folder cannot be written, or the upload fails.
+            that is not installed, the folder cannot be written, or the upload fails. If a format
+            cannot hold the network, the other formats are written first, but not uploaded.
     """
     if not formats:
         raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
@@ -75,14 +77,21 @@ def export(
         raise UserError(
             f"the output folder {default} is a symbolic link to another folder; see --out"
         )
-    out, contents = out or default, {}
+    out, contents, faults = out or default, {}, []
     try:
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
-        for name in formats:
-            contents |= FORMATS[name](pretrained, header, stem)
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
+    for name in formats:
+        try:
+            contents |= FORMATS[name](pretrained, header, stem)
+        except UserError as error:
+            faults.append(error)
+        except ValueError as error:
+            faults.append(UserError(f"{path} cannot be exported: {error}"))
+    if faults and not contents:
+        raise faults[0]
     _refuse_overwriting(path, out, [*contents, "README.md"])
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
@@ -103,6 +112,8 @@ def export(
     for name, content in contents.items():
         write_bytes(out / name, content)
     names = [*contents, "README.md"]
+    if faults:
+        raise UserError(f"{faults[0]} (the other formats were written to {out})") from faults[0]
     if push is not None:
         hub.push(out, sorted({*names, *files}), push)
     return [out / name for name in names]
@@ -174,7 +185,16 @@ def _stablehlo(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[st
     (batch,) = jax_export.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((batch, inputs.size, inputs.size, inputs.channels), jnp.uint8)
     program = jax.jit(lambda images: encode(variables, images))
-    exported = jax_export.export(program, platforms=("cpu", "cuda", "tpu"))(images)
+    try:
+        exported = jax_export.export(program, platforms=("cpu", "cuda", "tpu"))(images)
+    except Exception as error:  # A user's network may raise anything for a symbolic shape.
+        if not components.is_custom(pretrained.metadata["net"]["name"]):
+            raise
+        raise ValueError(
+            "stablehlo needs a network that takes any number of images, such as x.shape[0] in "
+            "place of len(x); change the network or leave stablehlo out "
+            f"({type(error).__name__}: {one_line(error, 200)})"
+        ) from error
     return {f"{stem}.stablehlo": bytes(exported.serialize())}
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -388,6 +389,34 @@ def test_weights_above_the_limit_of_stablehlo_are_refused(runs, tmp_path, monkey
     monkeypatch.setattr("jaxssl.pretrained.export.MAX_PROGRAM", 100)
     with refused("stablehlo holds at most 2 GiB of weights; choose --to safetensors"):
         export(runs("convnet"), ["stablehlo"], out=tmp_path)
+
+
+class Counting(nn.Module):
+    """A user's network that asks for the number of images in a way that no symbol allows."""
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.Dense(4)(x.reshape(len(x), -1))
+
+
+def test_network_with_len_of_its_images_is_exported_in_the_other_formats(
+    runs, tmp_path, monkeypatch
+):
+    pretrained = load.load_pretrained(runs("convnet"))
+    params = {"Dense_0": {"kernel": np.ones((SIZE**2, 4), np.float32), "bias": np.ones(4)}}
+    pretrained = pretrained._replace(
+        encoder=pretrained.encoder._replace(net=Counting()),
+        variables={"net": {"params": params, "batch_stats": {}}},
+        metadata=pretrained.metadata | {"net": {"name": "notes.py:Counting"}},
+    )
+    monkeypatch.setattr("jaxssl.pretrained.export.load_pretrained", lambda *_, **__: pretrained)
+    message = r"x\.shape\[0\] in place of len\(x\); change the network or leave stablehlo out"
+    with refused(message):
+        export(runs("convnet"), ["stablehlo"], out=tmp_path)
+    assert not list(tmp_path.iterdir())
+    with refused(rf"{message}.*the other formats were written to {tmp_path}"):
+        export(runs("convnet"), ["stablehlo", "safetensors"], out=tmp_path, push="hf://a/b")
+    assert {path.name for path in tmp_path.iterdir()} == {"convnet-9.safetensors", "README.md"}
 
 
 def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
