@@ -150,8 +150,14 @@ def _statistics(settings: Settings) -> dict[str, Any]:
 def _timm_inputs(settings: Settings) -> Settings:
     """Translate the pretrained_cfg of timm to our input settings."""
     inputs = _statistics(settings)
-    if "input_size" in settings:  # [channels, height, width]
-        inputs["size"] = settings["input_size"][-1]
+    if "input_size" in settings:
+        shape = settings["input_size"]
+        if not isinstance(shape, list) or len(shape) != 3 or shape[1] != shape[2]:
+            raise ValueError(
+                "timm's input_size must be [channels, height, width] of a square, got "
+                f"{shape!r:.40}; change it in config.json"
+            )
+        inputs["size"] = shape[2]
     inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
     return inputs
 

@@ -263,6 +263,11 @@ def test_damaged_config_json_of_a_weights_folder_raises_a_one_line_error(tmp_pat
         ("[]", "config.json must hold a JSON object, got list"),
         ('{"vision_config": 3}', "vision_config must be a JSON object, got 3"),
         ('{"pretrained_cfg": [1]}', r"pretrained_cfg must be a JSON object, got \[1\]"),
+        (
+            '{"input_size": [3, 8, 16]}',
+            r"\[channels, height, width\] of a square, got \[3, 8, 16\]",
+        ),
+        ('{"input_size": null}', "must be .* of a square, got None"),
         ('{"rope_theta": 7}', "rope_theta must be 100, got 7"),
         ('{"downsample_in_bottleneck": true}', "downsample_in_bottleneck must be false, got True"),
     ):
