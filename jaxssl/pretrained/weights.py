@@ -233,6 +233,12 @@ def _open(path: Path) -> Iterator[Content]:
 def _load_safetensors(path: Path, name: str) -> np.ndarray:
     # The file is opened for each array, because an open file keeps the arrays it read in memory.
     with safetensors.safe_open(path, framework="numpy") as file:
+        dtype = file.get_slice(name).get_dtype()
+        if dtype.startswith(("F8_", "F6_", "F4")):  # NumPy has no such types.
+            raise ValueError(
+                f"the array {name} must have 16 bits a number or more, got {dtype}; "
+                "convert it to bfloat16"
+            )
         return file.get_tensor(name)
 
 

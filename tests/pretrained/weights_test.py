@@ -334,6 +334,10 @@ REFUSED = {
         lambda: resnet_with(**{"conv1.weight": filled(0, 4, 3, 5, 5)}),
         "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5",
     ),
+    "float8": (
+        lambda: resnet_with(**{"bn1.weight": np.ones(4, ml_dtypes.float8_e4m3fn)}),
+        "x.safetensors cannot be read: the array bn1.weight .* got F8_E4M3; convert it to bf",
+    ),
     "NaN": (lambda: resnet_with(**{"bn1.weight": filled(np.nan, 4)}), NOT_FINITE),
     "float64 above float32": (lambda: resnet_with(**{"bn1.weight": np.full(4, 1e300)}), NOT_FINITE),
     "a negative variance": (
