@@ -7,6 +7,7 @@ public name have PyTorch's layout.
 A network's table maps the path of a module or an array, such as "Block_0/qkv", to its public name.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -130,6 +131,14 @@ def make_net(config: Mapping[str, object]) -> nn.Module:
         raise ValueError(
             f"network {name!r} does not take the settings {sorted(settings)}: {one_line(error)}"
         ) from error
+
+
+def accepts(name: object, setting: str) -> bool:
+    """Return False if a network of this package lacks a setting. `make_net` refuses other names."""
+    name = str(name)
+    if name not in NETS:
+        return True
+    return setting in inspect.signature(components.factory("net", name)).parameters
 
 
 def entries(net: nn.Module, variables: Mapping[str, object]) -> list[Entry]:

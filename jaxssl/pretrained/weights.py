@@ -128,7 +128,8 @@ def load(
         {name: options[name] for name in INPUT_OPTIONS if options.get(name) is not None},
     )
     for name in ("num_heads", "layers"):
-        if not isinstance(number := given.net.get(name, 0), SupportsIndex):
+        number = given.net.get(name, 0)
+        if isinstance(number, bool) or not isinstance(number, SupportsIndex):
             raise UserError(f"{name} must be a whole number, got {number!r:.80}")
     try:
         files = folders.weights_files(path) if is_folder else [path]
@@ -265,7 +266,7 @@ def _load(
     else:
         arrays, config, inputs, entries = _parse_header(content.header, content.arrays, given)
     for name in given.net:
-        if name not in config:
+        if not parameter_names.accepts(config.get("name"), name):
             raise UserError(f"{path} holds a {config['name']}, which has no {name}; leave it out")
     net, stated = parameter_names.make_net(config), inputs
     inputs = input_settings.override(inputs, net, **given.inputs)

@@ -54,8 +54,13 @@ def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
 
 def test_option_that_the_network_of_a_file_lacks_is_refused(file):
     path = file(draw_weights("resnet18_solo", int(GOLDEN["resnet18_solo/size"])))
-    with pytest.raises(UserError, match=r"holds a resnet\w*, which has no num_heads; leave it out"):
-        weights.load(path, num_heads=2)
+    backbone = weights.load(path)
+    exported = file(
+        weights.public_arrays(backbone), "e.safetensors", "", {"jaxssl": weights.header(backbone)}
+    )
+    for one in (path, exported):
+        with refused(r"holds a resnet\w*, which has no num_heads; leave it out"):
+            weights.load(one, num_heads=2)
 
 
 def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
@@ -414,7 +419,7 @@ def test_settings_out_of_range_or_of_another_type_are_rejected(file):
         "crop": ["must be a number in", 90, (0.9, 0.9), True],
         "interpolation": ["must be one of bilinear, bicubic", "nearest", ["bicubic"]],
         "size": ["must be an int from 1 to 32768", 0, 32769, 32.0, True],
-        "num_heads": ["must be a whole number", 6.0, "6"],
+        "num_heads": ["must be a whole number", 6.0, "6", True],
         "layers": ["must be a whole number", 12.0, [12]],
     }
     for name, (message, *values) in wrong.items():
