@@ -116,6 +116,22 @@ def test_choice_of_test_examples_depends_only_on_seed_and_test_fraction():
     assert [len(chosen_for_test(test_fraction=x)) for x in (0.1, 0.2, 0.5)] == [2, 4, 10]
 
 
+def test_test_examples_of_partly_labelled_data_are_labelled_and_the_others_train():
+    images, _ = examples([0] * 50)
+    labels = np.full(50, -1)
+    labels[::5] = np.arange(10) % 2
+    splits, _ = load_splits((images, labels))
+    train, bank, test = (set(x.images(0)[:, 0, 0, 0].tolist()) for x in splits)
+    labelled = set(range(0, 50, 5))
+    assert len(test) == 2 and test < labelled and train == set(range(50)) - test
+    assert splits.labelled and bank == labelled - test
+    # The draw is that of the labelled examples alone.
+    alone = load_splits((images[::5], labels[::5]))[0].test.images(0)
+    np.testing.assert_array_equal(splits.test.images(0), alone)
+    order = np.random.default_rng(0).permutation(10)
+    np.testing.assert_array_equal(alone, images[::5][np.sort(order[:2])])
+
+
 def test_test_fraction_of_zero_uses_labelled_data_whole_with_a_warning(caplog):
     splits, _ = load_splits(examples([0, 1] * 10), test_fraction=0)
     assert len(splits.train) == len(splits.bank) == len(splits.test) == 20

@@ -83,8 +83,8 @@ def load_splits(
               of evaluation.
             * a path (`items.open_path`), or a data frame with a column of paths.
             * (train, test), or {"train": ..., "test": ...}, of any of these.
-        test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
-            split but has labels. Without labels, or with 0, all examples are in both splits.
+        test_fraction: share of the labelled examples that is set aside for "test" if ``data`` has
+            no test split. Without any label, or with 0, all examples are in both splits.
         seed: seed of the draw of the test examples.
         on_error: "skip" leaves out picture files that cannot be read, except in a stream.
         channels: number of channels of picture files and Pillow images. With 0, files are RGB, and
@@ -110,11 +110,12 @@ def _load_pair(
     if test_data is None:
         parts = [read(train_data, "data")]
         whole = _source(parts[0])
+        labelled = np.flatnonzero(whole.labels != UNLABELLED)
         # The seed may be negative, as for a folder, but NumPy takes no negative seed.
-        order = np.random.default_rng(seed % 2**64).permutation(len(whole))
-        count = round(test_fraction * len(order))
-        split = whole.class_names and test_fraction > 0
-        train, test = map(whole.take, (order[count:], order[:count]) if split else (order, order))
+        np.random.default_rng(seed % 2**64).shuffle(labelled)
+        chosen = labelled[: round(test_fraction * len(labelled))]
+        train = whole.take(np.delete(np.arange(len(whole)), chosen))
+        test = whole.take(chosen) if len(labelled) and test_fraction > 0 else whole
     else:
         parts = [read(train_data, "the training data"), read(test_data, "the test data")]
         train, test = _join_classes(parts)
@@ -286,7 +287,7 @@ def _read(
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         pairs = [items.read_item(data, index, name, channels) for index in range(len(data))]
         images = samples = [image for image, _ in pairs]
-        shapes = _check_files(images, name, channels or user_files.CHANNELS, on_error)
+        shapes = items.check_files(images, name, channels or user_files.CHANNELS, on_error)
         labels = [label for _, label in pairs] if labels is None else labels
     else:
         raise UserError(
@@ -337,19 +338,6 @@ def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
             "of them one number, by data.channels if they are pictures"
         )
     return sizes.pop() if len(sizes) == 1 else (None, None, *channels)
-
-
-def _check_files(
-    images: list[np.ndarray | items.PictureFile], name: str, channels: int, on_error: str
-) -> list[kind.Shape | None]:
-    """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
-    files = [image for image in images if isinstance(image, items.PictureFile)]
-    checked = user_files.read_checked([(file.name, file.tobytes) for file in files], channels)
-    sizes = [(file, size) for file, _, size in checked]
-    reasons = [f"{file}: {size}" for file, size in sizes if isinstance(size, str)]
-    user_files.report_unreadable("pictures", name, reasons, on_error)
-    shapes = iter([None if isinstance(size, str) else (*size, channels) for _, size in sizes])
-    return [next(shapes) if isinstance(x, items.PictureFile) else x.shape for x in images]
 
 
 def _join_classes(splits: Sequence[Examples]) -> list[Source]:

@@ -167,6 +167,19 @@ def read_item(
     raise UserError(f"{name} must be an image or (image, label), got {got}")
 
 
+def check_files(
+    images: list[np.ndarray | PictureFile], name: str, channels: int, on_error: str
+) -> list[Shape | None]:
+    """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
+    files = [image for image in images if isinstance(image, PictureFile)]
+    checked = user_files.read_checked([(file.name, file.tobytes) for file in files], channels)
+    sizes = [(file, size) for file, _, size in checked]
+    reasons = [f"{file}: {size}" for file, size in sizes if isinstance(size, str)]
+    user_files.report_unreadable("pictures", name, reasons, on_error)
+    shapes = iter([None if isinstance(size, str) else (*size, channels) for _, size in sizes])
+    return [next(shapes) if isinstance(x, PictureFile) else x.shape for x in images]
+
+
 @dataclass(frozen=True)
 class Stream:
     """Images of a sequence, each read on demand.
