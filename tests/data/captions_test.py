@@ -1,6 +1,7 @@
 """Images with captions: tables, folders and archives of them, sets of TFDS, and their batches."""
 
 import csv
+import hashlib
 import io
 import tarfile
 from contextlib import closing
@@ -137,14 +138,19 @@ def small(opened_as, tmp_path_factory):
     return opened_as(unpack(root, {**CONTENT, "captions.csv": mixed()}))
 
 
+def by_hash(names):
+    """The names in the order of a prepared set."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+
+
 def expected_texts(texts=TEXTS):
-    """[n, 5, CONTEXT]: five captions of each picture, by name; fewer are gone through again."""
-    rows = [[of[i % len(of)] for i in range(MOST)] for _, of in sorted(texts.items())]
+    """[n, 5, CONTEXT]: five captions of each picture; fewer are gone through again."""
+    rows = [[texts[x][i % len(texts[x])] for i in range(MOST)] for x in by_hash(texts)]
     return np.stack([tokens.tokenize(row, CONTEXT) for row in rows])
 
 
 def assert_is_small(found):
-    assert files_of(found) == ["a/1.png", "a/10.png", "b/2.png"]
+    assert files_of(found) == by_hash(TEXTS)
     np.testing.assert_array_equal(found.texts, expected_texts())
     [(part, indices)] = found.parts
     kept = [[x.decode() for x in record["captions"]] for record in part.read_records(indices)]
@@ -153,7 +159,7 @@ def assert_is_small(found):
         np.testing.assert_array_equal(np.asarray(example.input), pixels_of(name))
 
 
-def test_captions_are_matched_to_images_sorted_by_name(small):
+def test_captions_are_matched_to_images(small):
     assert_is_small(small)
     assert small.captioned and not small.labelled and small.labels.tolist() == [-1] * 3
     assert (small.texts.shape, small.texts.dtype) == ((3, MOST, CONTEXT), np.int32)
@@ -161,8 +167,27 @@ def test_captions_are_matched_to_images_sorted_by_name(small):
     actual = np.stack([example.text for example in small.read(indices, text=True)])
     np.testing.assert_array_equal(actual, small.texts[indices])
     assert [example.text for example in small.read(indices)] == [None] * 3
-    one, two = small.texts[0, :2]
-    np.testing.assert_array_equal(small.texts[0], [one, two, one, two, one])
+    texts = small.texts[by_hash(TEXTS).index("a/1.png")]
+    one, two = texts[:2]
+    np.testing.assert_array_equal(texts, [one, two, one, two, one])
+
+
+def test_slices_of_captioned_images_mix_the_beginnings_of_their_names(opened_as, tmp_path):
+    names = [f"{what}_{i}.png" for what in ("cat", "dog") for i in range(10)]
+    table = {"captions.csv": table_of({name: [f"a {name[:3]}"] for name in names})}
+    unpack(tmp_path, {**pictures(*names), **table})
+    parts = [files_of(opened_as(tmp_path, split)) for split in ("train[:50%]", "train[50%:]")]
+    assert sum(parts, []) == by_hash(names)
+    assert all({name[:3] for name in part} == {"cat", "dog"} for part in parts)
+
+
+def test_captioned_set_prepared_in_the_order_of_earlier_rules_is_not_used(opened_as, tmp_path):
+    unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captions, "RULES_VERSION", captions.RULES_VERSION - 1)
+        patch.setattr(captions, "key_of", sorted(TEXTS).index)
+        assert files_of(opened_as(tmp_path)) == sorted(TEXTS)
+    assert_is_small(opened_as(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", [".tar.xz", ".zip"])
@@ -443,7 +468,8 @@ def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
     rows = list(csv.reader(io.StringIO(table)))[1:]
     assert len(opened) == 1000 and not opened.one_size and len(rows) == 5000
     names = [name.removeprefix("images/") for name in files_of(opened)]
-    assert names == sorted({name for name, _ in rows})
+    assert names == [x.removeprefix("images/") for x in by_hash(files_of(opened))]
+    assert sorted(names) == sorted({name for name, _ in rows})
     [(part, indices)] = opened.parts
     actual = [[*map(bytes.decode, r["captions"])] for r in part.read_records(indices[::50])]
     assert actual == [[t.strip() for n, t in rows if n == name] for name in names[::50]]

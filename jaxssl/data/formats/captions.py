@@ -3,9 +3,12 @@
 The path is a folder or an archive of pictures with a table `captions.csv`, `.txt` or `.tsv`. The
 table's header names the columns "image" and "caption". A picture may have several rows. The key
 `data.labels` names another table.
+
+The pictures are in the order of a hash of their names, so that any slice of them is a random part.
 """
 
 import csv
+import hashlib
 import io
 import os
 from pathlib import Path, PurePosixPath
@@ -21,10 +24,11 @@ from jaxssl.errors import UserError, abbreviate, printable
 TABLES = ("captions.csv", "captions.txt", "captions.tsv")
 IMAGE_COLUMNS = ("image", "file", "filename", "image_name")
 CAPTION_COLUMNS = ("caption", "text", "comment")
+RULES_VERSION = 2  # as `user_files.RULES_VERSION`, for captions alone
 
 
 class Builder(user_files.Builder, skip_registration=True):
-    """TFDS builder of pictures with their captions, sorted by file name."""
+    """TFDS builder of pictures with their captions, in the order of `key_of`."""
 
     name = "captions"
 
@@ -44,9 +48,6 @@ class Builder(user_files.Builder, skip_registration=True):
         config, metadata = self.builder_config, self.info.metadata
         assert metadata is not None
         captions: dict[str, list[str]] = config.contents
-        # TFDS sorts in buckets, and each must fit in memory. They divide the range of 128-bit
-        # keys equally, so the keys spread over it.
-        keys = {name: i * 2**128 // len(captions) for i, name in enumerate(sorted(captions))}
         wanted = (file for file in config.source.read() if file[0] in captions)
         sizes = set()
         for name, data, size in user_files.read_checked(wanted):
@@ -54,10 +55,18 @@ class Builder(user_files.Builder, skip_registration=True):
                 metadata["skipped"].append(f"{name}: {size}")
                 continue
             sizes.add(size)
-            yield keys[name], {"image": data, "captions": captions[name], "file": name}
+            yield key_of(name), {"image": data, "captions": captions[name], "file": name}
         if config.source.on_error == "stop" or not sizes:
             user_files.report_unreadable("pictures", config.source.root, metadata["skipped"])
         metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
+
+
+def key_of(name: str) -> int:
+    """Return the key of 128 bits that places a picture: a hash of its file name.
+
+    TFDS sorts in buckets that divide the range of the keys, and each must fit in memory.
+    """
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16])
 
 
 def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -76,7 +85,7 @@ def builder(data: ConfigDict, data_dir: str | None) -> tfds.core.DatasetBuilder:
     if data["labels"]:
         path = Path(os.path.expanduser(data["labels"]))
         table = _read_text(path.read_bytes, data["labels"])
-    content = *source.content, table
+    content = *source.content, table, RULES_VERSION
 
     def read_captions() -> dict[str, list[str]]:
         text, pictures, tables = table, [], []
