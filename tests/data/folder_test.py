@@ -148,7 +148,8 @@ def test_label_table_replaces_class_folders():
     [
         ([], ["holds no pictures (0 other files)", ".jpg, .jpeg, .png"]),
         (["a/1.txt", "b/2.csv"], ["holds no pictures (2 other files)"]),
-        (["cat/1.png", "cat/2.png"], ["a single class, 'cat'", "name the folder they lie in"]),
+        (["cat/1.png", "cat/2.png"], ["a single class, 'cat'", "folder they lie in: PATH/cat"]),
+        (["a/b/1.png", "a/b/2.png"], ["a single class, 'b'", "folder they lie in: PATH/a/b"]),
         (["train/cat/1.png", "test/cat/2.png"], ["a single class, 'cat'"]),
         (["a/1.png", "b/2.png", "3.png"], ["outside of its class folders (3.png); move them"]),
         (
@@ -243,6 +244,13 @@ def test_folder_inside_an_archive_is_read_as_a_data_set(load, tmp_path):
     assert classes_of(load(f"{path}/a")) == folder.arrange(LABELLED, "").splits["train"]
     with refused(f"data.path={path}/c: the archive {path} has no folder 'c'"):
         load(f"{path}/c")
+
+
+def test_folder_that_the_message_about_a_single_one_names_is_read_as_a_data_set(load, tmp_path):
+    path = pack(tmp_path / "photos.zip", pictures("photos/1.png", "photos/2.png"))
+    with refused(f"name the folder they lie in: {path}/photos"):
+        load(path)
+    assert not load(f"{path}/photos", test_fraction=0.0).class_names
 
 
 def test_folders_of_the_same_name_in_an_archive_are_separate_sets(load, tmp_path):

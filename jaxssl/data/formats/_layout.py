@@ -157,6 +157,8 @@ def assign(
         f"a folder for each of several classes; for {noun} without labels, name the folder they "
         "lie in"
     )
+    if len(folders := {name.rpartition("/")[0] for name in names}) == 1:
+        expected += f": {path.rstrip('/')}/{folders.pop()}"
     if labels is not None:
         expected = "several classes in data.labels; for pictures without labels, leave it empty"
         problem, mend = "without a label in data.labels", "label all pictures of a split, or none"
