@@ -119,6 +119,22 @@ def test_symbolic_links_are_followed_without_cycles(tmp_path):
     assert found(tmp_path / "here") == expected
 
 
+def test_folder_keeps_its_name_beside_links_to_it_and_the_log_names_these(tmp_path, caplog):
+    here = tmp_path / "here"
+    unpack(here, {"b/1.png": b"1", "train/b/2.png": b"2"})
+    unpack(tmp_path / "there", {"c/3.png": b"3"})
+    links = {"a": here / "b", "val": here / "train", "train/z": here / "b"}
+    links |= {"y": tmp_path / "there", "x": tmp_path / "there", "0": here / "train/b"}
+    for name, target in links.items():
+        (here / name).symlink_to(target)
+    expected = {"b/1.png": b"1", "train/b/2.png": b"2", "x/c/3.png": b"3"}
+    assert found(here) == found(here) == expected
+    firsts = {"0": "train/b", "a": "b", "train/z": "b", "val": "train", "y": "x"}
+    ending = "is the folder {}, which is read already"
+    messages = [f"left out {here / x}: it {ending.format(here / firsts[x])}" for x in firsts]
+    assert [record.message.split(maxsplit=1)[1] for record in caplog.records] == messages
+
+
 def test_broken_symbolic_link_raises_oserror_when_read(tmp_path):
     (tmp_path / "1.png").symlink_to(tmp_path / "gone.png")
     [(name, read)] = files.read_files(tmp_path)

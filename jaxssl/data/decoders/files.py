@@ -1,7 +1,10 @@
 """Read files from a folder or an archive by name. Archives are never unpacked to disk."""
 
+import functools
 import gzip
 import hashlib
+import heapq
+import logging
 import lzma
 import os
 import re
@@ -16,8 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from jaxssl.data.decoders import decompression
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, printable
 
+log = logging.getLogger("jaxssl")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
 BLOCK = 2**16  # bytes of each block of a file that `fingerprint` hashes
@@ -156,25 +160,35 @@ def fingerprint(root: Path, suffixes: tuple[str, ...], samples: int = 0) -> str:
 def list_folder(root: Path) -> list[str]:
     """List the relative paths of all files below a folder, sorted.
 
-    Symbolic links are followed, but no folder is entered twice: the files of a folder that several
-    links lead to are listed once.
+    Symbolic links are followed, but no folder is entered twice: its files are listed below its own
+    name, or below that of the first link to it if it lies elsewhere. The log names the others.
     """
 
     def stop(error: OSError) -> None:
         raise UserError(f"the folder {error.filename} cannot be read: {error.strerror}")
 
-    paths, seen = [], set()
-    for folder, folders, names in os.walk(root, followlinks=True, onerror=stop):
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = Path(folder).relative_to(root)
-        visible = (name for name in names if not name.startswith("."))
-        paths += [_utf8((below / name).as_posix(), root) for name in visible]
+    paths, seen, links = [], {}, [root]
+    while links:  # The folders of `root` are walked before those that links lead to.
+        for folder, folders, names in os.walk(heapq.heappop(links), onerror=stop):
+            status, here = os.stat(folder), Path(folder)
+            below = here.relative_to(root).as_posix()
+            first = seen.setdefault((status.st_dev, status.st_ino), below)
+            if first != below:
+                folders.clear()
+                _log_skipped(here, root / first)
+                continue
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in filter(os.path.islink, (here / x for x in folders)):
+                heapq.heappush(links, name)
+            visible = (name for name in names if not name.startswith("."))
+            paths += [_utf8((here / name).relative_to(root).as_posix(), root) for name in visible]
     return sorted(paths)
+
+
+@functools.cache  # Folders are listed several times in a run.
+def _log_skipped(folder: Path, first: Path) -> None:
+    names = printable(str(folder)), printable(str(first))
+    log.warning("data       left out %s: it is the folder %s, which is read already", *names)
 
 
 def _tar_entries(root: Path) -> Iterable[Entry]:
