@@ -18,13 +18,13 @@ pytestmark = pytest.mark.fast
 PICTURES = 12  # number of pictures in a shard
 
 
-def write_shard(path, first, label=lambda index: str(index % 3), side=8, **options):
+def write_shard(path, first, label=lambda index: str(index % 3), side=8, cls="cls", **options):
     """Write a shard as WebDataset does: the files of an example follow each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {}
     for index in range(first, first + PICTURES):
         image = encoded(np.full((side, side, 3), index, np.uint8))
-        files = {"png": image, "cls": label(index).encode("latin-1"), "json": b"{}"}
+        files = {"png": image, cls: label(index).encode("latin-1"), "json": b"{}"}
         content |= {f"./{index:06d}.{suffix}": data for suffix, data in files.items()}
     pack(path, content, **options)
 
@@ -66,6 +66,12 @@ def test_minus_one_in_tar_shards_stands_for_no_label(tmp_path):
     write_shard(tmp_path / "shards" / "0.tar", 0, lambda index: "-1" if index % 2 else "1")
     train = load_splits(settings(tmp_path / "shards", cache="none")).train
     assert set(train.labels.tolist()) == {1, -1} and train.num_classes == 2
+
+
+def test_names_of_labels_in_tar_shards_may_be_in_capitals(tmp_path):
+    write_shard(tmp_path / "shards" / "0.tar", 0, cls="CLS")
+    splits = load_splits(settings(tmp_path / "shards", cache="none"))
+    assert splits.train.num_classes == 3 and splits.labelled
 
 
 def test_linked_folders_of_tar_shards_are_read_and_hidden_ones_are_not(tmp_path):

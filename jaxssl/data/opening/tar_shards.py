@@ -31,7 +31,7 @@ log = logging.getLogger("jaxssl")
 NAME = "tar_shards"
 # A split is a word in the path of its shards, such as train/000.tar or imagenet-val-000.tar.
 SPLIT = re.compile(r"(?<![a-z])(train|test|val|validation)(?![a-z])")
-VERSION = 3  # of the format of the index
+VERSION = 4  # of the format of the index
 LABEL = ".cls"
 MAX_LABEL = 2**10  # size limit of a label's text in bytes
 OPEN_FILES = 256
@@ -216,7 +216,7 @@ def _scan(number: int, path: Path) -> Index:
                     )
                 if not member.isfile():
                     continue
-                if name.endswith(LABEL):
+                if name.lower().endswith(LABEL):
                     if member.size > MAX_LABEL:
                         raise UserError(
                             f"{path}: the label {member.name} has {member.size} bytes, and "
