@@ -114,8 +114,10 @@ def _load_pair(
         # The seed may be negative, as for a folder, but NumPy takes no negative seed.
         np.random.default_rng(seed % 2**64).shuffle(labelled)
         chosen = labelled[: round(test_fraction * len(labelled))]
-        train = whole.take(np.delete(np.arange(len(whole)), chosen))
-        test = whole.take(chosen) if len(labelled) and test_fraction > 0 else whole
+        train = test = whole
+        if len(labelled) and test_fraction > 0:
+            train = whole.take(np.delete(np.arange(len(whole)), chosen))
+            test = whole.take(chosen)
     else:
         parts = [read(train_data, "the training data"), read(test_data, "the test data")]
         train, test = _join_classes(parts)
@@ -296,8 +298,7 @@ def _read(
             "whose items are images, (image, label) or dicts"
         )
 
-    labels = [None] * len(images) if labels is None or not labelled else labels
-    labels, texts = items.convert_labels(labels, len(images), name)
+    labels, texts = items.convert_labels(labels if labelled else None, len(images), name)
     largest = labels.max(initial=UNLABELLED)
     class_names = class_names or texts or tuple(str(label) for label in range(largest + 1))
     if largest >= len(class_names):

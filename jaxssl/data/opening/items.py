@@ -288,7 +288,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
 
     Args:
         labels: [n] or [n, 1], either class indices of any numeric type, or strings. The sorted
-            strings become the classes. -1, None, NaN and "" stand for no label.
+            strings become the classes. -1, None, NaN and "" stand for no label. None in place of
+            the array is for examples without any label.
         count: n, the number of examples.
         name: of the data, for messages.
 
@@ -299,6 +300,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
         UserError: if the labels have another form, or are out of range.
     """
     indices = np.full(count, UNLABELLED, np.int32)
+    if labels is None:
+        return indices, ()
     try:
         values = np.asarray(labels)
         if values.dtype.kind == "U":  # NumPy has turned numbers among strings into strings.
