@@ -118,8 +118,10 @@ def _find_shape(folder: Path, feature: Any, metadata: Settings) -> Shape:
 
 
 def describe(shape: Shape) -> str:
-    """Describe the size of the images in words."""
-    return "many sizes" if None in shape else "x".join(str(length) for length in shape)
+    """Describe the size of the images, or of clips [t, s, s, c], in words."""
+    if None in shape:
+        return "many sizes" if len(shape) == 3 else "many lengths"
+    return "x".join(str(length) for length in shape)
 
 
 def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:

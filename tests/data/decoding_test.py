@@ -117,6 +117,14 @@ def test_cmyk_images_become_rgb():
     np.testing.assert_allclose(actual, expected, atol=1)
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_lab_images_are_converted_by_way_of_rgb(channels):
+    lab = Image.fromarray(RNG.integers(0, 256, (H, W, 3), np.uint8), "LAB")
+    expected = open_picture(encoded(lab.convert("RGB"), "tiff"), channels)
+    actual = open_picture(encoded(lab, "tiff"), channels)
+    np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
+
+
 @pytest.mark.parametrize("format", ["png", "tiff", "bmp"])
 def test_one_bit_images_become_black_and_white(format):
     data = encoded(GREY > 127, format)

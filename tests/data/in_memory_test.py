@@ -242,6 +242,8 @@ def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
         ({"picture": 3}, "the training data has the keys picture; expected images under one of"),
         ([{"picture": 3}], "item 0 of the training data has the keys picture"),
         ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
+        ([PIXELS, np.arange(6)], "is a list [images, labels]; pass a tuple (images, labels)"),
+        ([PIXELS[..., 0], [0, 1] * 3], "is a list [images, labels]; pass a tuple"),
         (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
     ],
 )

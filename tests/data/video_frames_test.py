@@ -103,6 +103,7 @@ def test_video_frames_are_centre_cropped_to_the_frame_size(load, tmp_path):
         assert c == name[0] and clip.dtype == np.uint8
         np.testing.assert_array_equal(clip, of_stills(name, 5 if name == "b/3" else 3))
     assert dict(opened.info.metadata) == {"kind": "video", "shape": [None, 8, 8, 3], "skipped": []}
+    assert clips.kind.describe((None, 8, 8, 3)) == "many lengths"
     assert "tensorflow" not in sys.modules
 
 

@@ -146,6 +146,8 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
         picture = Image.fromarray(from_16_bits(values))
     elif picture.mode == "F":
         raise OSError("has floating-point pixels of an unknown range; save it with 8 or 16 bits")
+    elif picture.mode == "LAB":  # Pillow does not convert it to grey.
+        picture = picture.convert("RGB")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
     channels = channels or (1 if picture.mode == "L" else 3)

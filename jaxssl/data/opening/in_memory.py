@@ -264,6 +264,9 @@ def _read(
     data: Any, name: str, *, on_error: str, channels: int, cache: str, labelled: bool = True
 ) -> Examples:
     """Read a split in any of the forms of `load_splits`, without its labels if not ``labelled``."""
+    is_pair = isinstance(data, list) and _is_labelled(tuple(data))
+    if is_pair and getattr(data[0], "ndim", 0) > 2 and np.ndim(data[1]) == 1:
+        raise UserError(f"{name} is a list [images, labels]; pass a tuple (images, labels)")
     data, labels = _images_and_labels(data, name)
     column, class_names = None, ()
     if labels is None and (column := items.label_column(data)):
