@@ -68,6 +68,7 @@ def start(
     theirs = _by_name({name: source.variables[name] for name in names})
     net = make_networks(config).net
     old, new = getattr(source.inputs, "channels", 0), getattr(inputs, "channels", 0)
+    rule = source.metadata.get("positions") or "timm"
     fitted, reshaped, faults = {}, [], []
     for name, leaf in _by_name(ours).items():
         if f"/{ADAPTER}" in name:  # No weights file has values for adapters.
@@ -75,7 +76,7 @@ def start(
         elif name not in theirs:
             faults.append(f"{name} {[*leaf.shape]} is missing")
         else:
-            fitted[name] = _fit(name, theirs[name], leaf.shape, net, old, new)
+            fitted[name] = _fit(name, theirs[name], leaf.shape, net, old, new, rule)
             change = f"{name} {[*theirs[name].shape]} -> {[*leaf.shape]}"
             if fitted[name].shape != leaf.shape:
                 faults.append(change)
@@ -151,6 +152,7 @@ def _fit(
     net: object,
     old: int,
     new: int,
+    rule: str = "timm",
 ) -> np.ndarray:
     """Adapt an array of the weights to other numbers of channels or patches of images.
 
@@ -161,6 +163,7 @@ def _fit(
         net: the backbone of the run.
         old: channels of the images of the weights, 0 for other examples.
         new: channels of the images of the run, 0 for other examples.
+        rule: how positions are resized, one of `position_tables.RULES`.
 
     Returns:
         An array of another shape than the expected one if the weights are of another network.
@@ -174,7 +177,10 @@ def _fit(
         kernel = array.reshape(1, -1, old, array.shape[1])
         array = adapt_channels(kernel, new).reshape(-1, array.shape[1])
     if name == POSITIONS and isinstance(net, ViT):
-        array = position_tables.resize(array, net.num_class_tokens, shape[0] - net.num_class_tokens)
+        antialias, offset = position_tables.RULES[rule]
+        tokens = net.num_class_tokens
+        patches = shape[0] - tokens
+        array = position_tables.resize(array, tokens, patches, antialias=antialias, offset=offset)
     return array
 
 

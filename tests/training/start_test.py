@@ -185,17 +185,17 @@ def test_lora_adapters_for_a_network_without_attention_are_refused(tiny):
         started(tiny(**{"optim.lora": "2"}))
 
 
-def test_positions_are_interpolated_for_another_number_of_patches_and_reported(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "teacher.backbone."])  # of timm and DINO
+def test_positions_are_interpolated_as_by_load_encoder_and_reported(prefix, tmp_path):
     path = tmp_path / "vit.safetensors"
-    arrays = {name: np.array(x) for name, x in weights_cases.draw_weights("tiny", 8).items()}
-    arrays["pos_embed"][:, 1:] = np.float32(0.25)  # Interpolation keeps constant positions.
-    save_file(arrays, path)
+    arrays = weights_cases.draw_weights("tiny", 8)
+    save_file({f"{prefix}{name}": np.array(x) for name, x in arrays.items()}, path)
+    loaded = weights.load(path, size=12, num_heads=2).variables["net"]["params"]["positions"]
     tiny_vit = {"net.patch_size": "2", "net.layers": "1", "augment.size": "12", "init": str(path)}
     _, state, report = started(vit_settings(**tiny_vit), np.zeros((3, 12, 12, 3), np.uint8))
     positions = np.asarray(state.params["net"]["positions"])
     assert positions.shape == (37, 8)
-    np.testing.assert_allclose(positions[1:], 0.25, rtol=1e-6)
-    np.testing.assert_array_equal(positions[0], arrays["pos_embed"][0, 0])
+    np.testing.assert_array_equal(positions, loaded)
     assert report["reshaped"] == ["net/params/positions [17, 8] -> [37, 8]"]
 
 
