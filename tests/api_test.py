@@ -109,7 +109,9 @@ def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_ex
 def test_evaluate_reuses_in_memory_data_of_a_trained_run_but_a_reopened_run_needs_data(run):
     rows = jaxssl.evaluate(run, "retrieval", kinds=["pretrained"])
     assert {row["dataset"] for row in rows} == {"python"}
-    with pytest.raises(UserError, match=r"data=\.\.\. in Python, or name another set"):
+    with pytest.raises(
+        UserError, match=r"data=\.\.\. in Python, or, to evaluate, name another set"
+    ):
         jaxssl.evaluate(jaxssl.Run(run.workdir), "retrieval")
 
 

@@ -51,7 +51,7 @@ def export(
     Raises:
         UserError: if a checkpoint or file does not exist, a format is unknown or needs a package
             that is not installed, the folder cannot be written, or the upload fails. If a format
-            cannot hold the network, the other formats are written first, but not uploaded.
+            is refused, the other formats are written first, but not uploaded.
     """
     if not formats:
         raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
@@ -90,8 +90,9 @@ def export(
             faults.append(error)
         except ValueError as error:
             faults.append(UserError(f"{path} cannot be exported: {error}"))
-    if faults and not contents:
-        raise faults[0]
+    reasons = "; ".join(map(str, faults))
+    if not contents:
+        raise UserError(reasons) from faults[0]
     _refuse_overwriting(path, out, [*contents, "README.md"])
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
@@ -113,7 +114,8 @@ def export(
         write_bytes(out / name, content)
     names = [*contents, "README.md"]
     if faults:
-        raise UserError(f"{faults[0]} (the other formats were written to {out})") from faults[0]
+        end = ", and nothing was uploaded" if push is not None else ""
+        raise UserError(f"{reasons} (the other formats were written to {out}{end})") from faults[0]
     if push is not None:
         hub.push(out, sorted({*names, *files}), push)
     return [out / name for name in names]

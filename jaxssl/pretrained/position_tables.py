@@ -42,7 +42,7 @@ def fit(encoder: EncoderArrays, net: ViT, size: int, header: Settings) -> Fitted
     """
     # Exported files have the names of timm, whatever project they are from.
     rule, trained = header.get("positions") or _rule(encoder, net), header.get("resized_from")
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         valid = ", ".join(RULES)
         raise ValueError(f"the positions in the header must be one of {valid}, got {rule!r:.80}")
     stored, patches = encoder.arrays["pos_embed"], (size // net.patch_size) ** 2

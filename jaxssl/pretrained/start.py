@@ -38,7 +38,8 @@ def start(
     A momentum network starts from the same weights. With `config.init_projector` the projector is
     replaced too. All other arrays keep their initial values. A first layer for images with another
     number of channels is adapted by `adapt_channels`, and learned positions of another number of
-    patches by `position_tables.resize`. Adapters (`jaxssl.models.transfer`) keep their values too.
+    patches by the rule of the project of the weights. Adapters (`jaxssl.models.transfer`) keep
+    their values too.
 
     Args:
         config: of the run, complete. `init` is the workdir of a run (its last checkpoint is used)
@@ -152,7 +153,7 @@ def _fit(
     net: object,
     old: int,
     new: int,
-    rule: str = "timm",
+    rule: str,
 ) -> np.ndarray:
     """Adapt an array of the weights to other numbers of channels or patches of images.
 

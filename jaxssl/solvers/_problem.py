@@ -14,7 +14,8 @@ from jaxssl.collectives import align
 from jaxssl.solvers import _linalg as linalg
 
 State = TypeVar("State", bound=tuple)  # arrays [n, ...] of a solver, alpha first
-STATIC = (bool, int, str, np.bool_, np.integer)  # types of settings that shape a compiled solver
+# Settings that shape a compiled solver, besides words
+STATIC = ("num_steps", "check_every", "accelerated", "restart")
 
 
 class DualSolution(NamedTuple):
@@ -51,7 +52,7 @@ class Problem(NamedTuple):
 def compiled(solver: Callable[..., DualSolution]) -> Callable[..., DualSolution]:
     """Compile a solver once for equal shapes and settings, also in calls without `jax.jit`.
 
-    Numbers and arrays are traced. Words, switches and counts are static.
+    Numbers and arrays are traced. Words, switches and counts are static, if they are not arrays.
     """
 
     @partial(jax.jit, static_argnums=0)
@@ -60,7 +61,11 @@ def compiled(solver: Callable[..., DualSolution]) -> Callable[..., DualSolution]
 
     @wraps(solver)
     def call(*arrays: Array, **settings: Any) -> DualSolution:
-        static = {k: v for k, v in settings.items() if isinstance(v, STATIC)}
+        static = {
+            k: v
+            for k, v in settings.items()
+            if isinstance(v, str) or (k in STATIC and not isinstance(v, Array | np.ndarray))
+        }
         numbers = {k: v for k, v in settings.items() if k not in static}
         return run(tuple(static.items()), *arrays, **numbers)
 

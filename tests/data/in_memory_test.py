@@ -132,6 +132,14 @@ def test_test_examples_of_partly_labelled_data_are_labelled_and_the_others_train
     np.testing.assert_array_equal(alone, images[::5][np.sort(order[:2])])
 
 
+def test_one_of_few_labelled_examples_is_a_test_example():
+    images, _ = examples([0] * 50)
+    labels = np.full(50, -1)
+    labels[[3, 30]] = 0, 1
+    splits, _ = load_splits((images, labels))
+    assert (len(splits.train), len(splits.bank), len(splits.test)) == (49, 1, 1)
+
+
 def test_test_fraction_of_zero_uses_labelled_data_whole_with_a_warning(caplog):
     splits, _ = load_splits(examples([0, 1] * 10), test_fraction=0)
     assert len(splits.train) == len(splits.bank) == len(splits.test) == 20

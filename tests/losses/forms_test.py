@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from loss_cases import DEFAULTS, EXPORTED, PROGRAMS, embeddings, inputs, kinds, pairs_of
 
-from jaxssl import losses
+from jaxssl import losses, solvers
 from jaxssl.losses.objective import Number
 from jaxssl.losses.pairs import count_positives, pair_towers, pair_views
 
@@ -143,6 +143,22 @@ def test_second_call_without_jit_compiles_nothing(case, compilations):
     call(z)
     compilations.clear()
     call(z)
+    assert not compilations
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda *rows: solvers.svm_dual_pgd(*rows, C=1.0, init="inv", num_steps=5),
+        lambda *rows: solvers.svm_dual_admm(*rows, tol=1e-3),
+        solvers.svm_dual_inv,
+    ],
+)
+def test_second_solution_without_jit_compiles_nothing(solve, compilations):
+    rows = jnp.eye(6), jnp.arange(2), jnp.arange(2)[:, None]
+    solve(*rows)
+    compilations.clear()
+    solve(*rows)
     assert not compilations
 
 

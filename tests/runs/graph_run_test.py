@@ -32,7 +32,7 @@ QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
 
 @pytest.fixture(scope="module", autouse=True)
 def settings():
-    """Allow optax.adam to raise a float to its step count; train few SVMs."""
+    """Train few SVMs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(svm.PRESETS, "graphcl", QUICK)
         yield

@@ -201,7 +201,7 @@ def test_positions_are_interpolated_as_by_load_encoder_and_reported(prefix, tmp_
 
 def test_matrix_that_is_no_first_layer_of_patches_is_not_adapted_to_other_channels():
     matrix = np.ones((4, 2), np.float32)
-    assert _fit("net/params/patches/kernel", matrix, (2, 2), None, 3, 1) is matrix
+    assert _fit("net/params/patches/kernel", matrix, (2, 2), None, 3, 1, "timm") is matrix
 
 
 def test_means_in_another_order_of_channels_differ_and_equal_means_of_channels_do_not():

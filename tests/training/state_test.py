@@ -116,7 +116,6 @@ def test_sharded_training_state_takes_the_same_steps(run, optimiser):
         state = make_init(*start, sharding=sharding)(0)
         step = make_train_step(method, optimiser, augment, mesh, sharding=sharding)
         for i in range(STEPS):
-            # optax.adam raises a float to its integer step count: strict promotion refuses.
             state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
         actual[sharding] = as_numpy(state)
         for part in (state.opt_state, state.params, state.carried.target):

@@ -113,7 +113,10 @@ def _load_pair(
         labelled = np.flatnonzero(whole.labels != UNLABELLED)
         # The seed may be negative, as for a folder, but NumPy takes no negative seed.
         np.random.default_rng(seed % 2**64).shuffle(labelled)
-        chosen = labelled[: round(test_fraction * len(labelled))]
+        count = round(test_fraction * len(labelled))
+        if len(labelled) < len(whole):  # Beside unlabelled examples, a single label is enough.
+            count = max(count, 1)
+        chosen = labelled[:count]
         train = test = whole
         if len(labelled) and test_fraction > 0:
             train = whole.take(np.delete(np.arange(len(whole)), chosen))

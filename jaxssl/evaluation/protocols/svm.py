@@ -82,7 +82,7 @@ def evaluate(
     if not machines or not set(machines) <= set(MACHINES):
         raise ValueError(f"machines must be one or more of {MACHINES}, got {machines}")
     strengths = np.atleast_1d(np.asarray(C, np.float64))
-    if not strengths.size or not (strengths > 0).all():
+    if strengths.ndim > 1 or not strengths.size or not (strengths > 0).all():
         raise ValueError(f"C must be one or more numbers > 0, got {C}")
     _, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2 or counts.min() < FOLDS:

@@ -38,6 +38,8 @@ def evaluate(
         3.1.4.
     """
     prompts = [np.asarray(rows, np.float64) for rows in prompt_embeddings]
+    if not prompts:
+        raise ValueError("prompt_embeddings must have one or more classes, got none")
     if wrong := [rows.shape for rows in prompts if rows.ndim != 2 or not len(rows)]:
         raise ValueError(f"prompt_embeddings must be arrays [p, d] by class, got {wrong[0]}")
     images = np.asarray(images)
