@@ -104,11 +104,12 @@ def batch_size_values(setting: Setting, size: int) -> Cell:
                 'epochs; give them in steps, with unit="steps"'
             )
     images = len(source.load(base.data, base.data.train_split))
-    longer = (images // base.batch_size) / max(1, images // size)
+    steps = images // base.batch_size  # of an epoch
+    longer = steps / max(1, images // size)
     milestones = tuple(epoch * longer for epoch in base.schedule.milestones)
     return {
         "batch_size": size,
-        "total_steps": fixed_steps(setting),
+        "total_steps": base.total_steps or round(base.epochs * steps),
         "schedule.warmup_epochs": base.schedule.warmup_epochs * longer,
         **({"schedule.milestones": milestones} if milestones else {}),
     }
@@ -117,10 +118,7 @@ def batch_size_values(setting: Setting, size: int) -> Cell:
 def fixed_steps(setting: Setting) -> int:
     """Return the number of steps that all batch sizes train for, or 0 if they have equal epochs."""
     base = cell_config(setting, {})
-    if base.total_steps or not setting.equal_steps:
-        return base.total_steps
-    images = len(source.load(base.data, base.data.train_split))
-    return round(base.epochs * (images // base.batch_size))
+    return batch_size_values(setting, base.batch_size).get("total_steps", base.total_steps)
 
 
 def portable_config(settings: ConfigDict) -> dict[str, object]:
