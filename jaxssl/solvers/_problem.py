@@ -56,11 +56,11 @@ def compiled(solver: Callable[..., DualSolution]) -> Callable[..., DualSolution]
     """
 
     @partial(jax.jit, static_argnums=0)
-    def run(static: tuple[tuple[str, Any], ...], *arrays: Array, **numbers: Any) -> DualSolution:
+    def run(static: tuple[tuple[str, Any], ...], *arrays: Any, **numbers: Any) -> DualSolution:
         return solver(*arrays, **dict(static), **numbers)
 
     @wraps(solver)
-    def call(*arrays: Array, **settings: Any) -> DualSolution:
+    def call(*arrays: Any, **settings: Any) -> DualSolution:
         static = {
             k: v
             for k, v in settings.items()
@@ -72,7 +72,7 @@ def compiled(solver: Callable[..., DualSolution]) -> Callable[..., DualSolution]
     return call
 
 
-def check_problem(
+def make_problem(
     kernel: Array,
     positive: Array,
     excluded: Array,
@@ -80,8 +80,8 @@ def check_problem(
     regularization: float | Array,
     *,
     mask: bool,
-) -> tuple[Array, Array, Array]:
-    """Check a solver's arguments, and return the first three as arrays.
+) -> Problem:
+    """Check the solver's arguments, centre the kernel, and pose the SVM dual of each anchor.
 
     The arguments are as in `svm_dual_pgd`. ``mask`` says whether ``excluded`` may be a bool mask.
 
@@ -114,17 +114,6 @@ def check_problem(
                 f"{jnp.shape(value)}"
             )
     require_positive(C=C, regularization=regularization)
-    return kernel, positive, excluded
-
-
-def make_problem(
-    kernel: Array,
-    positive: Array,
-    excluded: Array,
-    C: float | Array,
-    regularization: float | Array,
-) -> Problem:
-    """Centre the kernel, and pose the SVM dual of each anchor from checked arguments."""
     dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
     kernel, C, beta = (jnp.asarray(x).astype(dtype) for x in (kernel, C, regularization))
     kernel, C, beta = lax.stop_gradient((kernel, C, beta))
@@ -135,12 +124,12 @@ def make_problem(
     row = centred[positive]
     diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
     free = ~excluded
-    indices = jnp.arange(kernel.shape[0])[None, :]
-    if excluded.dtype != jnp.bool_:
+    indices = jnp.arange(m)[None, :]
+    if not is_mask:
         free = jnp.all(indices[None] != excluded[:, :, None].astype(indices.dtype), axis=1)
     free &= indices != positive[:, None].astype(indices.dtype)
     return Problem(
-        matrix=centred + beta * jnp.eye(kernel.shape[0], dtype=dtype),
+        matrix=centred + beta * jnp.eye(m, dtype=dtype),
         row=row,
         offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
         upper=jnp.where(free, jnp.minimum(C, linalg.largest(dtype)), 0),

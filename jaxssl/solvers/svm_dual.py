@@ -88,53 +88,35 @@ def svm_dual_pgd(
     svm.require_positive(num_steps=num_steps, step=step, momentum_start=momentum_start, tol=tol)
     if isinstance(momentum_start, int | float | np.number) and momentum_start > 1:
         raise ValueError(f"solver setting momentum_start must be in (0, 1], got {momentum_start}")
-    if isinstance(step, str) and step != "frobenius":
-        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
-    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=True)
-    shape = rows[1].shape[0], rows[0].shape[0]
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=True)
     if isinstance(init, str):
         if init != "inv":
             raise ValueError(
                 f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
             )
-        init = svm_dual_inv(*rows, C=C, regularization=regularization).alpha
-    init = None if init is None else jnp.asarray(init)
-    if init is not None and init.shape != shape:
-        raise ValueError(f"init must have shape {shape} like alpha, got {init.shape}")
-    return _pgd(
-        *rows,
-        C=C,
-        regularization=regularization,
-        num_steps=num_steps,
-        step=step,
-        accelerated=accelerated,
-        restart=restart,
-        momentum_start=momentum_start,
-        init=init,
-        tol=tol,
-    )
+        init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
+    init = jnp.zeros_like(problem.row) if init is None else jnp.asarray(init)
+    if init.shape != problem.row.shape:
+        raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
+    settings: dict[str, Any] = {"num_steps": num_steps, "step": step, "tol": tol}
+    settings |= {"accelerated": accelerated, "restart": restart, "momentum_start": momentum_start}
+    return _pgd(problem, init, **settings)
 
 
 @svm.compiled
 def _pgd(
-    kernel: Array,
-    positive: Array,
-    excluded: Array,
+    problem: Problem,
+    init: Array,
     *,
-    C: float | Array,
-    regularization: float | Array,
     num_steps: int,
     step: float | Array | str | None,
+    tol: float | Array | None,
     accelerated: bool,
     restart: bool,
     momentum_start: float | Array,
-    init: Array | None,
-    tol: float | Array | None,
 ) -> DualSolution:
-    """Solve `svm_dual_pgd`'s problems from checked arguments."""
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
+    """Solve the problems as `svm_dual_pgd` does."""
     eta = _step_size(problem, step)
-    init = jnp.zeros_like(problem.row) if init is None else init
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         """Take a gradient step from the extrapolated point y of the iterate x."""
@@ -181,25 +163,22 @@ def svm_dual_admm(
     """
     svm.require_integers(num_steps=num_steps, check_every=check_every)
     svm.require_positive(num_steps=num_steps, tol=tol, check_every=check_every)
-    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=False)
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
     settings: dict[str, Any] = {"num_steps": num_steps, "tol": tol, "check_every": check_every}
-    return _admm(*rows, C=C, regularization=regularization, **settings)
+    return _admm(problem, jnp.asarray(kernel), jnp.asarray(excluded), **settings)
 
 
 @svm.compiled
 def _admm(
+    problem: Problem,
     kernel: Array,
-    positive: Array,
     excluded: Array,
     *,
-    C: float | Array,
-    regularization: float | Array,
     num_steps: int,
     tol: float | Array | None,
     check_every: int,
 ) -> DualSolution:
-    """Solve `svm_dual_admm`'s problems from checked arguments."""
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
+    """Solve the problems as `svm_dual_admm` does."""
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
     matrix = linalg.inverse(problem.matrix + rho * eye)
@@ -241,33 +220,25 @@ def svm_dual_inv(
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
-    rows = svm.check_problem(kernel, positive, excluded, C, regularization, mask=False)
-    return _inv(*rows, C=C, regularization=regularization)
+    problem = svm.make_problem(kernel, positive, excluded, C, regularization, mask=False)
+    return _inv(problem, jnp.asarray(excluded))
 
 
 @svm.compiled
-def _inv(
-    kernel: Array,
-    positive: Array,
-    excluded: Array,
-    *,
-    C: float | Array,
-    regularization: float | Array,
-) -> DualSolution:
-    """Solve `svm_dual_inv`'s problems from checked arguments."""
-    problem = svm.make_problem(kernel, positive, excluded, C, regularization)
+def _inv(problem: Problem, excluded: Array) -> DualSolution:
+    """Solve the problems as `svm_dual_inv` does."""
     matrix = linalg.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # All entries of (K' + beta I)^-1 (2 1) are 2 / beta, because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
-    total = jnp.full_like(problem.offset, 2 * kernel.shape[0])
+    total = jnp.full_like(problem.offset, 2 * problem.row.shape[1])
     free = problem.upper > 0
     alpha = jnp.where(free, linalg.finite(solve(image, total, 2.0)), 0)
     # One step of iterative refinement removes rounding errors from the low-rank corrections.
     residual = jnp.where(free, -svm.dual_gradient(problem, alpha), 0)
     image = linalg.product(residual, matrix)
     alpha = linalg.finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
-    steps = jnp.ones(positive.shape, jnp.int32)
+    steps = jnp.ones(problem.row.shape[:1], jnp.int32)
     return svm.certify(problem, jnp.clip(alpha, 0, problem.upper), steps)
 
 
@@ -278,6 +249,8 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
         return 1 / _bound_norm(problem, linalg.spectral_radius(problem.matrix))
     if not isinstance(step, str):
         return lax.stop_gradient(jnp.asarray(step).astype(dtype).reshape(1, 1))
+    if step != "frobenius":
+        raise ValueError(f"the solver's step must be a number, None or 'frobenius', got {step!r}")
     square = _squared_norm(problem)
     return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, linalg.tiny(dtype))), 0)
 

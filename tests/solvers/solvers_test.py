@@ -159,7 +159,7 @@ def test_suboptimality_certificate_bounds_the_true_gap_of_any_feasible_point(at)
     alpha = np.where(ONE == np.arange(M), 0, alpha)
     _, optimum = exact_duals(kernel, POSITIVE, ONE, C)
     with jax.enable_x64(True):
-        problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, C, BETA)
+        problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, C, BETA, mask=False)
         point = certify(problem, jnp.asarray(alpha), jnp.zeros(M, jnp.int32))
         true = (point.objective - optimum) / np.abs(point.objective)
         assert (true > 1e-3).all() or at == "zero"
@@ -248,7 +248,7 @@ def test_admm_penalty_of_indefinite_kernels_is_slightly_above_all_norms():
     cases = [(kernels()[name], 1.2, 4) for name in ("tanh", "poly")]
     with jax.enable_x64(True):
         for kernel, least, most in [*cases, (np.full((M, M), 3.0), 1.2, 1.3)]:
-            problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, 1.0, BETA)
+            problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, 1.0, BETA, mask=False)
             rho, _ = _penalty(problem, jnp.asarray(kernel))
             norms = [np.linalg.norm(delta, 2) for delta, _ in dense(kernel, POSITIVE, ONE)]
             assert least < rho / max(norms) < most
