@@ -54,11 +54,11 @@ def split_overrides(
             except ValueError as error:
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         else:
-            images = "--config.data.KEY, to evaluate on other images, and "
+            images = " With --config.data.KEY it evaluates on other images."
             raise UserError(
-                f"--config.{key}: jaxssl {command} takes the config from the run; only "
-                f"{images if command == 'eval' else ''}for a weights file "
-                f"{', '.join(WEIGHTS_OPTIONS)} may be given"
+                f"jaxssl {command} has no --config.{key}: a run has its own config."
+                f"{images if command == 'eval' else ''} For a weights file it takes "
+                f"{', '.join(f'--config.{name}' for name in WEIGHTS_OPTIONS)}"
             )
     return data, options
 

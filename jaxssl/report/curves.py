@@ -1,5 +1,6 @@
 """Training curves of one run by step, or of several runs by epoch."""
 
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from functools import partial
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png, legend_label
+from jaxssl.report.images import DASHES, ENDS, MARKERS, Image, embed_png, figure_png, legend_label
 from jaxssl.report.runs import Group
 from jaxssl.report.workdir import flatten, is_finite, metric_series
 from jaxssl.training.output.metrics_writer import Row
@@ -72,11 +73,12 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
         if not x:
             continue
         name = key.replace("_", " ")
-        axes.plot(x, y, dashes, color=colour, marker="." if len(x) <= 30 else None, label=name)
+        # Between gaps, a value without a marker would be invisible.
+        marker = "." if len(x) <= 30 or _gaps(y) else None
+        axes.plot(x, y, dashes, color=colour, marker=marker, label=name)
         ends.append(f"{name} {_ends(y)}")
-        gaps = sum(not is_finite(value) for value in y)
-        if gaps:
-            caption += f" {gaps} of {len(y)} values of {name} are not finite and left blank."
+        if _gaps(y):
+            caption += f" {_gaps(y)} of {len(y)} values of {name} are not finite and left blank."
     if not ends:
         return None
     axes.set_xlim(left=0)
@@ -88,21 +90,25 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
 
 def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     """Draw one figure with a line for each run, or None if no run has recorded the metric."""
-    columns = 1 if max(len(group.short_name) for group in groups) > NARROW else 2
-    figure = Figure(figsize=(4, 2.7 + 0.2 * -(-len(groups) // columns)), layout="constrained")
+    labels = _legend_labels(groups)
+    columns = 1 if max(map(len, labels)) > NARROW else 2
+    lines = len("\n".join(labels).splitlines())
+    figure = Figure(figsize=(4, 2.7 + 0.2 * -(-lines // columns)), layout="constrained")
     axes = figure.add_subplot(xlabel="epoch", ylabel=curve.label)
     ends, missing = [], []
     for i, group in enumerate(groups):
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         dashes = DASHES[i % len(DASHES)]
         plot = partial(axes.plot, color=colour, marker=marker, linestyle=dashes, markersize=4)
-        label: str | None = legend_label(group.short_name)
+        label: str | None = labels[i]
         for run in group.runs:
             x, y = metric_series(run.metrics, curve.key, by="epoch")
             if not any(map(is_finite, y)):
                 missing.append(run.name)
                 continue
-            plot(x, y, markevery=-(-len(x) // MAX_MARKERS), label=label)
+            # Between gaps, a value without a marker would be invisible.
+            every = 1 if _gaps(y) else -(-len(x) // MAX_MARKERS)
+            plot(x, y, markevery=every, label=label)
             label = None  # The seeds of a config share one legend entry.
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:
@@ -125,5 +131,20 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     return embed_png(figure_png(figure), alt, "plot", caption)
 
 
+def _legend_labels(groups: Sequence[Group]) -> list[str]:
+    """Return the names of the groups, shortened if they still differ then, and else in lines."""
+    short = [legend_label(group.name) for group in groups]
+    return [
+        "\n".join(textwrap.wrap(group.name, 2 * ENDS)) if short.count(label) > 1 else label
+        for group, label in zip(groups, short, strict=True)
+    ]
+
+
+def _gaps(values: Sequence[float]) -> int:
+    """Return the number of values that are not finite."""
+    return sum(not is_finite(value) for value in values)
+
+
 def _ends(values: Sequence[float]) -> str:
-    return f"from {values[0]:.4g} to {values[-1]:.4g}"
+    finite = [value for value in values if is_finite(value)] or values
+    return f"from {finite[0]:.4g} to {finite[-1]:.4g}"

@@ -255,7 +255,12 @@ def _map(gallery: Gallery) -> Image:
     """Draw the map of test images on a plane."""
     points, labels = gallery["map"], gallery["map_label"]
     classes = np.unique(labels)
-    figure = Figure(figsize=(5, 5.6), layout="constrained")
+    names = [class_name(gallery["class_names"], label) or "unlabelled" for label in classes]
+    names = list(map(legend_label, names))
+    # The width of the figure is that of about 60 letters, and a marker takes that of 8.
+    columns = max(1, min(5, len(classes), 60 // (8 + max(map(len, names)))))
+    lines = -(-len(classes) // columns) if len(classes) <= MAX_LEGEND else 0
+    figure = Figure(figsize=(5, 5.1 + 0.22 * lines), layout="constrained")
     axes = figure.add_subplot(
         aspect="equal", xticks=[], yticks=[], xlabel="map axis 1", ylabel="map axis 2"
     )
@@ -264,14 +269,16 @@ def _map(gallery: Gallery) -> Image:
     for i, label in enumerate(classes):
         colour = "#666666" if label < 0 else colours(i % colours.N)
         cloud = points[labels == label]
-        name = class_name(gallery["class_names"], label) or "unlabelled"
         marker = MARKERS[i % len(MARKERS)]
-        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=legend_label(name))
+        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=names[i])
         if label >= 0:
             x, y = np.median(cloud, axis=0)
-            axes.text(x, y, name, ha="center", va="center", weight="bold", path_effects=halo)
-    if len(classes) <= MAX_LEGEND:
-        figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
+            text = axes.text(
+                x, y, names[i], ha="center", va="center", weight="bold", path_effects=halo
+            )
+            text.set_in_layout(False)  # Long names would leave the axes no room.
+    if lines:
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     labelled = classes[classes >= 0]
     alt = f"map of {len(points)} test examples"
     alt += f" of {len(labelled)} classes" if len(labelled) else " without labels"

@@ -18,6 +18,7 @@ QUALITY = 90  # of thumbnails that are JPEG
 # of markers and dashes have no common factor, so that 44 series differ.
 MARKERS = "o^sDvPX*<>h"
 DASHES = ("-", "--", "-.", ":")
+ENDS = 20  # characters kept at each end of a long name in a legend
 
 
 def figure_style() -> AbstractContextManager[None]:
@@ -34,7 +35,13 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def legend_label(name: str) -> str:
-    """Return a label for a legend, which would leave out a name that begins with "_"."""
+    """Return a name as a label of a legend, without the middle of a long name.
+
+    A legend would leave out a name that begins with "_".
+    """
+    name = " ".join(name.split())
+    if len(name) > 2 * ENDS:
+        name = f"{name[:ENDS]}…{name[-ENDS:]}"
     return f"\u200b{name}" if name.startswith("_") else name
 
 

@@ -13,15 +13,20 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "\n".join(lines) + "\n"
 
 
-def narrow_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with lines of at most 100 characters, if two columns fit into a line.
+def narrow_table(heading: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
+    """Return a table with lines of at most 100 characters, if its first columns fit into a line.
 
     The last columns of a wider table become lists below the table, one item per row.
+
+    Args:
+        heading: names of the columns.
+        rows: cells of each row.
+        names: number of columns that name a row. They and the next one stay in the table.
     """
     heading, rows = list(heading), [list(row) for row in rows]
     lists = []
-    while len(heading) > 2 and len(max(map(_line, [heading, *rows]), key=len)) > WIDTH:
-        items = "".join(f"- {row[0]}: {row.pop()}\n" for row in rows)
+    while len(heading) > names + 1 and len(max(map(_line, [heading, *rows]), key=len)) > WIDTH:
+        items = "".join(f"- {', '.join(row[:names])}: {row.pop()}\n" for row in rows)
         lists.insert(0, f"\n{heading.pop()}:\n\n{items}")
     return markdown_table(heading, rows) + "".join(lists)
 

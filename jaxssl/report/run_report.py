@@ -111,7 +111,8 @@ def _loss(config: Settings, rows: Rows) -> str:
 def _facts(config: Settings, metrics: Sequence[Metrics], rows: Rows) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
-    steps = [r["step"] for r in rows if r["features"] == "pretrained" and r["step"]]
+    own = [r for r in rows if r["features"] == "pretrained" and r["step"]]
+    steps = [r["step"] for r in own if r["protocol"] != "online"] or [r["step"] for r in own]
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
         ("loss", _loss(config, rows)),

@@ -18,7 +18,6 @@ from jaxssl.training.workdir import goodput
 TRAINING = ("steps", "input wait", "compilation", "checkpoints")
 # The results of one metric have these keys in common. They may differ in data, seed and step.
 OF_METRIC = tuple(name for name in results.KEY if name not in ("source", "step", "data", "seed"))
-ENDS = 20  # characters kept at each end of a long name in a legend
 
 
 class Run(NamedTuple):
@@ -61,12 +60,6 @@ class Group(NamedTuple):
         """Return the names of the runs. A long list is shortened to the first and the last."""
         names = [run.name for run in self.runs]
         return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
-
-    @property
-    def short_name(self) -> str:
-        """Return the group's name for a legend, without the middle of a long name."""
-        name = self.name
-        return name if len(name) <= 2 * ENDS else f"{name[:ENDS]}…{name[-ENDS:]}"
 
     @property
     def seeds_text(self) -> str:
@@ -119,7 +112,9 @@ def _read_run(path: Path, name: str) -> Run:
     config = read_config(path / "config.json")
     metrics = read_metrics(path / "metrics.jsonl")
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
-    steps = [row["step"] for row in rows if row["step"] is not None]
+    # The online metrics of a checkpoint do not count, unless there are no other results.
+    evaluated = [row for row in rows if row["protocol"] != "online"] or rows
+    steps = [row["step"] for row in evaluated if row["step"] is not None]
     step = max(steps, default=None)
     latest = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
     chosen = _choose(latest, config.get("seed"))

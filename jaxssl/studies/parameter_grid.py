@@ -38,6 +38,7 @@ from jaxssl.training.output import console, file_io, logs
 Grid = dict[str, list[str]]  # the texts of the values by config key
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LOSSES = {"loss": "training loss", "held_out_loss": "held-out loss"}
+DIGITS = dict.fromkeys(LOSSES, 4)  # after the decimal point
 HEADINGS = {**LOSSES, KNN: "k-NN top-1", LINEAR: "linear top-1"}
 # Groups of the config on which views and networks depend, which are traced before the training.
 TRACED = ("augment", "second_view", "crops", "net", "text", "head", "predictor", "method")
@@ -129,7 +130,8 @@ def train(
     table = make_table(name, grid, [each.values for each in runs], results, base)
     documents.print_table(table)
     text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
-    file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
+    names = max(1, len(grid.keys() - {"seed"}))
+    file_io.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows, names))
     documents.write_page(folder / "grid.html", table.title, command, [table])
     console.show(f"table: {folder / 'grid.html'} and {folder / 'grid.md'}")
 
@@ -158,7 +160,7 @@ def make_table(
         groups.setdefault(tuple(cell[key] for key in keys), []).append({**losses, **result.metrics})
     measured = list(dict.fromkeys(key for runs in groups.values() for run in runs for key in run))
     rows = [
-        (*values, *(spread([run.get(key) for run in runs]) for key in measured))
+        (*values, *(spread([run.get(key) for run in runs], DIGITS.get(key, 2)) for key in measured))
         for values, runs in groups.items()
     ]
     seeds = len(grid.get("seed", ("",)))

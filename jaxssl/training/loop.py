@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -343,7 +343,9 @@ def _stop_requests() -> Iterator[list[int]]:
         if not received:
             since = time.monotonic()
             received.append(number)
-            log.info("%s: stopping after the current steps", signal.Signals(number).name)
+            # The stop is not logged if the signal has interrupted this thread in writing a line.
+            with suppress(RuntimeError):
+                log.info("%s: stopping after the current steps", signal.Signals(number).name)
         elif time.monotonic() - since > REPEATED_SECONDS:
             if is_interactive and number == signal.SIGINT:
                 raise KeyboardInterrupt

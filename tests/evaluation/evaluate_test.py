@@ -460,7 +460,7 @@ def test_eval_of_weights_with_data_overrides_needs_the_name_of_the_data_set(tmp_
 def test_eval_overrides_accept_only_data_keys(run):
     data, net = overrides.split_overrides([("data.dir", "x"), ("net.num_heads", "6")])
     assert data == [("data.dir", "x")] and net == {"num_heads": 6}
-    with pytest.raises(UserError, match="net.name: jaxssl eval takes the config from the run"):
+    with pytest.raises(UserError, match="eval has no --config.net.name: a run has its own config"):
         overrides.split_overrides([("net.name", "vit")])
     with pytest.raises(UserError, match="net.num_heads expects a number, got 'six'"):
         overrides.split_overrides([("net.num_heads", "six")])

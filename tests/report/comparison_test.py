@@ -176,6 +176,15 @@ def test_curves_of_a_comparison_have_at_most_ten_markers(tmp_path, monkeypatch):
     assert len(range(0, 19, line.get_markevery())) == 10
 
 
+def test_legend_names_differ_if_runs_differ_only_in_the_middle_of_their_names(tmp_path):
+    ends = "loss.name=info_nce,loss.temperature=", ",optim.lr=0.001,schedule.warmup_epochs=3"
+    names = [f"{ends[0]}{value}{ends[1]}" for value in (0.1, 0.2)]
+    paths = [write(tmp_path / name, changed(CONFIG, loss__gamma=i)) for i, name in enumerate(names)]
+    labels = curves._legend_labels(group_by_seed(read_runs(paths)))
+    assert [label.replace("\n", "") for label in labels] == names
+    assert max(len(line) for label in labels for line in label.splitlines()) <= 40
+
+
 LOWER_IS_BETTER = "corruption_drop", "dead_dimensions", "most_confused_pair"
 
 
@@ -291,6 +300,10 @@ def test_comparison_shows_results_on_the_own_data_of_the_latest_step(two):
     write(a, CONFIG, rows)
     [run] = read_runs([a])
     assert {row["value"] for row in run.rows} == {60.0, 70.0}
+    # Online metrics of a later checkpoint, whose evaluation was stopped, hide no other results.
+    write(a, CONFIG, [online, changed(online, value=60.0, step=200), own])
+    [run] = read_runs([a])
+    assert run.step == 100 and {row["value"] for row in run.rows} == {60.0, 70.0}
 
 
 @pytest.mark.parametrize(

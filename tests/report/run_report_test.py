@@ -375,6 +375,21 @@ def test_second_line_of_a_training_curve_is_dashed_and_has_its_own_number_of_gap
     assert "2 of 3 values of negative similarity are not finite" in image.caption
 
 
+def test_finite_values_between_gaps_of_a_curve_are_visible_and_named(figures):
+    rows = [{"step": i, "loss": 1 / i if i % 2 == 0 else None} for i in range(1, 82)]
+    [image] = curves.run_curves(rows)
+    assert figures[0].axes[0].lines[0].get_marker() == "."
+    assert image.alt.endswith("loss from 0.5 to 0.0125")
+
+
+def test_legend_of_the_scatter_plot_lies_inside_the_figure(figures):
+    arrays = gallery_of(4)
+    for names in (["airplane", "ship", "truck", "automobile"], ["permanent crop " * 9] * 4):
+        gallery.gallery_sections({**arrays, "class_names": np.array(names)}, {})
+        legend, width = figures[-1].legends[0].get_window_extent(), figures[-1].bbox.width
+        assert legend.x0 >= 0 and legend.x1 <= width and legend.y0 >= 0, names
+
+
 def test_scatter_plot_shows_the_embeddings_of_each_class_and_its_name_at_their_median(figures):
     arrays = gallery_of(4)
     # The first 7 points of the plot are unlabelled.

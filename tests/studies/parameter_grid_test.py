@@ -11,6 +11,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.protocols import knn
+from jaxssl.report.markdown import narrow_table
 from jaxssl.report.results import read_results
 from jaxssl.studies import grid as grid_runs
 from jaxssl.studies import parameter_grid
@@ -171,6 +172,14 @@ def test_recorded_command_of_a_parameter_grid_has_all_of_its_arguments(
 
 
 @pytest.mark.fast
+def test_lists_below_a_wide_table_name_all_settings_of_a_row():
+    heading = ["optim.lr", "loss.temperature", *("x" * 40 for _ in range(2)), "k-NN top-1"]
+    rows = [["0.1", "0.5", "a", "b", "60.0"], ["0.1", "0.2", "a", "b", "66.0"]]
+    text = narrow_table(heading, rows, names=2)
+    assert text.endswith("k-NN top-1:\n\n- 0.1, 0.5: 60.0\n- 0.1, 0.2: 66.0\n")
+
+
+@pytest.mark.fast
 def test_parameter_grid_table_averages_seeds_and_keeps_the_order_of_combinations():
     base = config.load("digits")
     grid = {"seed": ["0", "1"], "loss.name": ["b", "a"]}
@@ -183,8 +192,8 @@ def test_parameter_grid_table_averages_seeds_and_keeps_the_order_of_combinations
     table = parameter_grid.make_table("digits", grid, cells, results, base)
     assert table.heading == ("loss.name", "training loss", "k-NN top-1", "linear top-1")
     assert table.rows == [
-        ("b", "0.75 ± 0.35", "1.50 ± 0.71", "15.00 ± 7.07"),
-        ("a", "2.00 ± 0.71", "4.00 ± 1.41", "40.00 ± 14.14"),
+        ("b", "0.7500 ± 0.3536", "1.50 ± 0.71", "15.00 ± 7.07"),
+        ("a", "2.0000 ± 0.7071", "4.00 ± 1.41", "40.00 ± 14.14"),
     ]
     assert "mean ± standard deviation over 2 seeds" in table.note
 

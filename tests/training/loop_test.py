@@ -165,6 +165,16 @@ def test_second_stop_signal_exits_at_once(monkeypatch):
         assert ended == [128 + signal.SIGTERM]
 
 
+def test_stop_signal_that_interrupts_a_write_is_noted_without_a_line(monkeypatch):
+    def interrupted(*_):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
+
+    monkeypatch.setattr(loop.log, "info", interrupted)
+    with loop._stop_requests() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals == [signal.SIGTERM]
+
+
 def test_second_interrupt_of_a_notebook_leaves_its_kernel_alive(monkeypatch):
     monkeypatch.setattr(loop, "REPEATED_SECONDS", 0.0)
     monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("the kernel ended"))
