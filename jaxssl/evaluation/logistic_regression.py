@@ -17,7 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
 from jaxssl.evaluation.protocol import stratified, validation_part
+from jaxssl.losses.objective import check
 
+RANGES = {"tolerance": "> 0", "max_iter": ">= 1"}
 # The L2 strength C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that
 # is more.
 CHOICE = 10_000
@@ -122,11 +124,7 @@ def fit_probe(
     """
     if not len(C) or not all(0 < c < np.inf for c in C):
         raise ValueError(f"C must be one or more finite numbers > 0, got {C}")
-    if not tolerance > 0 or max_iter < 1:
-        raise ValueError(
-            f"tolerance must be > 0 and max_iter >= 1, got tolerance={tolerance} and "
-            f"max_iter={max_iter}"
-        )
+    check(RANGES, "setting", tolerance=tolerance, max_iter=max_iter)
     # ---- The standardised examples. The rows beyond them are padding.
     mesh = distributed.make_mesh(jax.local_devices())
     size = distributed.round_up(len(labels), mesh.size)

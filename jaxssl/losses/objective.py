@@ -34,6 +34,8 @@ PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "> 0 or inf": lambda x: x > 0,
     "> 1": lambda x: x > 1,
     ">= 0": lambda x: x >= 0,
+    ">= 1": lambda x: x >= 1,
+    ">= 2": lambda x: x >= 2,
     "in [0, 1]": lambda x: (x >= 0) & (x <= 1),
     "in [0, 1)": lambda x: (x >= 0) & (x < 1),
 }
@@ -273,12 +275,13 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     return value, 1 - jnp.mean(has_positive)
 
 
-def check(ranges: Ranges, **hyper: object) -> None:
-    """Raise ValueError for a hyper-parameter out of its range. Traced values are not checked.
+def check(ranges: Ranges, noun: str = "hyper-parameter", /, **hyper: object) -> None:
+    """Raise ValueError for a value out of its range. Traced values are not checked.
 
     Args:
         ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid words. A
             tuple may contain a key of `PREDICATES` too. Without one, numbers are not valid.
+        noun: what the values are called in messages.
         **hyper: values.
 
     Raises:
@@ -296,15 +299,15 @@ def check(ranges: Ranges, **hyper: object) -> None:
         if is_word and value not in words:
             listed = ", ".join(f'"{word}"' for word in words)
             expected = f"one of {listed}" if words else predicates[0]
-            raise ValueError(f"hyper-parameter {name} must be {expected}, got {value!r}")
+            raise ValueError(f"{noun} {name} must be {expected}, got {value!r}")
         if is_word:
             continue
         is_finite = np.isfinite(np.asarray(value, float)).all()
         if predicates and not (is_finite or "> 0 or inf" in predicates):
-            raise ValueError(f"hyper-parameter {name} must be finite, got {value}")
+            raise ValueError(f"{noun} {name} must be finite, got {value}")
         for predicate in predicates:
             if not np.all(PREDICATES[predicate](np.asarray(value))):
-                raise ValueError(f"hyper-parameter {name} must be {predicate}, got {value}")
+                raise ValueError(f"{noun} {name} must be {predicate}, got {value}")
 
 
 def check_kinds(

@@ -71,12 +71,6 @@ def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
         probe(features._replace(train_labels=labels), **settings, seed=0)
 
 
-@pytest.mark.parametrize("changes", [{"lr": (0.1, -1.0)}, {"momentum": 1.0}])
-def test_elevater_rejects_rates_and_momentum_out_of_range(changes):
-    with pytest.raises(ValueError, match=r"lr must be > 0 and momentum in \[0, 1\), got"):
-        fewshot.elevater(labelled(10, 4, 3, 2), **SEARCH | changes, seed=0)
-
-
 def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
@@ -314,13 +308,17 @@ def test_few_shot_probes_refuse_features_that_are_not_finite(probe, settings, na
 @pytest.mark.parametrize(
     ("probe", "settings", "message"),
     [
-        (fewshot.accuracy, {**DRAWS, "shots": 0}, "must be >= 1, got shots=0, draws=6"),
-        (fewshot.accuracy, {**DRAWS, "draws": 0}, "must be >= 1, got shots=2, draws=0"),
-        (fewshot.elevater, {**SEARCH, "draws": 0}, "got 0, 6, 8 and 3 with 12 epochs"),
-        (fewshot.elevater, {**SEARCH, "search_epochs": 0}, "got 2, 0, 8 and 3 with 12 epochs"),
-        (fewshot.elevater, {**SEARCH, "batch_size": 1}, "batch_size >= 2.* got 2, 6, 1 and 3"),
-        (fewshot.elevater, {**SEARCH, "epochs": 0}, "got 2, 6, 8 and 3 with 0 epochs"),
-        (fewshot.elevater, {**SEARCH, "warmup_epochs": 12}, "got 2, 6, 8 and 12 with 12 epochs"),
+        (fewshot.accuracy, {**DRAWS, "shots": 0}, "setting shots must be >= 1, got 0"),
+        (fewshot.accuracy, {**DRAWS, "draws": 0}, "draws must be >= 1, got 0"),
+        (fewshot.accuracy, {**DRAWS, "max_iter": 0}, "max_iter must be >= 1, got 0"),
+        (fewshot.elevater, {**SEARCH, "draws": 0}, "draws must be >= 1, got 0"),
+        (fewshot.elevater, {**SEARCH, "search_epochs": 0}, "search_epochs must be >= 1, got 0"),
+        (fewshot.elevater, {**SEARCH, "batch_size": 1}, "batch_size must be >= 2, got 1"),
+        (fewshot.elevater, {**SEARCH, "epochs": 0}, "must be < epochs=0, got 3"),
+        (fewshot.elevater, {**SEARCH, "warmup_epochs": 12}, "must be < epochs=12, got 12"),
+        (fewshot.elevater, {**SEARCH, "warmup_epochs": -1}, "warmup_epochs must be >= 0, got -1"),
+        (fewshot.elevater, {**SEARCH, "lr": (0.1, -1.0)}, r"lr must be > 0, got \(0.1, -1.0\)"),
+        (fewshot.elevater, {**SEARCH, "momentum": 1.0}, r"must be in \[0, 1\), got 1.0"),
     ],
 )
 def test_few_shot_probes_refuse_settings_out_of_range(probe, settings, message):

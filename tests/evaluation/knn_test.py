@@ -232,10 +232,10 @@ LABELS = [
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("k", 0, "k must be >= 1, and temperature > 0 and finite, got k=0 and temperature=0.1"),
-        ("temperature", np.inf, "temperature > 0 and finite, got k=3 and temperature=inf"),
-        ("temperature", 0.0, "got k=3 and temperature=0.0"),
-        ("temperature", np.nan, "got k=3 and temperature=nan"),
+        ("k", 0, "setting k must be >= 1, got 0"),
+        ("temperature", np.inf, "temperature must be finite, got inf"),
+        ("temperature", 0.0, "temperature must be > 0, got 0.0"),
+        ("temperature", np.nan, "temperature must be finite, got nan"),
         ("weight", "cosine", "one of exp, linear, equal, got 'cosine'"),
         *(("train_labels", *case) for case in LABELS),
         *(("test_labels", *case) for case in LABELS),

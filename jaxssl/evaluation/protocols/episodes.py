@@ -15,6 +15,7 @@ from jaxssl.evaluation.protocol import (
     indices_by_class,
     make_results,
 )
+from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import dot, unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
@@ -24,6 +25,7 @@ PRESETS: Presets = {
     "cdfsl_5way_1shot": {**CDFSL, "shots": 1},
     "cosine_5way_20shot": {**CDFSL, "shots": 20, "distance": "cosine"},
 }
+RANGES = {"ways": ">= 2", "shots": ">= 1", "queries": ">= 1", "episodes": ">= 1"}
 DISTANCES = ("euclidean", "cosine")
 BLOCK = 20  # episodes computed at once (5 ways x 35 examples x 2048 features take 28 MB)
 
@@ -68,11 +70,7 @@ def evaluate(
         Snell et al., Prototypical Networks for Few-shot Learning, 2017, eq. 1-2; Guo et al., A
         Broader Study of Cross-Domain Few-Shot Learning, 2020 (600 episodes, 15 queries).
     """
-    if ways < 2 or min(shots, queries, episodes) < 1:
-        raise ValueError(
-            "ways must be >= 2, shots, queries and episodes >= 1, "
-            f"got {ways}, {shots}, {queries} and {episodes}"
-        )
+    check(RANGES, "setting", ways=ways, shots=shots, queries=queries, episodes=episodes)
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
     features, labels = np.asarray(features), np.asarray(labels)

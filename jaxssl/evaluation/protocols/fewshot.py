@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from jaxssl.components import Settings
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
+from jaxssl.losses.objective import check
 from jaxssl.training.config.schedules import learning_rate
 
 log = logging.getLogger("jaxssl")
@@ -39,6 +40,10 @@ PRESETS: base.Presets = {
     "elevater_20": {"shots": (20,), **ELEVATER},
     "elevater_50": {"shots": (50,), **ELEVATER},
 }
+RANGES = {"shots": ">= 1", "draws": ">= 1", "max_iter": ">= 1"}
+# Of ELEVATER. The number of warm-up epochs is also below the number of epochs.
+RANGES |= {"lr": "> 0", "momentum": "in [0, 1)", "batch_size": ">= 2"}
+RANGES |= {"search_epochs": ">= 1", "warmup_epochs": ">= 0"}
 DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER searches
 COARSE, SPANS = 16, (8, 4, 2, 1)  # tries every 16th decay, then neighbours of the best
 EPSILON = 1e-5  # epsilon of BatchNorm
@@ -105,11 +110,7 @@ def accuracy(
         ValueError: if a class has fewer than ``shots`` training examples, a setting is out of
             range, or a feature is not finite.
     """
-    if min(shots, draws, max_iter) < 1:
-        raise ValueError(
-            "shots, draws and max_iter must be >= 1, got "
-            f"shots={shots}, draws={draws} and max_iter={max_iter}"
-        )
+    check(RANGES, "setting", shots=shots, draws=draws, max_iter=max_iter)
     features.require_finite()
     train, labels, test = features.train, features.train_labels, l2_normalise(features.test)
     # scikit-learn's solver suits few examples.
@@ -198,13 +199,10 @@ def elevater(
     number_held = math.ceil(held_out * shots)
     if not 0 < number_held < shots:
         raise ValueError(f"{shots} shots are too few to hold {held_out:.0%} of them out; take more")
-    if min(draws, search_epochs) < 1 or batch_size < 2 or not 0 <= warmup_epochs < epochs:
-        raise ValueError(
-            "draws and search_epochs must be >= 1, batch_size >= 2, warmup_epochs in [0, epochs), "
-            f"got {draws}, {search_epochs}, {batch_size} and {warmup_epochs} with {epochs} epochs"
-        )
-    if min(lr) <= 0 or not 0 <= momentum < 1:
-        raise ValueError(f"lr must be > 0 and momentum in [0, 1), got {lr} and {momentum}")
+    check(RANGES, "setting", draws=draws, lr=lr, momentum=momentum, batch_size=batch_size)
+    check(RANGES, "setting", search_epochs=search_epochs, warmup_epochs=warmup_epochs)
+    if warmup_epochs >= epochs:
+        raise ValueError(f"warmup_epochs must be < epochs={epochs}, got {warmup_epochs}")
     features.require_finite()
     train, labels, test, test_labels = features
     classes, y = np.unique(labels, return_inverse=True)

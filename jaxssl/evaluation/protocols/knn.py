@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.nearest_neighbours import QUERY_BLOCK, neighbours, slices
+from jaxssl.losses.objective import check
 
 log = logging.getLogger("jaxssl")
 
@@ -34,6 +35,7 @@ PRESETS: base.Presets = {
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
 DEFAULT = "cifar_simclr"
+RANGES = {"k": ">= 1", "temperature": "> 0"}
 WEIGHTS = ("exp", "linear", "equal")
 MAX_CLASSES = 10**6  # The table of the votes of 100 queries then takes 400 MB.
 MAX_EXPONENT = 60.0  # largest exponent of a vote, so that sums of votes stay finite in float32
@@ -130,11 +132,7 @@ def predict(
     labels = _check_labels(train_labels, train_features)
     if num_classes is None:
         num_classes = int(labels.max(initial=0)) + 1
-    if k < 1 or not 0 < temperature < np.inf:
-        raise ValueError(
-            "k-NN's k must be >= 1, and temperature > 0 and finite, "
-            f"got k={k} and temperature={temperature}"
-        )
+    check(RANGES, "setting", k=k, temperature=temperature)
     if weight not in WEIGHTS:
         raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
     if not 1 <= num_classes <= MAX_CLASSES:

@@ -16,6 +16,7 @@ from jaxssl.distributed import pad_rows
 from jaxssl.evaluation.nearest_neighbours import merge_nearest, slices, unit_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result, make_results, subset
 from jaxssl.evaluation.protocols import knn
+from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import dot
 
 # "stddevs" and "draws" belong to the noise. "limit" is the largest number of queries, drawn at
@@ -28,6 +29,7 @@ PRESETS = {
         **knn.PRESETS["cifar_simclr"],
     }
 }
+RANGES = {"stddevs": ">= 0", "draws": ">= 1"}
 QUERY_BLOCK = 100  # number of queries per block
 BANK_BLOCK = 2**16  # number of bank examples per block
 
@@ -49,7 +51,7 @@ def evaluate(
     Args:
         features: features of a bank and of queries.
         stddevs: standard deviations of the noise, >= 0. 0 gives `jaxssl.evaluation.protocols.knn`.
-        draws: number of draws.
+        draws: number of draws, >= 1.
         k: number of neighbours. At most the size of the bank is used.
         temperature: temperature of the votes, > 0.
         seed: seed of the noise.
@@ -58,11 +60,10 @@ def evaluate(
         [number of stddevs, draws] accuracies in percent.
 
     Raises:
-        ValueError: if a standard deviation is negative or not finite, or as
+        ValueError: if a standard deviation or the number of draws is out of range, or as
             `jaxssl.evaluation.protocols.knn.accuracy`.
     """
-    if not all(0 <= stddev < np.inf for stddev in stddevs):
-        raise ValueError(f"the noise's stddevs must be >= 0 and finite, got {tuple(stddevs)}")
+    check(RANGES, "setting", stddevs=stddevs, draws=draws)
     clean = knn.accuracy(features, k=k, temperature=temperature)["knn_top1"]
     accuracy = np.full((len(stddevs), draws), clean)
     noisy = np.flatnonzero(np.asarray(stddevs) > 0)
