@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
 
 
 Presets = Mapping[str, Settings]  # settings of a protocol by the name of a preset
+CLASSES = 2**31  # Programs take class indices of int32, and a cast would wrap around.
 RANKED = 2**26  # number of logits that are sorted at once
 NETWORKS = ("untrained", "pretrained")  # kinds of features that a network computes
 
@@ -65,8 +66,8 @@ def check_features(
     Raises:
         ValueError: if a shape or a dtype is wrong. The message names the argument.
     """
-    train, train_classes = _check_split("train", train_features, train_labels)
-    test, test_classes = _check_split("test", test_features, test_labels)
+    train, train_classes = check_split("train_", train_features, train_labels)
+    test, test_classes = check_split("test_", test_features, test_labels)
     if train.shape[1] != test.shape[1]:
         raise ValueError(
             "train_features and test_features must have the same number of columns, got "
@@ -75,26 +76,19 @@ def check_features(
     return Features(train, train_classes, test, test_classes)
 
 
-def _check_split(
-    name: str, features: ArrayLike, labels: ArrayLike
+def check_split(
+    prefix: str, features: ArrayLike, labels: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 features [n, f] and integer labels [n] of the split "train" or "test"."""
-    rows, labels = np.asarray(features), np.asarray(labels)
+    """Return float32 features [n, f] and class indices [n], whose names begin with a prefix."""
+    rows = np.asarray(features)
     # NumPy does not count JAX's bfloat16 among the numbers.
     is_real = jnp.issubdtype(rows.dtype, np.floating) or jnp.issubdtype(rows.dtype, np.integer)
     if rows.ndim != 2 or not rows.size or not is_real:
         raise ValueError(
-            f"{name}_features must be real numbers [n, f] of at least one row, got {rows.dtype} "
+            f"{prefix}features must be real numbers [n, f] of at least one row, got {rows.dtype} "
             f"{list(rows.shape)}"
         )
-    if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(
-            f"{name}_labels must be integers [{len(rows)}], one for each row of "
-            f"{name}_features, got {labels.dtype} {list(labels.shape)}"
-        )
-    for label in (labels.min(), labels.max()):
-        if not 0 <= int(label) < 2**31:  # Programs take int32, and a cast would wrap around.
-            raise ValueError(f"{name}_labels must be class indices >= 0 of int32, got {label}")
+    labels = check_indices(f"{prefix}labels", labels, len(rows), CLASSES)
     return np.asarray(rows, np.float32), labels
 
 
@@ -103,10 +97,11 @@ def check_indices(name: str, indices: ArrayLike, length: int, end: int) -> np.nd
     indices = np.asarray(indices)
     if indices.shape != (length,) or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(
-            f"{name} must be integers [{length}], got {indices.dtype} {list(indices.shape)}"
+            f"{name} must be integers [{length}], one for each row, got {indices.dtype} "
+            f"{list(indices.shape)}"
         )
     if (outside := indices[(indices < 0) | (indices >= end)]).size:
-        raise ValueError(f"{name} must be in [0, {end}), got {outside[0]}")
+        raise ValueError(f"{name} must be indices in [0, {end}), got {outside[0]}")
     return indices
 
 

@@ -74,10 +74,13 @@ def test_keyword_settings_override_values_of_the_preset():
         ({"test_features": FEATURES.test[:, :2]}, "the same number of columns, got 6 and 2"),
         ({"test_labels": FEATURES.test_labels[:4]}, "test_labels must be integers [30]"),
         ({"train_labels": FEATURES.train_labels / 2}, "train_labels must be integers [60]"),
-        ({"train_labels": FEATURES.train_labels - 1}, "train_labels must be class indices >= 0"),
+        (
+            {"train_labels": FEATURES.train_labels - 1},
+            "train_labels must be indices in [0, 2147483648), got -1",
+        ),
         (
             {"train_labels": FEATURES.train_labels.astype(np.int64) + 2**32},
-            f"train_labels must be class indices >= 0 of int32, got {2**32}",
+            f"train_labels must be indices in [0, 2147483648), got {2**32}",
         ),
         ({"preset": "defualt"}, "preset 'defualt' is unknown; did you mean 'default'"),
         ({"temprature": 1}, "the setting 'temprature' is unknown"),

@@ -220,12 +220,12 @@ def last(value):
 
 
 LABELS = [
-    (lambda labels: labels[:-1], "same length"),
-    (last(-1), "class indices >= 0, got -1"),
+    (lambda labels: labels[:-1], r"must be integers \[(10|4)\], one for each row"),
+    (last(-1), r"indices in \[0, 2147483648\), got -1"),
     (last(10**9), "between 1 and 1000000, got 1000000001"),
-    (last(0.5), "must be integers, got float64"),
-    (last(np.nan), "must be integers, got float64"),
-    (last(2**32), "between 1 and 1000000, got 4294967297"),
+    (last(0.5), "must be integers .*, got float64"),
+    (last(np.nan), "must be integers .*, got float64"),
+    (last(2**32), r"indices in \[0, 2147483648\), got 4294967296"),
 ]
 
 
@@ -251,13 +251,15 @@ def test_knn_refuses_impossible_settings_labels_and_features(name, change, messa
     else:
         settings[name] = change
     with pytest.raises(ValueError, match=message):
-        knn.accuracy(features, **settings)
+        knn.evaluate(*features, **settings)
 
 
-@pytest.mark.parametrize(("shift", "largest"), [(0, "1"), (2**32, "4294967297")])
-def test_knn_refuses_a_label_beyond_the_classes(shift, largest):
+@pytest.mark.parametrize(
+    ("shift", "message"), [(0, "below the number of classes 1, got 1"), (2**32, "got 4294967296")]
+)
+def test_knn_refuses_a_label_beyond_the_classes(shift, message):
     train, labels, test, _ = labelled(10, 4, 3, 2)
-    with pytest.raises(ValueError, match=f"below the number of classes 1, got {largest}"):
+    with pytest.raises(ValueError, match=message):
         knn.predict(train, labels + shift, test, k=1, temperature=1.0, num_classes=1)
 
 

@@ -84,7 +84,10 @@ def test_zeroshot_refuses_one_embedding_in_place_of_the_prompts_of_a_class():
 
 def test_zeroshot_and_captions_reject_labels_and_indices_out_of_range():
     images, texts = draw(3, 4), [draw(2, 4), draw(1, 4)]
-    for labels, message in (([0, 1, 2], r"in \[0, 2\), got 2"), ([0, 1], r"\[3\], got .* \[2\]")):
+    for labels, message in (
+        ([0, 1, 2], r"in \[0, 2\), got 2"),
+        ([0, 1], r"\[3\], .* got .* \[2\]"),
+    ):
         with pytest.raises(ValueError, match=f"labels must be .*{message}"):
             zeroshot.evaluate(images, np.array(labels), texts)
     with pytest.raises(ValueError, match=r"by class, got \(0, 4\)"):

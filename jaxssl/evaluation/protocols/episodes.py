@@ -12,6 +12,7 @@ from jaxssl.evaluation.protocol import (
     Presets,
     Protocol,
     Result,
+    check_split,
     indices_by_class,
     make_results,
 )
@@ -64,7 +65,8 @@ def evaluate(
 
     Raises:
         ValueError: if a setting is out of range, the distance is unknown, an array has another
-            shape, fewer than ``ways`` classes have enough examples, or a feature is not finite.
+            shape or dtype, fewer than ``ways`` classes have enough examples, or a feature is not
+            finite.
 
     References:
         Snell et al., Prototypical Networks for Few-shot Learning, 2017, eq. 1-2; Guo et al., A
@@ -73,12 +75,7 @@ def evaluate(
     check(RANGES, "setting", ways=ways, shots=shots, queries=queries, episodes=episodes)
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
-    features, labels = np.asarray(features), np.asarray(labels)
-    if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features must have the shape [m, f] and labels [m], "
-            f"got {list(features.shape)} and {list(labels.shape)}"
-        )
+    features, labels = check_split("", features, labels)
     if not np.isfinite(features).all():
         raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     index = jnp.asarray(draw(labels, ways, shots + queries, episodes, seed))

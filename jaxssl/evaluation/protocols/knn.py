@@ -85,15 +85,13 @@ def accuracy(
         "knn_top1" and "knn_top5" (100 for five classes or fewer), in percent.
 
     Raises:
-        ValueError: if a setting is out of range, shapes do not match, features are not finite, or
-            labels are not class numbers.
+        ValueError: if a setting or a label of the bank is out of range, or features are not finite.
     """
     train, train_labels, test, test_labels = features
-    labels = _check_labels(train_labels, train), _check_labels(test_labels, test)
-    num_classes = max(int(x.max(initial=0)) for x in labels) + 1
+    num_classes = max(int(x.max(initial=0)) for x in (train_labels, test_labels)) + 1
     hyper = {"k": k, "temperature": temperature, "weight": weight, "num_classes": num_classes}
     ranked = predict(train, train_labels, test, top=5, **hyper)
-    return base.top1_top5(ranked, labels[1], "knn_")
+    return base.top1_top5(ranked, test_labels, "knn_")
 
 
 def predict(
@@ -123,13 +121,14 @@ def predict(
         [m, c] int32, or [m, top]. The first column is the prediction.
 
     Raises:
-        ValueError: as `accuracy` does.
+        ValueError: if a setting is out of range, shapes do not match, features are not finite, or
+            labels are not class numbers.
 
     References:
         Wu et al., Unsupervised Feature Learning via Non-Parametric Instance Discrimination, 2018,
         3.4.
     """
-    labels = _check_labels(train_labels, train_features)
+    labels = base.check_indices("train_labels", train_labels, len(train_features), base.CLASSES)
     if num_classes is None:
         num_classes = int(labels.max(initial=0)) + 1
     check(RANGES, "setting", k=k, temperature=temperature)
@@ -201,21 +200,6 @@ def votes(
 
     none = jnp.zeros((len(weights), num_classes), weights.dtype)
     return lax.scan(add, none, (jnp.asarray(labels, jnp.int32).T, weights.T))[0]
-
-
-def _check_labels(labels: Array | np.ndarray, features: Array | np.ndarray) -> np.ndarray:
-    """Return labels as a NumPy array after checking that each feature row has a class index."""
-    labels = np.asarray(labels)
-    if labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features and labels must have the same length, got "
-            f"{list(features.shape)} and {list(labels.shape)}"
-        )
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
-    if labels.min(initial=0) < 0:
-        raise ValueError(f"labels must be class indices >= 0, got {labels.min()}")
-    return labels
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = DEFAULT) -> list[base.Result]:
