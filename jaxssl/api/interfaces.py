@@ -1,11 +1,11 @@
 """Interfaces of components that users add; docs/extending.md explains them.
 
-Each class is the type of a function, or of an object, that a config can name. Settings, which are
+Each name is the type of a function, or of an object, that a config can name. Settings, which are
 further keyword arguments with defaults, are allowed wherever a function is called. A type checker
 accepts, for example, ``loss: interfaces.Loss = my_loss``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,29 +20,28 @@ from jaxssl.models.adapters import Network as Network
 from jaxssl.models.encoder import Encoder
 from jaxssl.training.output.loggers import Logger as Logger
 
+#: ``(key, x)`` draws the parameters of a network, nested dicts of arrays, for examples ``x``
+#: [n, ...].
+InitNetwork = Callable[[Array, Any], dict[str, Any]]
 
-class InitNetwork(Protocol):
-    """Type of the function of a network that draws its initial parameters."""
+#: ``(params, x)`` maps examples ``x`` [n, ...] to features [n, f].
+ApplyNetwork = Callable[[Collection, Any], Array]
 
-    def __call__(self, key: Array, x: Any, /) -> dict[str, Any]:
-        """Return the parameters, nested dicts of arrays, for examples ``x`` [n, ...]."""
-        ...
+#: ``(pairs)`` returns the loss [n] of each anchor, from pairs of embeddings. Training averages over
+#: anchors with a positive.
+Loss = Callable[[Pairs], Array]
 
+#: ``(encoder, objective)`` builds a training scheme, the pure functions that initialise and train
+#: the networks.
+Method = Callable[[Encoder, Objective], TrainingMethod]
 
-class ApplyNetwork(Protocol):
-    """Type of the function of a network that computes features."""
+#: ``()`` returns a data set, which is images, (images, labels), or (train, test). The function may
+#: take ``path``, which is ``data.path``.
+Data = Callable[[], Any]
 
-    def __call__(self, params: Collection, x: Any, /) -> Array:
-        """Map examples ``x`` [n, ...] to features [n, f]."""
-        ...
-
-
-class Loss(Protocol):
-    """Type of a loss function, which takes pairs of embeddings."""
-
-    def __call__(self, pairs: Pairs) -> Array:
-        """Return the loss [n] of each anchor. Training averages over anchors with a positive."""
-        ...
+#: ``(workdir, step, config)`` opens the logger of training metrics of a run that starts or resumes
+#: at a step, in the first process only.
+MakeLogger = Callable[[Path, int, Mapping[str, object]], Logger]
 
 
 class View(Protocol):
@@ -50,14 +49,6 @@ class View(Protocol):
 
     def __call__(self, key: Array, image: Array, /, *, size: int) -> Array:
         """Map an image [h, w, c] in [0, 1] to a view [size, size, c] in [0, 1]."""
-        ...
-
-
-class Method(Protocol):
-    """Type of a function that builds a training scheme."""
-
-    def __call__(self, encoder: Encoder, objective: Objective, /) -> TrainingMethod:
-        """Return the pure functions that initialise and train the networks."""
         ...
 
 
@@ -73,25 +64,9 @@ class Images(Protocol):
         ...
 
 
-class Data(Protocol):
-    """Type of a function that returns a data set. It may take ``path``, which is ``data.path``."""
-
-    def __call__(self) -> Any:
-        """Return images, (images, labels), or (train, test)."""
-        ...
-
-
 class Probe(Protocol):
     """Type of a function that is an evaluation protocol without presets."""
 
     def __call__(self, context: EvalContext, /, *, seed: int) -> list[Result]:
         """Return the numbers that the protocol measures."""
-        ...
-
-
-class MakeLogger(Protocol):
-    """Type of a function that makes a logger of training metrics, in the first process only."""
-
-    def __call__(self, workdir: Path, step: int, config: Mapping[str, object], /) -> Logger:
-        """Open the log of a run that starts or resumes at a step."""
         ...
