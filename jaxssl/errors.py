@@ -90,6 +90,22 @@ def write_error(path: Path, error: Exception) -> WriteError:
     return WriteError(f"cannot write {path}: {reason}; fix this or choose another path")
 
 
+@contextmanager
+def explain_damage(path: Path, advice: str = "move it away") -> Iterator[None]:
+    """Turn any error while a file is read or shown into a UserError that names the file.
+
+    Args:
+        path: the file.
+        advice: how to mend it, the end of the message.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # Damaged files raise many exception types.
+        raise UserError(f"{path} is damaged ({one_line(error)}); {advice}") from error
+
+
 def shorten(text: str) -> str:
     """Return a text, shortened to beginning and end if it has more than `LONGEST` characters."""
     half = LONGEST // 2

@@ -9,8 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from rich.table import Column, Table
 
-from jaxssl.errors import explain_write_errors
-from jaxssl.report.workdir import explain_damage
+from jaxssl.errors import explain_damage, explain_write_errors
 from jaxssl.training.output import console, file_io
 
 # Kinds of features: two baselines, then the evaluated network.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from jaxssl import components
 from jaxssl.components import Settings
+from jaxssl.errors import explain_damage
 from jaxssl.report import gallery, results
 from jaxssl.report import workdir as files
 from jaxssl.report.curves import run_curves
@@ -75,7 +76,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     times = goodput.read(workdir)
     settings = [[key, files.format_setting(value)] for key, value in files.flatten(config)]
     with figure_style():
-        with files.explain_damage(workdir / "gallery.npz"):
+        with explain_damage(workdir / "gallery.npz"):
             sections = gallery.gallery_sections(arrays, config)
         html = render(
             "run.html",

@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from math import isfinite, isnan, nan
 from pathlib import Path
 from statistics import median
@@ -11,23 +10,12 @@ from typing import TypeGuard
 import numpy as np
 
 from jaxssl.components import Settings
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import explain_damage, one_line
 from jaxssl.training.output import file_io, logs, metrics_writer
 
 FEWEST_ROWS = 1000  # minimum number of rows of each kind to keep of a long metrics.jsonl
 MOST_KINDS = 100  # maximum number of kinds of rows in metrics.jsonl that are distinguished
 MOST_GALLERY = 2**28  # limit on the bytes of all arrays in gallery.npz
-
-
-@contextmanager
-def explain_damage(path: Path) -> Iterator[None]:
-    """Turn any error while ``path`` is read or shown into a UserError that names the file."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # Damaged files raise many exception types.
-        raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
 def read_config(path: Path) -> Settings:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table as PrintedTable
 
 from jaxssl.components import Settings
-from jaxssl.errors import JSON_ERRORS, UserError, one_line
+from jaxssl.errors import UserError, explain_damage
 from jaxssl.report import page
 from jaxssl.report.images import Image, embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -158,7 +158,7 @@ def read_document(path: Path) -> Settings:
     """
     if not path.is_file():
         raise UserError(f"{path} does not exist; name the JSON document of a study")
-    try:
+    with explain_damage(path, "move it away and run the study again"):
         document = file_io.read_json(path, MOST_BYTES)
         if {"study", "scale", "where", "command"} - set(document):
             raise ValueError("the file is not the document of a study")
@@ -166,10 +166,6 @@ def read_document(path: Path) -> Settings:
             if {*Claim._fields, "figure", "verdict"} - set(claim):
                 raise ValueError("the study document has a claim without a verdict")
         return document
-    except JSON_ERRORS as error:
-        raise UserError(
-            f"{path} is damaged ({one_line(error)}); move it away and run the study again"
-        ) from error
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:

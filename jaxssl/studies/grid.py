@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, explain_damage
 from jaxssl.evaluation import pretrain, run
 from jaxssl.report.results import Row
-from jaxssl.report.workdir import explain_damage
 from jaxssl.studies import run_results
 from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
 from jaxssl.studies.plots import plot_lines

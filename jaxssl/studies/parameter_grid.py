@@ -16,13 +16,12 @@ from jaxssl import components, distributed
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, explain_damage
 from jaxssl.evaluation import pretrain, run
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained.start import load_init
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.report.results import Row
-from jaxssl.report.workdir import explain_damage
 from jaxssl.studies import documents
 from jaxssl.studies.cells import cell_config, combinations
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, run_cell

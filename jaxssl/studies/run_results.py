@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.fingerprint import fingerprint
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, explain_damage
 from jaxssl.studies import documents
 from jaxssl.studies.cells import portable_config
 from jaxssl.training.output import metrics_writer
@@ -56,7 +56,7 @@ class RunResult(NamedTuple):
 def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
     """Read the result of a finished run from its workdir, or raise UserError if it is damaged."""
     path = workdir / RESULT_FILE
-    try:
+    with explain_damage(path, f"move {workdir} away"):
         document = json.loads(path.read_text())
         history = metrics_writer.read_metrics(workdir / "metrics.jsonl")
         facts = checkpoint.read_all_facts(workdir).values()
@@ -70,8 +70,6 @@ def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
             config=portable_config(settings),
             fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged; move {workdir} away") from error
 
 
 def require_same_data(
@@ -168,7 +166,7 @@ def read_runs(path: Path) -> tuple[str, dict[tuple[object, int], RunResult]]:
         UserError: if the document is damaged or does not list its runs.
     """
     document, results = documents.read_document(path), {}
-    try:
+    with explain_damage(path, "name an intact document with --earlier"):
         data = document["data"]
         if "runs" not in data:
             raise UserError(
@@ -187,8 +185,6 @@ def read_runs(path: Path) -> tuple[str, dict[tuple[object, int], RunResult]]:
                 fingerprint=entry["fingerprint"],
                 baselines=data.get("baselines", {}),
             )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
     return document["scale"], results
 
 

@@ -360,10 +360,10 @@ OF_ALPHA = ("data", "runs", 1, "config", "loss.alpha")
         (("data", "config", "epochs"), 7, "nt_xent, 8, seed 0 has another config (epochs: 7 "),
         (OF_ALPHA, 0.25, "auc_cl, 8, seed 0 has another config (loss.alpha: 0.25 -> 0.5)"),
         (("data", "runs", 1, "fingerprint"), "0123456789ab", "now (fingerprint 0123456789ab -> "),
-        (("data", "runs", 0, "seconds"), None, "has a damaged run"),
+        (("data", "runs", 0, "seconds"), None, "; name an intact document with --earlier"),
         (("data", "runs"), None, "does not list its runs"),
-        (("data", "runs", 0, "cell"), [["nt_xent"], 8], "has a damaged run"),
-        (("data",), None, "has a damaged run"),
+        (("data", "runs", 0, "cell"), [["nt_xent"], 8], "; name an intact document with --earlier"),
+        (("data",), None, "; name an intact document with --earlier"),
     ],
 )
 def test_error_about_an_earlier_document_names_the_differing_cell(

@@ -19,7 +19,7 @@ from jaxssl import distributed
 from jaxssl.components import Settings
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
-from jaxssl.errors import JSON_ERRORS, UserError, one_line
+from jaxssl.errors import UserError, explain_damage
 from jaxssl.training.config import conflicts, differences, join_differences
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
@@ -89,13 +89,11 @@ def _read(path: Path, key: str) -> Settings | None:
     """
     if not path.exists():
         return None
-    try:
+    with explain_damage(path, "delete it"):
         document = file_io.read_json(path)
         if not isinstance(document[key], str):
             raise TypeError(f"the entry {key!r} must be a text")
         return document
-    except JSON_ERRORS as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
 
 def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> str | None:

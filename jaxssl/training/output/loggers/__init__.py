@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from jaxssl import components
 from jaxssl.buckets import is_bucket
-from jaxssl.errors import JSON_ERRORS, UserError, one_line, suggest
+from jaxssl.errors import UserError, explain_damage, one_line, suggest
 from jaxssl.training.output import file_io
 
 log = logging.getLogger("jaxssl")
@@ -47,13 +47,9 @@ class ServiceState:
     def __init__(self, path: Path, new_id: str) -> None:
         self.path, self.id, self.last_step = path, new_id, 0
         if path.exists():
-            try:
+            with explain_damage(path, "move it away, and the run begins a new log"):
                 state = file_io.read_json(path)
                 self.id, self.last_step = str(state["id"]), int(state["last_step"])
-            except JSON_ERRORS as error:
-                raise UserError(
-                    f"{path} is damaged; move it away, and the run begins a new log"
-                ) from error
 
     def save(self, last_step: int) -> None:
         """Store in the workdir the run's identity at the service, and the last step sent to it."""
