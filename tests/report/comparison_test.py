@@ -1,6 +1,8 @@
 """The page that compares runs, and the command `jaxssl report`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from statistics import stdev
 
@@ -377,6 +379,14 @@ def test_report_command_reports_one_run_and_compares_several(two, monkeypatch, r
         assert loss in visible_text(Path(message.split()[1]))
     files = {"config.json", "metrics.jsonl", "results.json", "train.log", "goodput.json"}
     assert {path.name for path in b.iterdir()} == files
+
+
+def test_pages_are_written_without_importing_jax(two):
+    code = f"""import sys; from pathlib import Path; from jaxssl.report.comparison import write_page
+a, b, out = map(Path, {list(map(str, two))})
+write_page([a], out), write_page([a, b], out)
+print("jax" in sys.modules)"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
 @pytest.mark.parametrize(

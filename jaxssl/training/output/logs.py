@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxssl import distributed
 from jaxssl.buckets import is_bucket
 from jaxssl.errors import escape, explain_write_errors
 from jaxssl.training.output.bucket_files import Parts
@@ -92,6 +91,8 @@ def log_to_file(path: Path) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep log messages and other text off the screen. They still go to the log file of a run."""
+    from jaxssl import distributed  # imported here, so that reports need not import JAX
+
     log_to_screen(distributed.process_index())
     before, screen.quiet = screen.quiet, True
     try:
