@@ -5,7 +5,6 @@ processes, devices, hosts or restarts. The position in the data is therefore one
 """
 
 import functools
-import itertools
 import logging
 import math
 import multiprocessing
@@ -146,8 +145,12 @@ class Batches:
             for images that the host crops {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}. It
             is {"image", "text"} for captioned images, and graphs are packed, see `jaxssl.kinds`.
         """
+        if self.plan.cached:
+            data, indices = self.take(1, 1)
+            # The data are an argument. XLA would copy constants into the program.
+            return self._gather(data, indices[0])
         if self._iterator is None:
-            self._iterator = self._gather_batches() if self.plan.cached else self._stream_batches()
+            self._iterator = self._stream_batches()
         try:
             batch = next(self._iterator)
         except RuntimeError as error:
@@ -170,7 +173,6 @@ class Batches:
         """
         steps = [self._position + min(i, n - 1) for i in range(k)]
         indices = np.stack([self.indices(step)[self._local] for step in steps])
-        self._iterator = None  # `next` starts again at the new position.
         self._position += n
         return self._cached, distributed.shard_rows(indices, self._mesh, axis=1)
 
@@ -212,13 +214,6 @@ class Batches:
         """All examples in the form of one batch on every device."""
         assert self._reader.everything is not None
         return distributed.replicate(self._reader.everything(), self._mesh)
-
-    def _gather_batches(self) -> Iterator[Batch]:
-        for step in itertools.count(self._position):
-            # The cached images are an argument of the jitted function. As constants, XLA would copy
-            # them into the program.
-            indices = distributed.shard_rows(self.indices(step)[self._local], self._mesh)
-            yield self._gather(self._cached, indices)
 
     def _stream_batches(self) -> Iterator[Batch]:
         mesh, workers = self._mesh, self.plan.workers
