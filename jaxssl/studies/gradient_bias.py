@@ -60,7 +60,14 @@ VISITS = (0, 1, 3, 10, 30)
 DRAWS, ENCODER_DRAWS = 2048, 512  # random batches for each seed, of linear maps and of an encoder
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 BIAS_AXIS = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
-ARMS = tuple("simclr dcl auc_cl auc_cl_sum spectral sogclr decl decl_mean simclr_weighted".split())
+DECL = {**METHODS["decl"], "loss.weight": 1.0}  # the first loss
+# The config values of each loss that is measured by default. None stands for the loss's defaults.
+ARMS: dict[str, Cell | None] = {
+    **{name: METHODS.get(name) for name in "simclr dcl auc_cl auc_cl_sum spectral sogclr".split()},
+    "decl": DECL,
+    "decl_mean": {**DECL, "loss.u": "mean"},
+    "simclr_weighted": METHODS["simclr"],
+}
 # Bias of the gradient for each seed, by loss, batch size, and epochs that the memory has seen.
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
@@ -100,7 +107,7 @@ def run(setting: study.Setting) -> study.Findings:
     """Measure the gradient bias of every loss at every batch size."""
     by_file = [name for name in components.names("loss") if name not in ARMS]
     of_user = filter(components.is_custom, setting.methods)
-    names = study.select_methods(setting.methods, ARMS, (*by_file, *of_user))
+    names = study.select_methods(setting.methods, tuple(ARMS), (*by_file, *of_user))
     _check_overrides(setting, names)
     if setting.workdir:
         points = [_encoder(setting.workdir)]
@@ -157,22 +164,13 @@ def _estimate(
     return {v: [of_point[i] for of_point in measured] for i, v in enumerate(visits)}
 
 
-def _method(name: str) -> Cell | None:
-    """Return the settings of `METHODS` that a loss is measured with, or None for its defaults."""
-    if name in ("decl", "decl_mean"):
-        u = {"loss.u": "mean"} if name == "decl_mean" else {}
-        return {**METHODS["decl"], "loss.weight": 1.0, **u}  # the first loss
-    method = "simclr" if name == "simclr_weighted" else name
-    return METHODS.get(method) if name in ARMS else None
-
-
 def _check_overrides(setting: study.Setting, names: Sequence[str]) -> None:
     """Raise UserError for a config key that does not change the measured losses."""
     if setting.dataset:
         raise UserError("--dataset does not change the losses of this study; leave it out")
     for key, _ in setting.overrides:
-        methods = map(_method, names)
-        if not key.startswith("loss.") or any(cell is None or key in cell for cell in methods):
+        cells = map(ARMS.get, names)
+        if not key.startswith("loss.") or any(cell is None or key in cell for cell in cells):
             raise UserError(
                 f"--config.{key} does not change the losses of this study; leave it out"
             )
@@ -187,7 +185,7 @@ def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: in
 
     def objective(**changes: object) -> Objective:
         """Return the loss of the method, with learned parameters at their initial values."""
-        cell = _method(name)
+        cell = ARMS.get(name)
         if cell is None:
             return factory("loss", name)()
         loss = cell_config(setting, cell).loss
@@ -198,13 +196,11 @@ def _losses(setting: study.Setting, name: str, num_examples: int, batch_size: in
         temperature = METHODS["simclr"]["loss.temperature"]
         weighted = factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature)
         return Losses(weighted, objective())
-    if name in ("decl", "decl_mean"):
-        exact = objective(rate="batch", u="mean")
-        return Losses(objective(), exact)
     measured = objective()
     if measured.needs_labels:
         raise UserError(f"--methods: {name!r} needs labels, which this study lacks; leave it out")
-    return Losses(measured, None)
+    is_decl = name in ("decl", "decl_mean")
+    return Losses(measured, objective(rate="batch", u="mean") if is_decl else None)
 
 
 def _linear_map(seed: int) -> Point:

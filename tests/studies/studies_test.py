@@ -592,11 +592,12 @@ def test_gradient_bias_study_measures_losses_with_the_settings_of_the_command(
     tmp_path, monkeypatch
 ):
     module, made = study("gradient_bias"), []
-    monkeypatch.setattr(module, "factory", lambda group, name: lambda **how: made.append(how))
+    loss = SimpleNamespace(needs_labels=False)
+    monkeypatch.setattr(module, "factory", lambda *of: lambda **how: made.append(how) or loss)
     options = setting(tmp_path, overrides=(("loss.momentum", "0.3"),))
     module._check_overrides(options, ("decl", "decl_mean"))
     module._losses(options, "decl_mean", 64, 8)
-    exact, measured = made
+    measured, exact = made
     assert measured["momentum"] == 0.3 and measured["temperature"] == 0.5
     assert (measured["weight"], measured["u"], measured["rate"]) == (1.0, "mean", "buffer")
     assert exact == {**measured, "rate": "batch"}
