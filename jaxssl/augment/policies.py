@@ -1,11 +1,13 @@
 """AutoAugment and RandAugment on one planar image [c, h, w], float in [0, 1].
 
-A sub-policy is a pair of operations, each with a name, a probability and a level of 0 to 9 ("-" for
-none). The operations are Pillow's. Geometric ones take the nearest pixel and fill with grey, 128 of
-255. Under `jax.vmap` all images run the same program, so `apply` computes every operation and
-selects one. Operations of the same form share one computation (one gather, one blend).
+AutoAugment's sub-policies are in autoaugment.toml. The operations are Pillow's. Geometric ones take
+the nearest pixel and fill with grey, 128 of 255. Under `jax.vmap` all images run the same program,
+so `apply` computes every operation and selects one. Operations of the same form share one
+computation (one gather, one blend).
 """
 
+import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -26,64 +28,6 @@ RAND_OPERATIONS = len(OPERATIONS) - 1
 MAX_SHEAR, MAX_SHIFT, MAX_DEGREES, MAX_FACTOR = 0.3, 150 / 331, 30.0, 0.9
 FILL = 128 / 255
 
-# AutoAugment's sub-policies for CIFAR-10 (Cubuk et al., 2019, table 7).
-CIFAR = """
-invert 0.1 -, contrast 0.2 6
-rotate 0.7 2, translate_x 0.3 9
-sharpness 0.8 1, sharpness 0.9 3
-shear_y 0.5 8, translate_y 0.7 9
-autocontrast 0.5 -, equalize 0.9 -
-shear_y 0.2 7, posterize 0.3 7
-color 0.4 3, brightness 0.6 7
-sharpness 0.3 9, brightness 0.7 9
-equalize 0.6 -, equalize 0.5 -
-contrast 0.6 7, sharpness 0.6 5
-color 0.7 7, translate_x 0.5 8
-equalize 0.3 -, autocontrast 0.4 -
-translate_y 0.4 3, sharpness 0.2 6
-brightness 0.9 6, color 0.2 8
-solarize 0.5 2, invert 0.0 -
-equalize 0.2 -, autocontrast 0.6 -
-equalize 0.2 -, equalize 0.6 -
-color 0.9 9, equalize 0.6 -
-autocontrast 0.8 -, solarize 0.2 8
-brightness 0.1 3, color 0.7 0
-solarize 0.4 5, autocontrast 0.9 -
-translate_y 0.9 9, translate_y 0.7 9
-autocontrast 0.9 -, solarize 0.8 3
-equalize 0.8 -, invert 0.1 -
-translate_y 0.7 9, autocontrast 0.9 -
-"""
-
-# AutoAugment's sub-policies for ImageNet (Cubuk et al., 2019, table 9).
-IMAGENET = """
-posterize 0.4 8, rotate 0.6 9
-solarize 0.6 5, autocontrast 0.6 -
-equalize 0.8 -, equalize 0.6 -
-posterize 0.6 7, posterize 0.6 6
-equalize 0.4 -, solarize 0.2 4
-equalize 0.4 -, rotate 0.8 8
-solarize 0.6 3, equalize 0.6 -
-posterize 0.8 5, equalize 1.0 -
-rotate 0.2 3, solarize 0.6 8
-equalize 0.6 -, posterize 0.4 6
-rotate 0.8 8, color 0.4 0
-rotate 0.4 9, equalize 0.6 -
-equalize 0.0 -, equalize 0.8 -
-invert 0.6 -, equalize 1.0 -
-color 0.6 4, contrast 1.0 8
-rotate 0.8 8, color 1.0 2
-color 0.8 8, solarize 0.8 7
-sharpness 0.4 7, invert 0.6 -
-shear_x 0.6 5, equalize 1.0 -
-color 0.4 0, equalize 0.6 -
-equalize 0.4 -, solarize 0.2 4
-solarize 0.6 5, autocontrast 0.6 -
-invert 0.6 -, equalize 1.0 -
-color 0.6 4, contrast 1.0 8
-equalize 0.8 -, equalize 0.6 -
-"""
-
 
 class Step(NamedTuple):
     """A step of a sub-policy: an operation with its probability and strength, each in [0, 1]."""
@@ -93,14 +37,11 @@ class Step(NamedTuple):
     strength: float
 
 
-def sub_policies(table: str) -> list[list[Step]]:
-    """Parse AutoAugment's table into sub-policies of two steps."""
-
-    def parse(text: str) -> Step:
-        name, probability, level = text.split()
-        return Step(name, float(probability), 0.0 if level == "-" else int(level) / 9)
-
-    return [[parse(text) for text in line.split(",")] for line in table.strip().splitlines()]
+_TABLES = tomllib.loads(Path(__file__).with_name("autoaugment.toml").read_text("utf-8"))
+CIFAR, IMAGENET = (
+    [[Step(operation, p, level / 9) for operation, p, level in row] for row in _TABLES[name]]
+    for name in ("cifar", "imagenet")
+)
 
 
 def transform(image: Array, matrix: Array) -> Array:
@@ -185,7 +126,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
     return jnp.select(is_result, [result for _, result in results], image)
 
 
-def auto_augment(u: Array, image: Array, table: str) -> Array:
+def auto_augment(u: Array, image: Array, table: list[list[Step]]) -> Array:
     """Apply a random sub-policy of AutoAugment's ``table`` to an image.
 
     Args:
@@ -199,11 +140,10 @@ def auto_augment(u: Array, image: Array, table: str) -> Array:
         torchvision, colour operations have a random sign too, and higher levels posterize and
         solarize more.
     """
-    policies = sub_policies(table)
-    chosen = choose(u[0], len(policies))
-    operations = [[OPERATIONS.index(step.name) for step in policy] for policy in policies]
-    probabilities = [[step.probability for step in policy] for policy in policies]
-    strengths = [[step.strength for step in policy] for policy in policies]
+    chosen = choose(u[0], len(table))
+    operations = [[OPERATIONS.index(step.name) for step in policy] for policy in table]
+    probabilities = [[step.probability for step in policy] for policy in table]
+    strengths = [[step.strength for step in policy] for policy in table]
     draws, signs = u[1:].reshape(2, 2).T
     active = draws < jnp.array(probabilities, jnp.float32)[chosen]
     operation = jnp.where(active, jnp.array(operations, jnp.int32)[chosen], 0)

@@ -4,34 +4,16 @@ The features of a class are the mean over its sentences (Radford et al., Learnin
 Visual Models From Natural Language Supervision, 2021, section 3.1.4).
 """
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 from jaxssl.errors import UserError, suggest
 
-# Each prompt ensemble lists templates, where {} stands for the class name.
-PROMPTS: dict[str, tuple[str, ...]] = {
-    "plain": ("{}",),
-    "photo": ("a photo of a {}.",),
-    # These are seven of CLIP's eighty templates, chosen on ImageNet by forward selection (notebook
-    # "Prompt Engineering for ImageNet" in the released code). "itap" means "I took a picture".
-    "simple7": (
-        "itap of a {}.",
-        "a bad photo of the {}.",
-        "a origami {}.",
-        "a photo of the large {}.",
-        "a {} in a video game.",
-        "art of the {}.",
-        "a photo of the small {}.",
-    ),
-    # We wrote these templates for handwritten digits.
-    "digits": (
-        "a handwritten {}",
-        "the digit {} written by hand",
-        "the number {} in handwriting",
-        "someone wrote the digit {} with a pen",
-        "a scan of a handwritten number {}",
-    ),
-}
+# Templates by prompt ensemble. {} stands for the class name.
+PROMPTS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("prompts.toml").read_text("utf-8")
+)
 # The digit data sets name their classes "0" to "9", and a prompt needs the word.
 SPOKEN = dict(
     zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True)

@@ -5,8 +5,10 @@ and classifiers are trained on a part of the training split, and classify anothe
 docs/methods.md has the constants that were chosen.
 """
 
+import tomllib
 from collections.abc import Sequence
 from math import inf, isnan
+from pathlib import Path
 
 from jaxssl.studies import grid
 from jaxssl.studies.cells import Cell, combinations
@@ -27,83 +29,16 @@ SPLITS = {
 }
 CLAIMS = read_claims("tuning")
 OF_TRAINING = "_training"  # ends the name of a method if its training settings are compared
-
-TEMPERATURES = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
-COARSE_TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of methods with a second constant
-GAMMAS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-QUEUES = (1024, 4096)
-MOMENTA = (0.8, 0.9, 0.95, 0.99, 0.996, 0.999)
-
-
-def _candidates(**loss: Sequence[object]) -> list[Cell]:
-    """Return a candidate for every combination of values of the loss's settings."""
-    return combinations({f"loss.{name}": options for name, options in loss.items()})
-
-
-# Changes of the training, one at a time, with the papers' values among them.
-TRAINING: list[Cell] = [
-    {},
-    {"optim.lr": 1e-3},
-    {"optim.lr": 4e-3},
-    {"optim.name": "adam"},
-    {"optim.weight_decay": 1e-2},
-    {"schedule.name": "constant", "schedule.warmup_epochs": 0.0},
-    {"schedule.warmup_epochs": 3.0},
-    {"head.proj_hidden_dim": 1024},
-    {"head.proj_layers": 3},
-    {"head.proj_output_dim": 512},
-]
-# Twelve candidates for each method: the settings that its paper tunes or leaves open, around the
-# published values.
+# The candidates of each method, and the changes of the training, are grids of config values.
+_GRIDS = tomllib.loads(Path(__file__).with_name("tuning.toml").read_text("utf-8"))
+_TRAINING = _GRIDS.pop("training")
 CANDIDATES: dict[str, list[Cell]] = {
-    "simclr": _candidates(temperature=TEMPERATURES),
-    "auc_cl": [
-        *_candidates(a=(3.0, 10.0, 30.0), negative_weight=(16.0, 64.0, 256.0), alpha=(0.5,)),
-        *_candidates(a=(10.0,), negative_weight=(64.0,), alpha=(0.1, 1.0, 2.0)),
-    ],
-    "auc_cl_sum": _candidates(a=(1.0, 3.0, 10.0, 30.0), alpha=(0.1, 0.5, 1.0)),
-    "mmcl": _candidates(gamma=GAMMAS, C=(1.0, 100.0)),
-    "mmcl_inv": _candidates(gamma=GAMMAS, regularization=(0.1, 1.0)),
-    "decl": [
-        *_candidates(temperature=(0.1, 0.2, 0.3, 0.5, 0.7)),
-        *_candidates(temperature=(0.2, 0.5), weight=(1.0,)),
-        *_candidates(temperature=(0.2, 0.5), weight=(1.0,), u=("mean",)),
-        *_candidates(temperature=(0.2,), weight=(0.5,), u=("mean",)),
-        *_candidates(temperature=(0.2,), u=("mean",)),
-        *_candidates(temperature=(0.2,), momentum=(0.5,)),
-    ],
-    "tcl": [
-        *_candidates(temperature=(0.1, 0.2, 0.3, 0.5, 0.7), k1=(1.0,), k2=(1.0, 1.5)),
-        *_candidates(temperature=(0.2,), k1=(1.0,), k2=(3.0,)),
-        *_candidates(temperature=(0.2,), k1=(100.0,), k2=(1.5,)),
-    ],
-    "dcl": _candidates(temperature=TEMPERATURES),
-    "sogclr": _candidates(temperature=COARSE_TEMPERATURES, gamma=(0.5, 0.9)),
-    "xbm": combinations({"loss.temperature": COARSE_TEMPERATURES, "method.queue_size": QUEUES}),
-    "moco_v3": combinations(
-        {"loss.temperature": (0.05, 0.1, 0.2, 0.5), "method.momentum": (0.9, 0.99, 0.996)}
-    ),
-    "nnclr": _candidates(temperature=COARSE_TEMPERATURES, support_size=QUEUES),
-    "byol": combinations({"method.momentum": MOMENTA, "predictor.pred_hidden_dim": (256, 1024)}),
-    "barlow_twins": _candidates(
-        off_diagonal_weight=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2), scale=(0.025, 1.0)
-    ),
-    "vicreg": _candidates(
-        invariance_weight=(5.0, 10.0, 25.0, 50.0), covariance_weight=(0.1, 1.0, 5.0)
-    ),
-    "lejepa": _candidates(
-        weight=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-    ),
-    f"auc_cl{OF_TRAINING}": [
-        *TRAINING,
-        {"loss.negative_weight": {"schedule": "cosine", "start": 256.0, "end": 16.0}},
-        {"loss.learn": ()},
-    ],
-    f"simclr_tuned{OF_TRAINING}": [
-        *TRAINING,
-        {"loss.temperature": {"schedule": "cosine", "start": 0.2, "end": 0.05}},
-        {"loss.learn": ("temperature",)},
-    ],
+    method: [
+        cell
+        for values in (_TRAINING if method.endswith(OF_TRAINING) else []) + grids
+        for cell in combinations(values)
+    ]
+    for method, grids in _GRIDS.items()
 }
 
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy import ndimage
 
 from jaxssl.augment import colour, policies
-from jaxssl.augment.policies import CIFAR, IMAGENET, OPERATIONS, sub_policies
+from jaxssl.augment.policies import CIFAR, IMAGENET, OPERATIONS
 
 pytestmark = pytest.mark.fast
 
@@ -259,17 +259,16 @@ def test_policy_operations_equal_pillow(channels):
 
 
 def test_policy_tables_equal_the_published_tables():
-    cifar, imagenet = sub_policies(CIFAR), sub_policies(IMAGENET)
-    assert len(cifar) == len(imagenet) == 25
-    assert {len(row) for row in cifar + imagenet} == {2}
-    assert {name for row in cifar + imagenet for name, *_ in row} < set(OPERATIONS)
+    assert len(CIFAR) == len(IMAGENET) == 25
+    assert {len(row) for row in CIFAR + IMAGENET} == {2}
+    assert {name for row in CIFAR + IMAGENET for name, *_ in row} < set(OPERATIONS)
     for table, place, row in [
-        (cifar, 0, (("invert", 0.1, 0), ("contrast", 0.2, 6))),
-        (cifar, 1, (("rotate", 0.7, 2), ("translate_x", 0.3, 9))),
-        (cifar, 24, (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0))),
-        (imagenet, 0, (("posterize", 0.4, 8), ("rotate", 0.6, 9))),
-        (imagenet, 18, (("shear_x", 0.6, 5), ("equalize", 1.0, 0))),
-        (imagenet, 24, (("equalize", 0.8, 0), ("equalize", 0.6, 0))),
+        (CIFAR, 0, (("invert", 0.1, 0), ("contrast", 0.2, 6))),
+        (CIFAR, 1, (("rotate", 0.7, 2), ("translate_x", 0.3, 9))),
+        (CIFAR, 24, (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0))),
+        (IMAGENET, 0, (("posterize", 0.4, 8), ("rotate", 0.6, 9))),
+        (IMAGENET, 18, (("shear_x", 0.6, 5), ("equalize", 1.0, 0))),
+        (IMAGENET, 24, (("equalize", 0.8, 0), ("equalize", 0.6, 0))),
     ]:
         assert table[place] == [(name, p, level / 9) for name, p, level in row]
 
@@ -281,7 +280,7 @@ def test_autoaugment_draws_sub_policies_uniformly_with_their_probabilities(table
     u = draw(50_000, 5)
     given = jax.vmap(lambda u: policies.auto_augment(u, None, table))(u)
     operation, strength, signs = map(np.asarray, given)
-    for place, row in enumerate(sub_policies(table)):
+    for place, row in enumerate(table):
         mine = np.floor(u[:, 0] * 25).astype(int) == place
         np.testing.assert_allclose(mine.mean(), 1 / 25, atol=0.005)
         for i, (name, probability, share) in enumerate(row):
