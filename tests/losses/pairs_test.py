@@ -130,11 +130,13 @@ def test_pairs_on_several_devices_contain_the_whole_batch(devices, given):
     ids = {"index": jnp.arange(8) + 100, "labels": jnp.array([0, 1, 0, 2, 1, 0, 3, 1])}
     ids = {name: x for name, x in ids.items() if given in (name, "both")}
     whole = pair_views(z, **ids)
-    local = distributed.spmd(
-        lambda z, ids: arrays(pair_views(z, **ids, axis_name="data")),
-        distributed.make_mesh(jax.devices()[:devices]),
-        (P(None, "data"), P("data")),
-        {name: P() if "candidate" in name else P("data") for name in arrays(whole)},
+    local = jax.jit(
+        distributed.spmd(
+            lambda z, ids: arrays(pair_views(z, **ids, axis_name="data")),
+            distributed.make_mesh(jax.devices()[:devices]),
+            (P(None, "data"), P("data")),
+            {name: P() if "candidate" in name else P("data") for name in arrays(whole)},
+        )
     )(z, ids)
     for name in ("candidate", "candidate_id"):
         np.testing.assert_array_equal(local[name], getattr(whole, name))
