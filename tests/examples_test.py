@@ -12,9 +12,11 @@ import pytest
 import tensorflow_datasets as tfds
 
 import jaxssl
+from jaxssl import api
 from jaxssl.api import interfaces
 from jaxssl.models import resnet
 from jaxssl.training import config
+from jaxssl.training.build import build
 from jaxssl.training.config import custom
 from tests.tiny import short
 
@@ -49,23 +51,21 @@ def test_training_the_time_series_example_raises_the_accuracy():
     assert after > before + 5
 
 
-@pytest.mark.long  # tests/plugins_test.py also trains with user-defined components.
-@pytest.mark.parametrize(
-    ("name", "group", "component"),
-    [
-        ("own_network", "net", "python:SmallMixer-"),
-        ("own_loss", "loss", "python:align_uniform-"),
-        ("own_data", "data", "python"),
-    ],
-)
-def test_example_with_a_user_defined_component_trains_from_python(
-    name, group, component, tiny, tmp_path
-):
-    run = example(name).main(workdir=str(tmp_path / "run"), config=tiny)
+@pytest.mark.parametrize(("name", "group"), [("SmallMixer", "net"), ("align_uniform", "loss")])
+def test_example_puts_its_own_network_or_loss_into_the_config(name, group, tiny, monkeypatch):
+    """tests/docs_test.py and tests/plugins_test.py train with these components."""
+    monkeypatch.setattr(api, "_train", lambda config, *_: config)
+    made = example({"net": "own_network", "loss": "own_loss"}[group]).main(config=tiny)
+    assert made[group].name.startswith(f"python:{name}-")
+    assert build(made, 100).steps_per_epoch == 100 // made.batch_size
+
+
+@pytest.mark.long
+def test_example_own_data_trains_and_evaluates_from_python(tiny, tmp_path):
+    run = example("own_data").main(workdir=str(tmp_path / "run"), config=tiny)
     assert run.metrics[-1]["step"] == 2 and np.isfinite(run.metrics[-1]["loss"])
-    rows = {(row["protocol"], row["features"]) for row in run.results}
-    assert ("knn", "pretrained") in rows
-    assert run.config[group].name.startswith(component)
+    assert ("knn", "pretrained") in {(row["protocol"], row["features"]) for row in run.results}
+    assert run.config.data.name.startswith("python")
 
 
 @pytest.mark.fast
