@@ -34,11 +34,8 @@ def losses(workdir):
     return [row["loss"] for row in metrics_writer.read_metrics(workdir / "metrics.jsonl")]
 
 
-@pytest.mark.parametrize("probe", ["False", "True"])
-def test_runs_that_differ_in_seed_and_numbers_share_their_programs(
-    probe, data_dir, tmp_path, caplog
-):
-    first = {"eval.online_linear": probe}
+def test_runs_that_differ_in_seed_and_numbers_share_their_programs(data_dir, tmp_path, caplog):
+    first = {"eval.online_linear": "True"}
     other = {**first, "seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
     programs._cache.clear()
     pretrain.train(load(data_dir, **other), tmp_path / "alone")
