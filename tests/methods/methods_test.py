@@ -55,24 +55,27 @@ def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
     method = siamese.method(ENCODER, NT_XENT, queue_size=2 * B + 3)
     params, carried = start(method, batch_of())
     rows: Any = np.asarray(carried.memory["queue"]["rows"])
+
+    @jax.jit
+    @jax.value_and_grad
+    def by_hand(params, batch, rows):
+        (u, v), (crop,) = embed(params, batch["views"]), embed(params, batch["crops"])
+        e = lambda x, y: jnp.exp(unit(x) @ unit(y).T / 0.3)  # noqa: E731
+        z, own = jnp.concatenate([u, v]), 1 - jnp.eye(2 * B)
+        below = (e(z, z) * own).sum(1) + e(z, rows).sum(1)
+        of_views = jnp.log(below / jnp.diag(e(z, jnp.concatenate([v, u])))).mean()
+        of_crops = [
+            jnp.log((e(crop, key).sum(1) + e(crop, rows).sum(1)) / jnp.diag(e(crop, key)))
+            for key in (u, v)
+        ]
+        return (2 * of_views + sum(x.mean() for x in of_crops)) / 4
+
     for step in range(2):
         batch = batch_of(2, 1, seed=step)
         value, gradient, carried, z = value_of(method, params, carried, batch, step)
-
-        def expected(params, batch=batch, rows=rows):
-            (u, v), (crop,) = embed(params, batch["views"]), embed(params, batch["crops"])
-            e = lambda x, y: jnp.exp(unit(x) @ unit(y).T / 0.3)  # noqa: E731
-            z, own = jnp.concatenate([u, v]), 1 - jnp.eye(2 * B)
-            below = (e(z, z) * own).sum(1) + e(z, rows).sum(1)
-            of_views = jnp.log(below / jnp.diag(e(z, jnp.concatenate([v, u])))).mean()
-            of_crops = [
-                jnp.log((e(crop, key).sum(1) + e(crop, rows).sum(1)) / jnp.diag(e(crop, key)))
-                for key in (u, v)
-            ]
-            return (2 * of_views + sum(x.mean() for x in of_crops)) / 4
-
-        close(value, expected(params))
-        jax.tree.map(close, gradient["net"], jax.grad(expected)(params)["net"])
+        expected = by_hand(params, batch, rows)
+        close(value, expected[0])
+        jax.tree.map(close, gradient["net"], expected[1]["net"])
         place = (np.arange(2 * B) + step * 2 * B) % (2 * B + 3)
         rows = rows.copy()
         rows[place] = unit(z.reshape(2 * B, DIM))
