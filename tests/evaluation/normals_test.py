@@ -1,5 +1,6 @@
 """Surface normals: of depth, angles, the dense head, data that is refused, and the protocol."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -88,12 +89,12 @@ def test_angles_between_normals_and_their_summary_equal_numpy():
 def test_dilated_feature_maps_contain_those_of_the_strided_network(settings):
     net = resnet.net(width=4, **settings)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64, 96, 3)), jnp.float32)
-    variables = net.init(jax.random.key(0), x, train=False)
-    maps = net.clone(maps=True).apply(variables, x, train=False)
+    variables = jax.jit(partial(net.init, train=False))(jax.random.key(0), x)
+    nets = net.clone(maps=True), net
+    maps, expected = jax.jit(lambda v, x: [n.apply(v, x, train=False) for n in nets])(variables, x)
     stride = 8 if "stem" in settings else 2
     assert maps.shape[1:3] == (64 // stride, 96 // stride)
     # Without two strides of 2, every fourth point of the maps is a point of the strided network.
-    expected = net.apply(variables, x, train=False)
     np.testing.assert_allclose(maps[:, ::4, ::4].mean(axis=(1, 2)), expected, atol=1e-5)
 
 
@@ -137,21 +138,30 @@ def test_normals_are_quantised_to_the_nearest_direction_on_a_grid():
     np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_dense_head_training_changes_the_backbone_only_if_not_frozen(frozen):
-    scenes = [render(seed) for seed in range(6)]
-    examples = [(Image.fromarray(x), n.astype(np.float32)) for x, _, n in scenes]
+def read_scenes(indices):
+    scenes = [render(int(seed)) for seed in indices]
+    return [(Image.fromarray(image), target.astype(np.float32)) for image, _, target in scenes]
+
+
+def test_training_of_a_dense_head_on_a_frozen_backbone_is_repeatable():
     encoder = make_encoder(resnet.net(depth=18, width=4))
-    training = SHORT._replace(frozen=frozen, sides=(24, 32))
-    options = (lambda indices: [examples[i] for i in indices]), 6, 3
-    predict, trained = fit_dense_head(encoder, training, *options)
-    same = jax.tree.map(np.array_equal, trained, encoder.variables["net"])
-    assert jax.tree.all(same) == frozen
-    assert not frozen or trained is not encoder.variables
-    predicted = predict(examples[0][0], (32, 48))
+    options = encoder, SHORT._replace(sides=(24, 32)), read_scenes, 6, 3
+    predict, trained = fit_dense_head(*options)
+    jax.tree.map(np.testing.assert_array_equal, trained, encoder.variables["net"])
+    [(picture, _)] = read_scenes([0])
+    predicted = predict(picture, (32, 48))
     np.testing.assert_allclose(np.linalg.norm(predicted, axis=-1), np.ones((32, 48)), rtol=1e-5)
-    again, _ = fit_dense_head(encoder, training, *options)
-    np.testing.assert_array_equal(predicted, again(examples[0][0], (32, 48)))
+    again, _ = fit_dense_head(*options)
+    np.testing.assert_array_equal(predicted, again(picture, (32, 48)))
+
+
+def test_training_of_a_dense_head_moves_every_kernel_of_a_backbone_that_is_not_frozen():
+    encoder = make_encoder(resnet.net(depth=18, width=4))
+    training = SHORT._replace(frozen=False, weight_decay=0.0)
+    _, trained = fit_dense_head(encoder, training, read_scenes, 6, 3)
+    same = jax.tree.map(np.array_equal, trained, encoder.variables["net"])
+    kernels = [x for path, x in jax.tree.leaves_with_path(same) if "kernel" in str(path)]
+    assert len(kernels) == 20 and not any(kernels)
 
 
 def test_dense_head_refuses_an_encoder_that_is_not_finite_and_too_few_normals(monkeypatch):
@@ -191,8 +201,8 @@ def settings_of(folder, **changes):
 
 def evaluate(encoder, data, out, monkeypatch):
     monkeypatch.setitem(normals.PRESETS, "quick", {"training": SHORT})
-    rows = run.evaluate(encoder, ["normals"], data=data, out=out)
-    return {row["metric"]: row for row in rows if row["features"] == "pretrained"}
+    rows = run.evaluate(encoder, ["normals"], data=data, out=out, kinds=["pretrained"])
+    return {row["metric"]: row for row in rows}
 
 
 def test_normals_protocol_reports_angles_on_a_folder_of_scenes(folder, tmp_path, monkeypatch):
