@@ -214,7 +214,8 @@ def step(name: str, sharding: str = "none", encoder: Encoder = ENCODER):
     state = make_init(method, optimiser, augment, two, EXAMPLES, mesh, sharding=sharding)(0)
     step: Any = make_train_step(method, optimiser, augment, mesh, sharding=sharding)
     actual = arrays(step.lower(state, distributed.shard(batch, mesh)).compile())
-    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # scalars: loss, metrics, counts, flags
+    # Scalars: loss, metrics, counts, flags. Small crops beside views have a count of their own.
+    assert actual.pop(("all-reduce", 4)) == (5 if name == "multi-crop" else 4)
     return actual, jax.tree.leaves(state.params)
 
 
@@ -279,7 +280,7 @@ def test_sharded_parameters_are_gathered_and_their_gradients_reduced(sharding):
     expected += send("all-gather", B)
     for shape in split:
         expected += send(operation, *shape) + send("all-gather", *shape)
-    assert actual.pop(("all-reduce", 1)) <= 4
+    assert actual.pop(("all-reduce", 1)) == 2
     assert actual == expected
 
 
