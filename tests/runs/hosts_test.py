@@ -90,16 +90,21 @@ def finish(hosts: list[subprocess.Popen], status: int = 0) -> list[str]:
     return outputs
 
 
+@pytest.fixture(scope="module")
+def printed(data_dir, tmp_path_factory):
+    """What each of two hosts prints of the batches, and of runs in which they differ."""
+    workdir = tmp_path_factory.mktemp("hosts") / "run"
+    outputs = finish(start("print", str(data_dir), str(workdir)))
+    assert not workdir.exists()
+    return [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo prints lines before.
+
+
 @pytest.mark.long
-def test_two_hosts_together_read_the_batch_that_one_host_reads():
-    outputs = finish(start("read"))
-    # Gloo prints lines before the JSON.
-    outputs = [json.loads(output.splitlines()[-1]) for output in outputs]
+def test_two_hosts_together_read_the_batch_that_one_host_reads(printed):
     # The digest of an array that is split over the hosts is the digest of the whole array.
-    expected = digests.compute([ROWS, ROWS])
-    assert [output.pop("digests") for output in outputs] == [expected] * 2
+    assert [output["digests"] for output in printed] == [digests.compute([ROWS, ROWS])] * 2
     for way in WAYS:
-        parts = [list(actual[way].values()) for actual in outputs]
+        parts = [list(output[way].values()) for output in printed]
         assert [len(part) for part in parts] == [2, 2]
         assert parts[0] + parts[1] == list(last(way).values())
 
@@ -110,13 +115,11 @@ DIFFERENCES = {"seed": "(config.seed: 0 -> 1)", "data": "-> 'other data')", "ver
 @pytest.mark.long
 @pytest.mark.parametrize(("what", "difference"), DIFFERENCES.items())
 def test_processes_with_different_seed_data_or_version_stop_with_the_difference(
-    data_dir, tmp_path, what, difference
+    printed, what, difference
 ):
-    workdir = tmp_path / "run"
-    for output in finish(start("train", str(data_dir), str(workdir), "0", "0", what), 1):
-        assert "process 1 differs from process 0 (" in output
-        assert f"{difference}; start all" in output
-    assert not workdir.exists()
+    for output in printed:
+        assert "process 1 differs from process 0 (" in output[what]
+        assert f"{difference}; start all" in output[what]
 
 
 def settings(data_dir: str, **changes: str):
@@ -212,7 +215,7 @@ def cannot_read(workdir: Path, step: int) -> None:
 
 
 def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
-    """Train. The second process gets a signal at a batch, cannot read, or differs."""
+    """Train. The second process gets a signal at a batch, or cannot read."""
     saved = Path(workdir) / "checkpoints" / str(SAVED)
 
     def act() -> None:
@@ -224,25 +227,34 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     loop.make_batches = acting(loop.make_batches, at, act)
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
-    if eyes == "data" and jax.process_index() == 1:
-        equal = run_record.fingerprint
-        other = {"test": "other data"}
-        run_record.fingerprint = lambda source: other.get(source.split) or equal(source)
-    if eyes == "version" and jax.process_index() == 1:
-        jaxssl.__version__ = "9.9"
-    seed = str(jax.process_index()) if eyes == "seed" else "0"
-    pretrain.train(settings(data_dir, seed=seed, **{"optim.sharding": "all"}), Path(workdir))
+    pretrain.train(settings(data_dir, **{"optim.sharding": "all"}), Path(workdir))
+
+
+def errors(data_dir: str, workdir: str) -> dict[str, str]:
+    """Return the errors of runs in which the second process has another seed, data or version."""
+    equal, other, messages = run_record.fingerprint, {"test": "other data"}, {}
+    for what in DIFFERENCES:
+        own = what if jax.process_index() == 1 else ""
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError) as caught:
+            if own == "data":
+                patch.setattr(run_record, "fingerprint", lambda s: other.get(s.split) or equal(s))
+            if own == "version":
+                patch.setattr(jaxssl, "__version__", "9.9")
+            pretrain.train(settings(data_dir, seed=str(int(own == "seed"))), Path(workdir))
+        messages[what] = str(caught.value)
+    return messages
 
 
 def main() -> None:
     """Run one of the two hosts."""
     address, number, process, what, *arguments = sys.argv[1:]
     processes.initialize(address, int(number), int(process))
-    if what == "read":
+    if what == "print":
         mesh = distributed.make_mesh()
         split = distributed.shard_rows(ROWS[distributed.local_rows(len(ROWS), mesh)], mesh)
         arrays = [split, distributed.replicate(ROWS, mesh)]
-        print(json.dumps({way: last(way) for way in WAYS} | {"digests": digests.compute(arrays)}))
+        values = {"digests": digests.compute(arrays), **errors(*arguments)}
+        print(json.dumps({way: last(way) for way in WAYS} | values))
     elif what == "eval":
         run_, out = map(Path, arguments)
         evaluate(run_, ["all", "episodes:cdfsl_5way_5shot"], out=out, kinds=["pretrained"])
