@@ -141,6 +141,15 @@ def own_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if is_own(row) and (not seeds or row["seed"] in seeds)]
 
 
+def last_evaluated(rows: Sequence[Row]) -> int | None:
+    """Return the step of the last evaluated checkpoint, or None without any.
+
+    Online metrics do not count, unless there are no other results.
+    """
+    evaluated = [row for row in rows if row["protocol"] != "online"] or rows
+    return max((step for row in evaluated if (step := row["step"]) is not None), default=None)
+
+
 def on_own_data(rows: Sequence[Row]) -> Callable[[Row], bool]:
     """Return a function that tells whether a result is on the data of the online metrics.
 

@@ -112,8 +112,7 @@ def _loss(config: Settings, rows: Rows) -> str:
 def _facts(config: Settings, metrics: Sequence[Metrics], rows: Rows) -> list[tuple[str, str]]:
     """Describe the run in pairs of a name and a value."""
     groups = {group: config.get(group, {}) for group in ("data", "net", "method")}
-    own = [r for r in rows if r["features"] == "pretrained" and r["step"]]
-    steps = [r["step"] for r in own if r["protocol"] != "online"] or [r["step"] for r in own]
+    step = results.last_evaluated([row for row in rows if row["features"] == "pretrained"])
     facts = [
         ("data", ", ".join(str(x) for x in map(groups["data"].get, ("name", "path")) if x)),
         ("loss", _loss(config, rows)),
@@ -122,7 +121,7 @@ def _facts(config: Settings, metrics: Sequence[Metrics], rows: Rows) -> list[tup
         ("batch size", str(config.get("batch_size"))),
         ("length", " ".join(files.length(config))),
         ("logged up to", f"step {metrics[-1]['step']}" if metrics else "none"),
-        ("evaluated checkpoint", f"step {max(steps)}" if steps else "none"),
+        ("evaluated checkpoint", f"step {step}" if step else "none"),
         ("seed", str(config.get("seed"))),
     ]
     if files.speed(metrics):

@@ -112,10 +112,7 @@ def _read_run(path: Path, name: str) -> Run:
     config = read_config(path / "config.json")
     metrics = read_metrics(path / "metrics.jsonl")
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
-    # The online metrics of a checkpoint do not count, unless there are no other results.
-    evaluated = [row for row in rows if row["protocol"] != "online"] or rows
-    steps = [row["step"] for row in evaluated if row["step"] is not None]
-    step = max(steps, default=None)
+    step = results.last_evaluated(rows)
     latest = [row for row in rows if row["step"] == step or row["protocol"] == "online"]
     chosen = _choose(latest, config.get("seed"))
     loss = config.get("loss", {}).get("name")
@@ -125,7 +122,7 @@ def _read_run(path: Path, name: str) -> Run:
         metrics=metrics,
         rows=chosen,
         left_out=len(rows) - len(chosen),
-        step=step if steps or not metrics else metrics[-1]["step"],
+        step=metrics[-1]["step"] if step is None and metrics else step,
         loss=str((chosen[-1].get("loss") if chosen else None) or loss),
         seconds=_training_seconds(path),
     )
