@@ -91,7 +91,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.buckets import local_path
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, at_one_size, published_tables, scale_config
-    from jaxssl.training import config, processes
+    from jaxssl.training import config, memory, processes
     from jaxssl.training.config.overrides import full_key
     from jaxssl.training.output import compile_cache
 
@@ -104,6 +104,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     given += [f"{cli.PREFIX}{key}" for key, _ in overrides if "config" in unused]
     for text in given:
         raise UserError(f"{text} is not used by the study {name!r} here; leave it out")
+    memory.share_arena()
     compile_cache.enable()
     processes.check_platform()
     page = local_path("page", PAGE.value) if PAGE.value else None

@@ -28,7 +28,7 @@ from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.methods.base import Carried
-from jaxssl.training import collapse, nonfinite, profiling, summary
+from jaxssl.training import collapse, memory, nonfinite, profiling, summary
 from jaxssl.training.build import Setup, add_statistics, build, make_batches
 from jaxssl.training.config import custom, trust
 from jaxssl.training.config.method import check_labels
@@ -147,6 +147,8 @@ def train(
             with opening.open_workdir(config, workdir):
                 evaluation.finish(workdir, splits, total, None)
         return
+    if jax.default_backend() == "cpu":
+        memory.keep_freed()  # Memory that was needed only to read the data is returned before.
     description, probe = evaluation.online(config, splits, setup, inputs, programs.encode)
 
     # A resumed run does not need the weights that it started from.

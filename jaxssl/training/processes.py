@@ -23,7 +23,7 @@ from jax._src.clusters import ClusterEnv, K8sCluster
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import rendezvous
+from jaxssl.training import memory, rendezvous
 from jaxssl.training.output.console import show_error
 
 # Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
@@ -134,6 +134,7 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
     Raises:
         UserError: as `initialize`, `check_platform` and `check_devices`.
     """
+    memory.share_arena()
     initialize(coordinator, processes, process)
     check_platform()
     check_devices()
