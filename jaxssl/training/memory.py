@@ -7,6 +7,7 @@ blocks to the system, and the page faults of the next step can take a third of i
 import ctypes
 import os
 import sys
+from importlib.util import find_spec
 
 # Parameters of glibc's `mallopt`, from malloc.h.
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
@@ -15,9 +16,11 @@ TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
 def share_arena() -> None:
     """Let all threads allocate from one arena. Of several, only the first keeps blocks of 64 MB.
 
-    Threads that have allocated memory before are not affected.
+    Threads that have allocated memory before are not affected. Where a plug-in of JAX for
+    accelerators is installed, nothing changes, because many threads may decode images there.
     """
-    _set(ARENA_MAX, 1)
+    if not any(map(find_spec, ("jax_plugins", "libtpu"))):
+        _set(ARENA_MAX, 1)
 
 
 def keep_freed() -> None:
