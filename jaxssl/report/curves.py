@@ -73,12 +73,13 @@ def _run_curve(curve: Curve, metrics: Sequence[Row]) -> Image | None:
         if not x:
             continue
         name = key.replace("_", " ")
+        gaps = _gaps(y)
         # Between gaps, a value without a marker would be invisible.
-        marker = "." if len(x) <= 30 or _gaps(y) else None
+        marker = "." if len(x) <= 30 or gaps else None
         axes.plot(x, y, dashes, color=colour, marker=marker, label=name)
         ends.append(f"{name} {_ends(y)}")
-        if _gaps(y):
-            caption += f" {_gaps(y)} of {len(y)} values of {name} are not finite and left blank."
+        if gaps:
+            caption += f" {gaps} of {len(y)} values of {name} are not finite and left blank."
     if not ends:
         return None
     axes.set_xlim(left=0)
@@ -92,7 +93,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
     """Draw one figure with a line for each run, or None if no run has recorded the metric."""
     labels = _legend_labels(groups)
     columns = 1 if max(map(len, labels)) > NARROW else 2
-    lines = len("\n".join(labels).splitlines())
+    lines = sum(label.count("\n") + 1 for label in labels)
     figure = Figure(figsize=(4, 2.7 + 0.2 * -(-lines // columns)), layout="constrained")
     axes = figure.add_subplot(xlabel="epoch", ylabel=curve.label)
     ends, missing = [], []
