@@ -133,13 +133,14 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     for folder in (setting.out, *([page.parent] if page else [])):
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
+    stem = _stem(name, setting)
+    documents.check_replaceable(setting.out / f"{stem}.json", setting)
     findings = study.run(setting)
     if len(setting.batch_sizes) == 1:
         findings = at_one_size(findings, study.CLAIMS)
     findings = findings._replace(tables=[*findings.tables, *published_tables(name)])
     title = components.summary(components.file("study", name)).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
-    stem = _stem(name, setting)
     path = documents.write_study(stem, title, setting, study.CLAIMS, findings, about)
     if page:
         documents.write_markdown(page, path.with_suffix(".json"))

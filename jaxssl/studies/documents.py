@@ -47,6 +47,8 @@ def write_study(
         "study": name.partition("-")[0],
         "title": title,
         "scale": setting.scale,
+        "dataset": setting.dataset,
+        "seeds": setting.seeds,
         "where": findings.where,
         **about,
         "claims": entries,
@@ -166,6 +168,17 @@ def read_document(path: Path) -> Settings:
             if {*Claim._fields, "figure", "verdict"} - set(claim):
                 raise ValueError("the study document has a claim without a verdict")
         return document
+
+
+def check_replaceable(path: Path, setting: Setting) -> None:
+    """Raise an error if a study would replace the document of another scale, data or more seeds."""
+    document = read_document(path) if path.exists() else {}
+    for key in ("scale", "dataset", "seeds"):
+        new = getattr(setting, key)
+        old = document.get(key, new)  # Documents of version 0.2.0 have only the scale.
+        if old > new if key == "seeds" else old != new:
+            old, new = (value or "default" for value in (old, new))
+            raise UserError(f"{path} was made with {key} {old}; choose another --out for {new}")
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:

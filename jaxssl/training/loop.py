@@ -147,8 +147,7 @@ def train(
             with opening.open_workdir(config, workdir):
                 evaluation.finish(workdir, splits, total, None)
         return
-    if jax.default_backend() == "cpu":
-        memory.keep_freed()  # Memory that was needed only to read the data is returned before.
+    memory.keep_freed()  # Memory that was needed only to read the data is returned before.
     description, probe = evaluation.online(config, splits, setup, inputs, programs.encode)
 
     # A resumed run does not need the weights that it started from.

@@ -1,13 +1,16 @@
-"""Keep the working memory of training steps in the process, on Linux with the C library glibc.
+"""Keep the working memory of programs in the process, on Linux with the C library glibc.
 
-XLA allocates the working memory of each step on the CPU anew. By default, glibc returns large freed
-blocks to the system, and the page faults of the next step can take a third of its time.
+XLA allocates the working memory of each call of a program on the CPU anew. By default, glibc
+returns large freed blocks to the system, and the page faults of the next call can take a third of
+its time.
 """
 
 import ctypes
 import os
 import sys
 from importlib.util import find_spec
+
+import jax
 
 # Parameters of glibc's `mallopt`, from malloc.h.
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
@@ -24,9 +27,10 @@ def share_arena() -> None:
 
 
 def keep_freed() -> None:
-    """Keep freed memory for later allocations of the process."""
-    _set(TRIM_THRESHOLD, -1)  # never
-    _set(MMAP_MAX, 0)  # no blocks apart from the arena
+    """Keep freed memory for later allocations of the process if JAX computes on the CPU."""
+    if jax.default_backend() == "cpu":
+        _set(TRIM_THRESHOLD, -1)  # never
+        _set(MMAP_MAX, 0)  # no blocks apart from the arena
 
 
 def _set(parameter: int, value: int) -> None:

@@ -10,6 +10,7 @@ from study_cases import NAMES, setting
 from jaxssl.cli import study
 from jaxssl.errors import UserError
 from jaxssl.studies import alpha, batch_size
+from jaxssl.studies.study import Findings
 
 
 def test_recorded_command_has_all_arguments_that_change_results_and_no_absolute_paths(
@@ -55,6 +56,23 @@ def test_folder_of_the_page_is_made_before_the_study_runs(run_command, tmp_path,
     _, _, error = run_command("study", *arguments)
     assert "page.json is damaged (the file is not the document of a study)" in error
     assert runs == [True]
+
+
+def test_document_of_another_scale_or_data_set_or_of_more_seeds_is_not_replaced(
+    run_command, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(alpha, "run", lambda setting: Findings([], [], {}, {}, "digits"))
+    arguments = ["alpha", "--out", tmp_path]
+    path = tmp_path / "alpha.json"
+    for seeds in (2, 2, 3):  # The same command again, and more seeds, replace the document.
+        assert run_command("study", *arguments, f"--seeds={seeds}")[0] == 0
+    written = path.read_bytes()
+    for flag, old in [("scale=small", "tiny"), ("dataset=mnist", "default"), ("seeds=2", "3")]:
+        status, _, error = run_command("study", *arguments, "--seeds=3", f"--{flag}")
+        key, new = flag.split("=")
+        expected = f"{path} was made with {key} {old}; choose another --out for {new}"
+        assert (status, error) == (2, f"error: {expected}\n")
+    assert path.read_bytes() == written
 
 
 def test_study_command_without_a_name_lists_the_studies():
