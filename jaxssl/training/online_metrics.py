@@ -90,7 +90,7 @@ def _find_obstacle(config: ConfigDict, method: Method, test: Source) -> str | No
     """Return why the held-out loss cannot be computed on the test split, or None if it can."""
     if any(jax.tree.leaves(method.per_example)):
         return f"loss {config.loss.name!r} keeps a memory of each training example"
-    if config.method.get("labels") and not test.labelled:
+    if config.method.get("labels") and not test.all_labelled:
         return f"the split {test.split!r} has examples without a label"
     if len(test) < config.batch_size:
         number = f"{len(test)} examples, fewer than batch_size={config.batch_size}"

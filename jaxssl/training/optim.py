@@ -64,7 +64,8 @@ def optimiser(
         clip_norm: largest global norm of the gradient, applied before the decay; 0 does not clip.
         nesterov: sgd, lars and larc move by q (g + w p) + m v instead of v.
         trust_coefficient: c of lars and larc, > 0.
-        lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd.
+        lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd. The factors of
+            `transfer` scale the capped step, while solo-learn and apex cap the scaled one.
         decay_all: decay all trained parameters, as PyTorch's adam, adamw and sgd do by default.
         transfer: which modules are frozen, and factors on the learning rates of the others.
             Modules whose names begin with "frozen_" are always frozen.
