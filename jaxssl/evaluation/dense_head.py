@@ -152,14 +152,11 @@ def fit_dense_head(
     head = PyramidPooling(training.directions, training.width, training.dropout)
     lr = optax.polynomial_schedule(training.lr, 0.0, 0.9, training.steps)
     optimiser = optim.optimiser(
-        "sgd",
-        lambda step: jnp.asarray(lr(step), jnp.float32),
-        weight_decay=training.weight_decay,
-        momentum=training.momentum,
-        clip_norm=0.0,
+        "sgd", lr, weight_decay=training.weight_decay, momentum=training.momentum
     )
     step = _make_step(encoder, head, optimiser, inputs)
-    rng, key = np.random.default_rng(seed), jax.random.key(seed)
+    rng = np.random.default_rng(seed)
+    init_key, train_key = jax.random.split(jax.random.key(seed))
 
     # ---- The directions, and the initial variables.
     params, net_stats = (pretrained.variables["net"][kind] for kind in ("params", "batch_stats"))
@@ -169,8 +166,8 @@ def fit_dense_head(
         x = jax.ShapeDtypeStruct((1, h, w, inputs.channels), jnp.float32)
         return jax.eval_shape(partial(networks.features, encoder), params, net_stats, x).shape
 
-    directions = _find_directions(read, rng.permutation(number)[:MOST_IMAGES], training, seed)
-    variables = head.init(key, jnp.zeros(map_shape(64, 64)), train=False)
+    directions = _find_directions(read, rng.permutation(number)[:MOST_IMAGES], training, rng)
+    variables = head.init(init_key, jnp.zeros(map_shape(64, 64)), train=False)
     trained, frozen = {"head": variables["params"]}, {"net": params}
     if not training.frozen:
         trained, frozen = {**trained, **frozen}, {}
@@ -186,7 +183,7 @@ def fit_dense_head(
         images = np.stack([resize(picture, side) for picture, _ in examples])
         grid = map_shape(*images.shape[1:3])[1:3]
         labels = np.stack([quantise(normals, directions, *grid) for _, normals in examples])
-        state = step(state, images, labels, jax.random.fold_in(key, i))
+        state = step(state, images, labels, jax.random.fold_in(train_key, i))
 
     # ---- Prediction.
     @partial(jax.jit, static_argnums=2)
@@ -252,26 +249,28 @@ def _prepare(images: Array, inputs: Inputs) -> Array:
     return standardise(match_channels(to_float(images), inputs.channels), inputs)
 
 
-def _find_directions(read: Read, indices: np.ndarray, training: Training, seed: int) -> np.ndarray:
+def _find_directions(
+    read: Read, indices: np.ndarray, training: Training, rng: np.random.Generator
+) -> np.ndarray:
     """Return the k-means centres of the images' normals as unit vectors [k, 3].
 
     Raises:
         ValueError: if fewer than k pixels have a normal.
     """
-    rng = np.random.default_rng(seed)
     sample = []
     for i in indices:
         [(_, normals)] = read(np.array([i]))  # one at a time, to save memory
-        known = normals[np.isfinite(normals[..., 0])]
-        sample.append(rng.permutation(known)[:PER_IMAGE])
+        finite = normals[np.isfinite(normals[..., 0])]
+        sample.append(rng.permutation(finite)[:PER_IMAGE])
     vectors = np.concatenate(sample)
     if len(vectors) < training.directions:
         raise ValueError(
             f"{training.directions} directions need as many pixels with a known normal or more, "
             f"got {len(vectors)}; add training images, or normals of them"
         )
-    means = KMeans(training.directions, random_state=seed).fit(vectors).cluster_centers_
-    return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
+    means = KMeans(training.directions, random_state=int(rng.integers(2**32))).fit(vectors)
+    centers = means.cluster_centers_
+    return (centers / np.linalg.norm(centers, axis=1, keepdims=True)).astype(np.float32)
 
 
 def resize(picture: decoding.Picture, side: int) -> np.ndarray:

@@ -80,7 +80,7 @@ def write(
     else:
         logs.log.warning("the report has no neighbours and no map: the features are not finite")
     if ours.pictures:
-        arrays |= loss_inspection.arrays(workdir, config, splits.train, encoder)
+        arrays |= loss_inspection.inspect_batch(workdir, config, splits.train, encoder)
     if ours.frames:
         arrays["frames"] = np.array(ours.frames)
     path = workdir / "gallery.npz"

@@ -37,7 +37,7 @@ NUMBERS = ("gamma", "eta", "C", "regularization")
 DEFAULTS = {name: inspect.signature(mmcl_loss).parameters[name].default for name in NUMBERS}
 
 
-def arrays(
+def inspect_batch(
     workdir: Path, config: ConfigDict, train: Source, encoder: PretrainedEncoder
 ) -> dict[str, np.ndarray]:
     """Compute the arrays of gallery.npz that describe a random batch of training images.
@@ -62,7 +62,8 @@ def arrays(
     inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
     z = encode_images(encoder, images, inputs)
     if number < 2 or not np.isfinite(z).all():
-        logs.log.warning("no hardest negatives: too few images, or embeddings not finite")
+        reason = "a single image" if number < 2 else "embeddings are not finite"
+        logs.log.warning("no hardest negatives: %s", reason)
         return result
     labels = np.array([example.label for example in train.read(indices)])
     result |= _hardest(z, labels)
@@ -107,8 +108,12 @@ def mmcl_settings(workdir: Path, config: ConfigDict, num_examples: int, step: in
 
 
 def one_of_each(labels: np.ndarray, number: int) -> np.ndarray:
-    """Return the indices of one example of each class, followed by further examples."""
-    _, first = np.unique(labels, return_index=True)
+    """Return the indices of one example of each class, followed by further examples.
+
+    Unlabelled examples have the label -1, which is no class.
+    """
+    first = np.unique(labels, return_index=True)[1]
+    first = first[labels[first] >= 0]
     return np.concatenate([first, np.setdiff1d(np.arange(len(labels)), first)])[:number]
 
 
@@ -151,8 +156,10 @@ def support_vectors(
         **mmcl_settings: arguments of `jaxssl.losses.mmcl_loss`, without schedules or arrays.
 
     Raises:
-        ValueError: as `mmcl_loss`.
+        ValueError: as `mmcl_loss`, or if the embeddings are not finite.
     """
+    if not np.isfinite(z).all():
+        raise ValueError("embeddings must be finite, got NaN or infinity")
     numbers = {k: float(mmcl_settings.pop(k, default)) for k, default in DEFAULTS.items()}
     check(RANGES, **numbers)
     options = tuple(sorted(mmcl_settings.items()))
@@ -231,7 +238,7 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str,
     svms = support_vectors(z, labels, **settings)
     _, by_similarity = nearest_others(z, len(z))
     query = one_of_each(labels, ANCHORS)
-    place = np.stack([_shown(svms.alpha[i], by_similarity[i], settings["C"]) for i in query])
+    place = np.stack([_select_shown(svms.alpha[i], by_similarity[i], settings["C"]) for i in query])
     alpha = np.where(place >= 0, svms.alpha[query[:, None], place], np.nan)
     words = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in settings.items()]
     return {
@@ -239,12 +246,12 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Settings) -> dict[str,
         "svm_place": place,
         "svm_alpha": alpha,
         "svm_C": np.array(float(settings["C"])),
-        "svm_share": np.array(svms[1:], float),  # all fields but alpha; NaN for None
+        "svm_share": np.array(svms[1:], float),  # as SVM_SHARES of the report; NaN for None
         "svm_settings": np.array(", ".join(words)),
     }
 
 
-def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
+def _select_shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
     """Select an anchor's negatives to show, in three groups of fixed size, padded with -1.
 
     The groups are: alpha at the bound, the largest alpha below it, and alpha = 0. Negatives of

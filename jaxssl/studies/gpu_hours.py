@@ -7,6 +7,7 @@ import jax
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl.training.config import arguments, factory
+from jaxssl.training.config.method import run_length
 from jaxssl.training.dry_run import COMMON, open_training_split
 
 # Operations a second of an H200 in bf16 matrix products (docs/performance.md).
@@ -20,25 +21,32 @@ SIZES = {"captions": 2_890_000, "video": 9_537}
 def estimate_hours(config: ConfigDict) -> float:
     """Estimate the hours of training on a data set of `COMMON` or `SIZES`.
 
-    A view costs three times the operations of its forward pass, or four times if a momentum network
-    encodes it too. Heads, text networks and evaluation are not counted.
+    An image costs three times the operations of its forward pass, and once more if a momentum
+    network encodes it. Heads, text networks and evaluation are not counted.
 
     Args:
         config: complete, with views of `augment.size` pixels.
+
+    Raises:
+        KeyError: if the number of training examples is unknown.
     """
-    name, size = config.data.name, config.augment.size
+    name, size, scheme = config.data.name, config.augment.size, config.method
     if name in COMMON:
         train = open_training_split(config)
         number, channels = len(train), train.shape[-1]
     else:
         number, channels = SIZES[name], 3
-    views = config.views + config.crops.number * (config.crops.get("size", 0) / size) ** 2
+    has_target = scheme.name == "momentum" and scheme.momentum != 0
+    one_query = has_target and not scheme.symmetric  # The other view is the key.
+    crops = config.crops.number * (config.crops.get("size", 0) / size) ** 2
+    queries = (1 if one_query else config.views) + crops
+    keys = has_target and (1 if one_query else config.views)
     frames = (config.augment.frames,) if "frames" in config.augment else ()
     net: Any = FrozenConfigDict(config.net)  # hashable, although its annotations do not say so
     forward = _count(net, (1, *frames, size, size, channels))
-    passes = 4 if config.method.name == "momentum" else 3
     rate = PEAK * (VIT_SHARE if config.net.name == "vit" else SHARE)
-    return number * config.epochs * views * passes * forward / rate / 3600
+    examples = run_length(config, number).total_steps * config.batch_size
+    return examples * (3 * queries + keys) * forward / rate / 3600
 
 
 @functools.cache

@@ -148,7 +148,7 @@ def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, m
     views = {"views": rng.integers(0, 256, (2, 2, side, side, 1), np.uint8)}
     originals = views["views"][:, 0]
     monkeypatch.setattr(gallery, "example_views", lambda *_: (originals, views))
-    monkeypatch.setattr(loss_inspection, "arrays", lambda *_: {"block_size": np.array(3)})
+    monkeypatch.setattr(loss_inspection, "inspect_batch", lambda *_: {"block_size": np.array(3)})
     monkeypatch.setattr(gallery, "MAP_POINTS", 6)
     splits: Any = SimpleNamespace(train=None, bank=SimpleNamespace(class_names=tuple("abcde")))
     inputs = SimpleNamespace(kind="image", channels=1)

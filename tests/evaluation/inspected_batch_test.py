@@ -63,6 +63,11 @@ def test_fraction_of_same_class_pairs_ignores_unlabelled_images_and_an_image_wit
     assert same_class_share(None, every) is None
 
 
+def test_examples_of_each_class_leave_unlabelled_ones_for_the_end():
+    labels = np.array([-1, -1, 2, 3, 3])
+    np.testing.assert_array_equal(loss_inspection.one_of_each(labels, 4), [2, 3, 0, 1])
+
+
 # Support vectors of MMCL
 
 N, GAMMA, BETA = 9, 0.7, 0.1
@@ -123,6 +128,11 @@ def test_mmcl_support_vector_weights_and_fractions_equal_independent_computation
 
 def test_support_vectors_without_labels_have_no_shares_of_a_class(views):
     assert support_vectors(views[0], None, gamma=GAMMA)[3:] == (None, None, None)
+
+
+def test_support_vectors_of_embeddings_that_are_not_finite_are_refused(views):
+    with pytest.raises(ValueError, match="embeddings must be finite"):
+        support_vectors(np.where(np.eye(*views[0].shape, dtype=bool), np.nan, views[0]), LABELS)
 
 
 def test_same_class_fractions_of_support_vectors_of_a_single_image_are_none(views):

@@ -115,6 +115,7 @@ def test_svm_on_constant_features_predicts_the_largest_class(machine, standardis
         ([0] * 20, 0.0, r"each with at least 10 examples; got classes of \[20\]"),
         ([0] * 10 + [1] * 10, np.nan, "features must be finite"),
         ([0] * 10 + [1] * 10, np.inf, "features must be finite"),
+        ([[0]] * 10 + [[1]] * 10, 0.0, r"labels must be integers \[20\], one for each row, got"),
     ],
 )
 def test_svm_rejects_invalid_features_and_labels(labels, value, message):
@@ -129,8 +130,9 @@ def test_svm_rejects_invalid_features_and_labels(labels, value, message):
     [
         ({"machines": ("rbf",)}, r"machines must be one or more of \('kernel', 'linear'\), got"),
         ({"machines": ()}, "machines must be one or more of"),
-        ({"C": ()}, "C must be one or more numbers > 0, got"),
-        ({"C": (1.0, -1.0)}, "C must be one or more numbers > 0, got"),
+        ({"C": ()}, "C must be one or more finite numbers > 0, got"),
+        ({"C": (1.0, -1.0)}, "C must be one or more finite numbers > 0, got"),
+        ({"C": np.inf}, "C must be one or more finite numbers > 0, got inf"),
     ],
 )
 def test_svm_rejects_unknown_machines_and_strengths(changes, message):

@@ -16,7 +16,7 @@ def diverged():
 
 @pytest.fixture
 def accuracies():
-    """Accuracies by the last part of a cell's name, if a test adds some; else they are random."""
+    """Accuracies by a part of a cell's name, if a test adds some; else they are random."""
     return {}
 
 
@@ -27,7 +27,8 @@ def trained_cells(monkeypatch, diverged, accuracies):
 
     def result(name, cell, seed):
         if accuracies:
-            return with_accuracy(accuracies[name[-1]], seed)
+            [accuracy] = [accuracies[part] for part in name if part in accuracies]
+            return with_accuracy(accuracy, seed)
         return made_up(cell, seed, diverged)
 
     def run_grid(setting, cells, protocols=None):

@@ -32,6 +32,16 @@ def test_kernels_study_claims_hold_only_if_rbf_beats_tanh_and_linear(findings, h
     assert verdicts(findings("kernels", given)) == expected
 
 
+@pytest.mark.parametrize(
+    ("decl", "decl_above", "gap_grows"),
+    [(60.0, True, True), (51.0, True, False), (40.0, False, False)],
+)
+def test_unnormalised_study_compares_leads_over_simclr(findings, decl, decl_above, gap_grows):
+    given = {"simclr": 50.0, "decl": 53.0, "simclr_unnormalised": 50.0, "decl_unnormalised": decl}
+    found = verdicts(findings("unnormalised", given))
+    assert found == {"decl_above_unnormalised": decl_above, "gap_grows": gap_grows}
+
+
 @pytest.mark.parametrize(("gain", "no_help"), [(0.3, True), (0.8, False)])
 def test_slack_study_tolerates_a_gain_of_half_a_point_by_a_large_C(findings, gain, no_help):
     given = {0.01: 60.0, 0.1: 70.0, 1.0: 75.0, 10.0: 80.0, 100.0: 80.0 + gain}

@@ -14,7 +14,15 @@ from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.decoders.files import cpu_count
 from jaxssl.data.splits import in_both
-from jaxssl.evaluation.protocol import EvalContext, Presets, Protocol, Result, make_results
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Presets,
+    Protocol,
+    Result,
+    check_split,
+    make_results,
+)
 
 MACHINES = ("kernel", "linear")
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
@@ -28,15 +36,8 @@ MAX_KERNEL = 2**35  # largest size in bytes of a kernel matrix, for 65 536 examp
 KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
-class Labelled(NamedTuple):
-    """Features x [n, f] and labels y [n]."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-
 class Score(NamedTuple):
-    """Accuracy of an SVM: in cross-validation on training data, and on test data in percent."""
+    """Accuracy of an SVM, in [0, 1]: in cross-validation on training data, and on test data."""
 
     validation: float
     test: float
@@ -61,7 +62,7 @@ def evaluate(
     Args:
         features: [n, f], features of all examples.
         labels: [n] int. Each class needs ten examples.
-        C: inverse regularisation strengths to choose from, > 0.
+        C: inverse regularisation strengths to choose from, finite and > 0.
         machines: "kernel" (RBF, gamma 1 / (f variance)), "linear" (squared hinge), or both.
         standardised: whether each feature is standardised on the nine training folds.
         seed: seed of the folds.
@@ -77,13 +78,13 @@ def evaluate(
         You et al., Graph Contrastive Learning with Augmentations, 2020, 5.2 (after Sun et al.,
         InfoGraph, 2020).
     """
-    features, labels = np.asarray(features), np.asarray(labels)
+    features, labels = check_split("", features, labels)
     machines = (machines,) if isinstance(machines, str) else tuple(machines)
     if not machines or not set(machines) <= set(MACHINES):
         raise ValueError(f"machines must be one or more of {MACHINES}, got {machines}")
     strengths = np.atleast_1d(np.asarray(C, np.float64))
-    if strengths.ndim > 1 or not strengths.size or not (strengths > 0).all():
-        raise ValueError(f"C must be one or more numbers > 0, got {C}")
+    if strengths.ndim > 1 or not strengths.size or not all(0 < c < np.inf for c in strengths):
+        raise ValueError(f"C must be one or more finite numbers > 0, got {C}")
     _, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2 or counts.min() < FOLDS:
         raise ValueError(
@@ -95,17 +96,18 @@ def evaluate(
     kernel_bytes = 8 * len(labels) ** 2
     if "kernel" in machines and kernel_bytes > MAX_KERNEL:
         raise ValueError(f"the kernel matrix of {len(labels)} examples takes over 32 GiB")
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed % 2**32)
     wide = features.astype(np.float64)
 
     def on_fold(fold: tuple[np.ndarray, np.ndarray]) -> float:
         """Return the test accuracy of the machine with the best cross-validation accuracy."""
-        train, test = (Labelled(wide[indices], labels[indices]) for indices in fold)
+        train, test = (wide[indices] for indices in fold)
         if standardised:
-            scaler = StandardScaler().fit(train.x)
-            train, test = (z._replace(x=np.asarray(scaler.transform(z.x))) for z in (train, test))
-        scores = [_fit(machine, strengths, train, test) for machine in machines]
-        return max(scores, key=lambda score: score.validation).test
+            scaler = StandardScaler().fit(train)
+            train, test = (np.asarray(scaler.transform(x)) for x in (train, test))
+        data = Features(train, labels[fold[0]], test, labels[fold[1]])
+        scores = [_fit(machine, strengths, data) for machine in machines]
+        return 100 * max(scores, key=lambda score: score.validation).test
 
     # Threads suffice because the solvers release the GIL. Memory limits their number.
     threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * kernel_bytes)))
@@ -114,24 +116,24 @@ def evaluate(
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))
 
 
-def _fit(machine: str, strengths: np.ndarray, train: Labelled, test: Labelled) -> Score:
+def _fit(machine: str, strengths: np.ndarray, data: Features) -> Score:
     """Choose C by cross-validation on training data, fit on all of them, and score the SVM."""
-    train_x, test_x = train.x, test.x
+    train_x, labels, test_x, _ = data
     # scikit-learn's annotation of ``dual`` lacks bool.
     model = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
         # The kernel is precomputed, because SVC would compute it again for each C.
         gamma = 1 / (train_x.shape[1] * max(train_x.var(), 1e-12))
-        train_x, test_x = (rbf_kernel(x, train.x, gamma) for x in (train_x, test_x))
+        train_x, test_x = (rbf_kernel(x, data.train, gamma) for x in (train_x, test_x))
         model = SVC(kernel="precomputed", cache_size=1000)
-    folds = list(StratifiedKFold(INNER).split(train_x, train.y))
+    folds = list(StratifiedKFold(INNER).split(train_x, labels))
 
     def choose(rows: np.ndarray, fitted: np.ndarray) -> np.ndarray:
         return train_x[np.ix_(rows, fitted)] if machine == "kernel" else train_x[rows]
 
     def accuracy(fitted: np.ndarray, held_out: np.ndarray) -> float:
-        model.fit(choose(fitted, fitted), train.y[fitted])
-        return float(model.score(choose(held_out, fitted), train.y[held_out]))
+        model.fit(choose(fitted, fitted), labels[fitted])
+        return float(model.score(choose(held_out, fitted), labels[held_out]))
 
     # GridSearchCV would reset the warning filters of all threads for a moment, and warn of that.
     accuracies = []
@@ -139,8 +141,8 @@ def _fit(machine: str, strengths: np.ndarray, train: Labelled, test: Labelled) -
         model.set_params(C=strength)
         accuracies.append(float(np.mean([accuracy(*fold) for fold in folds])))
     best = int(np.argmax(accuracies))
-    model.set_params(C=strengths[best]).fit(train_x, train.y)
-    return Score(accuracies[best], 100 * float(np.mean(model.predict(test_x) == test.y)))
+    model.set_params(C=strengths[best]).fit(train_x, labels)
+    return Score(accuracies[best], float(np.mean(model.predict(test_x) == data.test_labels)))
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
