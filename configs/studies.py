@@ -59,7 +59,7 @@ VARIANTS = {
         "eval": {"every": 10.0},
     },
     "paper_alpha": {**TABLE_9, "about": "auc_cl:cifar10_table_9, 250 epochs", "epochs": 250},
-    "paper_convergence": {  # Appendix A.3.3, which also holds Table 9
+    "paper_convergence": {  # Appendix A.3.3; Table 9 is there too
         **TABLE_9,
         "about": "auc_cl:cifar10_table_9, ResNet-18",
         "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
@@ -67,7 +67,7 @@ VARIANTS = {
     "paper_simclr": {
         **decl.SHARED,
         **LOSS,
-        "about": "decl:cifar10",
+        "about": "decl:cifar10, batch size 128, 200 epochs",
         "batch_size": 128,
         "epochs": 200,
         "eval": {"every": 10.0},
@@ -80,7 +80,7 @@ VARIANTS = {
         **tcl_supervised.SHARED,
         **tcl_supervised.CIFAR100,
         **LOSS,
-        "about": "tcl_supervised:cifar100",
+        "about": "tcl_supervised:cifar100, batch size 64, learning rate 0.1",
         "batch_size": 64,
         "optim": {**tcl_supervised.SHARED["optim"], "lr": 0.1},
     },

@@ -20,8 +20,7 @@ from jaxssl.evaluation.protocol import stratified, validation_part
 from jaxssl.losses.objective import check
 
 RANGES = {"tolerance": "> 0", "max_iter": ">= 1"}
-# The L2 strength C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that
-# is more.
+# C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that is more.
 CHOICE = 10_000
 CHOICE_OF_CLASS = 50
 COARSE = 10  # factor by which fits that choose C are less exact than the last fit
@@ -100,7 +99,7 @@ def fit_probe(
     max_iter: int,
     seed: int,
 ) -> Probe:
-    """Fit a logistic regression on standardised features and choose its L2 strength C.
+    """Fit a logistic regression on standardised features and choose C, its inverse L2 strength.
 
     The features are distributed over the devices of this process.
 
@@ -148,8 +147,8 @@ def fit_probe(
         rows = distributed.replicate_global(x[drawn], mesh)
         subset = examples._replace(x=rows, transposed=rows.T, labels=jnp.asarray(subset_labels))
     held_out = validation_part(subset_labels, validation, seed=seed)
-    used = np.zeros(len(subset.x), np.float32)
-    used[np.delete(np.arange(len(subset_labels)), held_out)] = 1
+    used = (np.arange(len(subset.x)) < len(subset_labels)).astype(np.float32)  # not the padding
+    used[held_out] = 0
     validation_set = np.asarray(subset.x[held_out]), subset_labels[held_out]
     options = {"tolerance": COARSE * tolerance, "max_iter": max_iter}
     best, start = _choose(subset, used, validation_set, sorted(C), **options)
@@ -164,16 +163,16 @@ def _choose(
     examples: Examples,
     used: np.ndarray,
     validation: Labelled,
-    strengths: list[float],
+    candidates: list[float],
     **options: Any,
 ) -> tuple[float, Fit]:
-    """Choose the L2 strength C by the accuracy on validation examples.
+    """Choose C by the accuracy on validation examples.
 
     Args:
         examples: features and labels.
         used: [n], 1 for examples to fit, 0 for others.
         validation: the validation examples.
-        strengths: candidates for C, the smallest first.
+        candidates: for C, the smallest first.
         **options: ``tolerance`` and ``max_iter`` of `regression`.
 
     Returns:
@@ -182,7 +181,7 @@ def _choose(
     x, labels = validation
     fits: list[Fit] = []
     hits: list[np.ndarray] = []  # whether each validation example is classified correctly
-    for c in strengths:
+    for c in candidates:
         start = fits[-1] if fits else None
         fit = regression(examples, used, C=c, **options, start=start)
         hit = np.argmax(x @ fit.weights + fit.bias, axis=1) == labels
@@ -192,7 +191,7 @@ def _choose(
             break
     best = max(hits, key=np.sum)  # the first of equals
     chosen = next(i for i, hit in enumerate(hits) if not _is_worse(hit, best))
-    return strengths[chosen], fits[chosen]
+    return candidates[chosen], fits[chosen]
 
 
 def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:

@@ -139,7 +139,8 @@ def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
 
     same = features._replace(train=changed(features.train), test=changed(features.test))
     expected, result = (linear.accuracy(f, **SETTINGS) for f in (features, same))
-    assert max(expected.pop("gradient_norm"), result.pop("gradient_norm")) < 2e-4
+    # Differences of float32 losses show a gradient down to the root of their precision, 3.5e-4.
+    assert max(expected.pop("gradient_norm"), result.pop("gradient_norm")) < 1e-3
     assert result == pytest.approx(expected)
 
 

@@ -97,9 +97,9 @@ def accuracy(
 ) -> dict[str, float]:
     """Compute the accuracy of logistic regression on standardised features.
 
-    The L2 strength is chosen on a stratified part of the training set: the strongest regularisation
-    within one standard error of the best. The classifier is then fitted on the whole training set.
-    The test set is used once.
+    C is chosen on a stratified part of the training set: the strongest regularisation within one
+    standard error of the best. The classifier is then fitted on the whole training set. The test
+    set is used once.
 
     Args:
         features: features of a training and a test set.
