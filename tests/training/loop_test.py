@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import collapse, loop, metrics_reporter, nonfinite
 from jaxssl.training.build import build
 from jaxssl.training.metrics_reporter import MetricsReporter
-from jaxssl.training.output import metrics_writer
+from jaxssl.training.output import loggers, metrics_writer
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.workdir import checkpoint, goodput, run_record
 from jaxssl.training.workdir.run_lock import lock
@@ -263,6 +264,12 @@ def test_tensorboard_events_equal_metrics_jsonl_even_with_a_clock_set_back(tmp_p
     rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
     assert [row.pop("step") for row in rows] == [1, 2, 3, 4, 5]
     assert events(tmp_path) == dict(zip((1, 2, 3, 4, 5), rows, strict=True))
+
+
+def test_tensorboard_events_hold_nan_without_a_second_warning(tmp_path, caplog):
+    with closing(loggers.open_logger("tensorboard", tmp_path, 0, {})) as writer:
+        writer.write(1, {"loss": np.nan})
+    assert np.isnan(events(tmp_path)[1]["loss"]) and not caplog.records
 
 
 def test_finished_run_without_its_checkpoints_is_refused_and_keeps_its_metrics(

@@ -5,11 +5,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import (  # Protobuf generates this module without types.
     Event,  # pyright: ignore[reportAttributeAccessIssue]
     SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
+)
+from tensorboardX.proto.summary_pb2 import (
+    Summary,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
 from jaxssl.buckets import is_bucket
@@ -38,7 +40,9 @@ class TensorBoard:
         """Write one TensorBoard event for each metric of a step."""
         with explain_write_errors(self._path):
             for name, value in metrics.items():
-                event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
+                # tensorboardX's own function would warn of NaN, as the run does.
+                summary = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+                event = Event(wall_time=time.time(), step=step, summary=summary)
                 self._events.write_event(event)
             self._events.flush()
 
