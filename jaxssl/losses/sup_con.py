@@ -45,4 +45,4 @@ def sup_con_loss(
     return loss if base_temperature is None else loss * (temperature / base_temperature)
 
 
-objective = stateless(sup_con_loss, ranges=RANGES, takes_queue=takes_queue)
+objective = stateless(sup_con_loss, ranges=RANGES, takes_queue=takes_queue, needs_labels=True)

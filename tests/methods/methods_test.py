@@ -264,6 +264,7 @@ NO_QUEUE = "does not use a queue; set method.queue_size=0"
     [
         ({"loss__name": "vicreg", "method__labels": "True"}, "vicreg.*does not use labels"),
         ({"loss__name": "cross_entropy"}, "needs labels; set method.labels=True"),
+        ({"loss__name": "sup_con"}, "needs labels; set method.labels=True"),
         ({"views": "1"}, "a single view without labels has no positives"),
         (
             {"views": "1", "loss__name": "mmcl", "method__labels": "True"},
