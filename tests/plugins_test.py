@@ -336,6 +336,32 @@ class Dropout(nn.Module):
         return nn.Dropout(0.5, deterministic=not train)(x.reshape(len(x), -1))
 
 
+class FullDropout(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        return nn.Dropout(0.5, deterministic=not train)(x.reshape(len(x), -1))
+
+
+class Cached(nn.Module):
+    @nn.compact
+    def __call__(self, x, **options):
+        self.variable("cache", "calls", jnp.zeros, 1)
+        return x.reshape(len(x), -1)
+
+
+class FullMaps(nn.Module):
+    @nn.compact
+    def __call__(self, x, **options):
+        return nn.Conv(2, (3, 3))(x)
+
+
+class Partitioned(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        init = nn.with_partitioning(nn.initializers.ones, (None, "model"))
+        return nn.Dense(2, kernel_init=init)(x)
+
+
 class OfVideos(nn.Module):
     EXAMPLES = "video"
 
@@ -365,6 +391,11 @@ class CountingNnx(nnx.Module):
         self.calls = nnx.List([nnx.Variable(jnp.zeros(1))])
 
 
+class ConstantNnx(nnx.Module):
+    def __init__(self, *, rngs):
+        self.scale = jnp.ones(3)
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("value", "message"),
@@ -372,7 +403,18 @@ class CountingNnx(nnx.Module):
         (Dropout(), "Dropout draws random numbers in its layers"),
         (Alone(), "Alone changes its statistics in evaluation; give __call__ the argument train"),
         (Maps(), r"Maps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
-        ((lambda key, x: [x[0]], lambda p, x: x), "parameters must be nested dicts of arrays"),
+        (FullDropout(), "FullDropout draws random numbers in its layers"),
+        (FullMaps(), r"FullMaps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
+        (Cached(), "Cached has variables in the collection 'cache'; expected only params and"),
+        ((lambda key, x: [x[0]], lambda p, x: x), "nested dicts of arrays .* got list at params"),
+        (
+            (lambda key, x: {"n": 3}, lambda p, x: x),
+            r"nested dicts of arrays .* got int at params\['n'\]",
+        ),
+        ((lambda key, x: None, lambda p, x: x), "nested dicts of arrays .* got NoneType at params"),
+        ((lambda key: {}, lambda p, x: x), r"function init\(key, x\), got the arguments key;"),
+        ((lambda key, x: {}, lambda p, rng, x: x), r"apply\(params, x\), got .* p, rng, x; hk"),
+        (Maps, "expected a network, got the class Maps; call the class"),
         ((lambda key, x: {}, lambda p, x: x.sum()), r"features \[5, f\], got \[\]"),
         ((lambda key, x: {}, lambda p, x: None), r"features \[5, f\], got NoneType"),
         (3, "expected a Linen module, the class of an NNX module, or a pair"),
@@ -394,12 +436,22 @@ def test_network_that_breaks_the_contract_raises_an_error_that_says_how_to_mend_
     [
         (RandomNnx, "RandomNnx draws random numbers in its layers"),
         (CountingNnx, "CountingNnx stores calls.0, which is neither nnx.Param nor nnx.BatchStat"),
+        (ConstantNnx, "ConstantNnx stores scale, which is neither nnx.Param nor nnx.BatchStat"),
     ],
 )
 def test_nnx_network_with_other_variables_than_parameters_raises_an_error(value, message):
     net = custom.make_factory("net", value.__name__, value)()
-    with pytest.raises(ValueError, match=message):
-        net.init(jax.random.key(0), jnp.zeros((2, 4)))
+    for init in (net.init, jax.jit(net.init)):
+        with pytest.raises(ValueError, match=message):
+            init(jax.random.key(0), jnp.zeros((2, 4)))
+
+
+@pytest.mark.fast
+def test_parameters_with_partitioning_of_a_linen_network_are_plain_arrays():
+    variables = adapters.adapt(Partitioned()).init(jax.random.key(0), jnp.zeros((5, 4)))
+    assert jax.tree.structure(variables["params"]) == jax.tree.structure(
+        {"Dense_0": {"bias": 0, "kernel": 0}}
+    )
 
 
 @pytest.mark.fast

@@ -42,9 +42,14 @@ def adapt(value: object) -> Network:
         ValueError: if the value is not a network.
     """
     if isinstance(value, nn.Module):
-        return value if set(OPTIONS) <= _options(value.__call__) else LinenNetwork(value)
+        return value if type(value).__module__.startswith("jaxssl.") else LinenNetwork(value)
     if isinstance(value, tuple) and len(value) == 2 and all(map(callable, value)):
-        return FunctionNetwork(*value)
+        init, apply = value
+        _require_arguments(init, "init(key, x)", set())
+        _require_arguments(apply, "apply(params, x)", _options(apply))
+        return FunctionNetwork(init, apply)
+    if inspect.isclass(value):
+        raise ValueError(f"expected a network, got the class {value.__name__}; call the class")
     if isinstance(value, nnx.Module):
         raise ValueError(
             f"an initialised {type(value).__name__} cannot be initialised again from another seed; "
@@ -57,7 +62,7 @@ def adapt(value: object) -> Network:
 
 
 class LinenNetwork(NamedTuple):
-    """A Linen module that takes only some of the arguments ``train``, ``axis_name``, ``keys``.
+    """A user's Linen module. It may take the arguments ``train``, ``axis_name`` and ``keys``.
 
     Attributes:
         module: the module. Its variables may be parameters and BatchNorm statistics.
@@ -67,13 +72,15 @@ class LinenNetwork(NamedTuple):
 
     def init(self, key: Array, x: object, *, train: bool = False) -> Any:
         """Initialise the module's parameters and BatchNorm statistics."""
-        variables = self.module.init(key, x, **_accepted(self.module.__call__, train=train))
+        accepted = _accepted(self.module.__call__, train=train)
+        # The sharding that `nn.with_partitioning` asks for names axes which the mesh does not have.
+        variables = nn.meta.unbox(self.module.init(key, x, **accepted))
         name = type(self.module).__name__
         others = set(variables) - {*COLLECTIONS, "intermediates"}
         if others:
             raise ValueError(
-                f"{name} has variables of the kind {sorted(others)[0]!r}; expected only params and "
-                "batch_stats"
+                f"{name} has variables in the collection {sorted(others)[0]!r}; expected only "
+                "params and batch_stats"
             )
         return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
 
@@ -114,10 +121,12 @@ class FunctionNetwork(NamedTuple):
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
         """Initialise the parameters with the user's function ``init_params``."""
         params = self.init_params(key, x)
-        paths = [path for path, _ in jax.tree.leaves_with_path(params)]
-        keys = [getattr(entry, "key", None) for path in paths for entry in path]
-        if not isinstance(params, dict) or not all(isinstance(key, str) for key in keys):
-            raise ValueError("the parameters must be nested dicts of arrays with text keys")
+        for path, leaf in jax.tree.leaves_with_path(params, lambda x: not isinstance(x, dict)):
+            if not all(isinstance(entry.key, str) for entry in path) or not hasattr(leaf, "ndim"):
+                raise ValueError(
+                    "the parameters must be nested dicts of arrays with text keys, got "
+                    f"{type(leaf).__name__} at params{jax.tree_util.keystr(path)}"
+                )
         return {"params": params, "batch_stats": {}}
 
     def apply(self, variables: VariableDict, x: object, **options: Any) -> object:
@@ -146,7 +155,8 @@ class NnxNetwork:
         Raises:
             ValueError: if the module has other variables, such as the states of random layers.
         """
-        module = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
+        with jax.ensure_compile_time_eval():  # The split does not list arrays that are traced.
+            module = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
         name = type(module).__name__
         definition, params, stats, draws, others = nnx.split(
             module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
@@ -214,6 +224,18 @@ def _accepted(function: Callable, **options: object) -> dict[str, Any]:
     """Select the keyword arguments in `OPTIONS` that a function takes."""
     names = _options(function)
     return {name: value for name, value in options.items() if name in names}
+
+
+def _require_arguments(function: Callable, expected: str, options: set[str]) -> None:
+    """Raise ValueError unless a function takes two arguments and these keyword arguments."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, None, **dict.fromkeys(options))
+    except TypeError as error:
+        raise ValueError(
+            f"expected a function {expected}, got the arguments {', '.join(signature.parameters)}; "
+            "hk.without_apply_rng removes the key of Haiku's apply"
+        ) from error
 
 
 def _require_features(name: str, features: object, x: Any) -> None:
