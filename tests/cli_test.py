@@ -20,7 +20,7 @@ import jaxssl
 from jaxssl import buckets, cli, components
 from jaxssl.cli import eval as eval_command
 from jaxssl.errors import UserError
-from jaxssl.training import config, processes
+from jaxssl.training import config, processes, retry
 from jaxssl.training.config.help import component_settings
 
 ROOT = Path(__file__).parents[1]
@@ -155,6 +155,16 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     assert len(json.loads((folder / "runs/digits/results.json").read_text())["results"]) == 26
 
 
+def test_retried_command_has_the_flag_that_ends_retries_before_a_double_dash(
+    monkeypatch, run_command
+):
+    calls = []
+    monkeypatch.setattr(retry, "run", lambda command, retries: calls.append(command))
+    monkeypatch.setattr(sys, "orig_argv", ["jaxssl", "train", "--retry=1", "--"])
+    run_command("train", "--retry=1", "--")
+    assert calls == [["jaxssl", "train", "--retry=1", "--retry=0"]]
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_of_a_command_lists_all_flags_and_a_valid_example(command, run_command, monkeypatch):
     module, calls = cli.load(command), []
@@ -225,6 +235,18 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("train", "--resume="), "--resume is empty; give it a value, or leave it out"),
         (("train", "--workdir="), "--workdir is empty; give it a value, or leave it out"),
         (("train", "--dry_run", "--topology="), "--topology is empty; give it a value, or leave"),
+        (("train", "--config="), "--config is empty; give it a value, or leave it out"),
+        (
+            ("eval", "--workdir=x", "--protocols="),
+            "--protocols is empty; give it a value, or leave",
+        ),
+        (("eval", "--workdir=x", "--kinds="), "--kinds is empty; give it a value, or leave it out"),
+        (("eval", "--workdir=x", "--suite="), "--suite is empty; give it a value, or leave it out"),
+        (("eval", "--workdir=x", "--dataset="), "--dataset is empty; give it a value, or leave it"),
+        (("eval", "--workdir=x", "--out="), "--out is empty; give it a value, or leave it out"),
+        (("eval", ""), "--workdir is empty; give it a value, or leave it out"),
+        (("train", "--max_runs=5"), "--max_runs limits the runs of a grid: --grid KEY=A,B,C"),
+        (("train", "--keys", "--dry_run", "--topology=v5e-8"), "--keys only prints the config;"),
         (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),
         (("train", "--dry_run", "--profile=0:1"), "--dry_run takes no steps to trace"),
         (("train", "--retry=2", "--profile=0:1"), "--retry would trace steps that are done; leave"),

@@ -222,17 +222,15 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
     """Parse the arguments of a subcommand and call its function ``main``.
 
     Raises:
-        UserError: for an argument that the subcommand does not take.
+        UserError: for an argument that the subcommand does not take, or an empty one.
         flags.Error: for an unknown flag or a wrong value.
     """
     # A second command in the same process must start from the default flags.
-    for name in module.FLAGS:
-        module.FLAGS[name].unparse()
+    module.FLAGS.unparse_flags()
     rest, overrides = split_overrides(arguments)
     takes_keys = COMMANDS[command].keys is not None
     if overrides and not takes_keys:
-        key = overrides[0][0]
-        raise UserError(f"jaxssl {command} takes no config keys; leave {PREFIX}{key} out")
+        raise UserError(f"{command} takes no config keys; leave {PREFIX}{overrides[0][0]} out")
     module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
     rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
     positional = getattr(module, "POSITIONAL", None)
@@ -245,6 +243,9 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
     if rest:
         example = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
         raise UserError(f"unexpected argument {rest[0]!r}; flags begin with --{example}")
+    for name, flag in ((name, module.FLAGS[name]) for name in module.FLAGS):
+        if flag.value in ("", [""]) or (flag.present and flag.value == []):
+            raise UserError(f"--{name} is empty; give it a value, or leave it out")
     module.main(*([overrides] if takes_keys else []))
 
 
@@ -341,8 +342,7 @@ def encoder_and_pictures(values: flags.FlagValues, command: str) -> tuple[str, s
 
     start_jax(values)
     logs.log_to_screen(distributed.process_index())
-    encoder, images = values.paths
-    return encoder, images
+    return values.paths[0], values.paths[1]
 
 
 def start_jax(values: flags.FlagValues) -> None:

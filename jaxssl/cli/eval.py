@@ -18,6 +18,8 @@ from absl import flags
 from jaxssl import cli
 
 POSITIONAL = "workdir"
+# Only these config keys may be combined with --suite, because a suite names its data sets.
+SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 FLAGS = flags.FlagValues()
 WORKDIR = flags.DEFINE_list("workdir", [], "Folders of runs.", FLAGS)
 WEIGHTS = flags.DEFINE_list("weights", [], "Weights: files, folders or hf://OWNER/NAME.", FLAGS)
@@ -34,7 +36,10 @@ SUITE = flags.DEFINE_string(
     FLAGS,
 )
 KINDS = flags.DEFINE_list(
-    "kinds", None, "Some of raw,untrained,pretrained; default: all, of a suite pretrained.", FLAGS
+    "kinds",
+    None,
+    "Some of raw,untrained,pretrained; default: all; with --suite only pretrained.",
+    FLAGS,
 )
 SEED = flags.DEFINE_integer(
     "seed",
@@ -47,8 +52,6 @@ OUT = flags.DEFINE_string(
     "out", None, "Folder of results.json; default: the workdir, or NAME.eval for weights.", FLAGS
 )
 cli.define_encoder(FLAGS)
-# Only these config keys may be combined with --suite, because a suite names its data sets.
-SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 
 

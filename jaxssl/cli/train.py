@@ -88,7 +88,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain an encoder, or with --dry_run only check the config and the memory that it needs."""
     _check_flags()
     if RETRY.value:
-        raise SystemExit(retry.run([*sys.orig_argv, "--retry=0"], RETRY.value))
+        words = [word for word in sys.orig_argv if word != "--"]  # No flags may follow "--".
+        raise SystemExit(retry.run([*words, "--retry=0"], RETRY.value))
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.buckets import as_path
     from jaxssl.training import config, profiling
@@ -128,10 +129,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _check_flags() -> None:
-    """Raise UserError for flags that are empty or do not go together."""
-    for flag in ("workdir", "resume", "topology"):
-        if FLAGS[flag].value == "":
-            raise UserError(f"--{flag} is empty; give it a value, or leave it out")
+    """Raise UserError for flags that do not go together."""
     if EXTEND_TO.value is not None and not RESUME.value:
         raise UserError("--extend_to needs the folder of a run: --resume DIR")
     if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
@@ -141,6 +139,10 @@ def _check_flags() -> None:
     for flag in ("keys", "dry_run", "topology", "profile", "trust"):
         if GRID.value and FLAGS[flag].value:
             raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    if FLAGS["max_runs"].present and not GRID.value:
+        raise UserError("--max_runs limits the runs of a grid: --grid KEY=A,B,C")
+    if KEYS.value and (DRY_RUN.value or PROFILE.value is not None):
+        raise UserError("--keys only prints the config; leave --dry_run and --profile out")
     if PROFILE.value is not None and DRY_RUN.value:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
     if PROFILE.value is not None and RETRY.value:
