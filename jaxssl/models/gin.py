@@ -45,7 +45,8 @@ class GIN(nn.Module):
         """
         if not isinstance(x, dict):
             raise ValueError(
-                "net.name='gin' takes graphs, got images; set augment.name=graph or another network"
+                f"net.name='gin' takes graphs, got an array {list(x.shape)}; set "
+                "augment.name=graph or another network"
             )
         rows, n, _ = x["x"].shape
         k = x["size"].shape[1]

@@ -1,5 +1,6 @@
 """The graph isomorphism network against float64 loops, over packings, devices and dtypes."""
 
+import re
 from functools import cache, partial
 
 import jax
@@ -217,3 +218,9 @@ def test_masked_batch_norm_ignores_masked_rows():
         close(actual[mask], centred)
         close(moved["batch_stats"]["mean"], 0.1 * x[mask].mean(0))
         close(moved["batch_stats"]["var"], 0.9 + 0.1 * x[mask].var(0))
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8, 3), (2, 4, 8, 8, 3), (2, 77)])
+def test_gin_refuses_images_videos_and_tokens_by_their_shape(shape):
+    with pytest.raises(ValueError, match=re.escape(f"takes graphs, got an array {[*shape]}; set")):
+        NET.init(jax.random.key(0), jnp.zeros(shape), train=False)

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import fsspec.config
+import jax
 import numpy as np
 import pytest
 from file_cases import LABELLED, files_of, nothing_is_prepared, pack, refused, unpack
@@ -31,7 +32,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, suite
 from jaxssl.report import results
 from jaxssl.report.run_report import write_report
-from jaxssl.training import config
+from jaxssl.training import config, profiling
 from jaxssl.training.output import bucket_files, file_io, loggers, logs, metrics_writer
 from jaxssl.training.workdir import checkpoint, opening, run_lock
 
@@ -167,6 +168,24 @@ def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_pat
     for part in path.iterdir():
         (copy / part.name).write_bytes(part.read_bytes())
     assert list(file_io.read_lines(copy)) == lines
+
+
+@pytest.mark.fast
+def test_profile_is_copied_to_a_bucket_and_its_folder_on_disk_removed(
+    workdir, tmp_path, monkeypatch
+):
+    def stop():
+        (tmp_path / "trace" / "plugins").mkdir()
+        (tmp_path / "trace" / "plugins" / "events.pb").write_bytes(b"events")
+
+    monkeypatch.setattr(profiling.tempfile, "mkdtemp", lambda: tmp_path / "trace")
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, **_: folder.mkdir())
+    monkeypatch.setattr(jax.profiler, "stop_trace", stop)
+    profiler = profiling.Profiler(range(1), workdir)
+    profiler.begin(0, ())
+    profiler.end(1, ())
+    assert (workdir / "profile" / "plugins" / "events.pb").read_bytes() == b"events"
+    assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.fast

@@ -74,6 +74,14 @@ def test_profile_has_a_perfetto_trace_even_if_the_run_is_interrupted(tmp_path, l
     assert list(tmp_path.glob("profile/**/*.xplane.pb"))
 
 
+def test_trace_that_other_code_has_ended_is_not_called_unwritable(tmp_path):
+    profiler = profiling.Profiler(range(2), tmp_path)
+    profiler.begin(0, ())
+    jax.profiler.stop_trace()
+    with pytest.raises(UserError, match="the trace was ended by other code, which uses JAX's"):
+        profiler.close()
+
+
 def test_profile_flag_is_compared_between_processes_at_the_start(tiny, tmp_path, monkeypatch):
     compared = []
     monkeypatch.setattr(run_record, "require_equal", compared.append)
