@@ -17,13 +17,18 @@ def require_fractions(**settings: float) -> None:
             raise ValueError(f"augmentation setting {name} must be in [0, 1], got {value}")
 
 
+def require_nonnegative(**settings: float) -> None:
+    """Raise a ValueError for the first augmentation setting that is negative or NaN."""
+    for name, value in settings.items():
+        if not value >= 0:
+            raise ValueError(f"augmentation setting {name} must be >= 0, got {value}")
+
+
 def require_colours(
     *, hue: float, blur_kernel: int, blur_sigma: Sequence[float], **strengths: float
 ) -> None:
     """Raise a ValueError for the first setting of `random_colours` that is out of range."""
-    for name, value in strengths.items():
-        if not value >= 0:
-            raise ValueError(f"augmentation setting {name} must be >= 0, got {value}")
+    require_nonnegative(**strengths)
     if not 0 <= hue <= 0.5:
         raise ValueError(f"augmentation setting hue must be in [0, 0.5], got {hue}")
     if blur_kernel and (blur_kernel < 0 or blur_kernel % 2 == 0):

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from jaxssl.augment import colour
 from jaxssl.augment import image as image_ops
 from jaxssl.augment.image import CROP_NUMBERS
-from jaxssl.augment.recipes._common import Recipe, require_fractions
+from jaxssl.augment.recipes._common import Recipe, require_fractions, require_nonnegative
 
 
 def recipe(
@@ -34,13 +34,13 @@ def recipe(
         noise: standard deviation of the noise.
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range. The view raises one for crop_scale and zoom >= 1.
     """
     require_fractions(jitter=jitter)
-    if not 0 <= zoom < 1:
-        raise ValueError(f"augmentation setting zoom must be in [0, 1), got {zoom}")
+    require_nonnegative(degrees=degrees, shear=shear, zoom=zoom, shift=shift, noise=noise)
 
     def view(key: Array, image: Array) -> Array:
+        # u has 5 numbers for the affine map, 2 for brightness and contrast, then the noise.
         numbers = CROP_NUMBERS + 7 + size * size * image.shape[2]
         box, u = jnp.split(jax.random.uniform(key, (numbers,), jnp.float32), [CROP_NUMBERS])
         image = image_ops.random_resized_crop(box, image, size, crop_scale)

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from jaxssl.augment import image as image_ops
 from jaxssl.augment import policies
 from jaxssl.augment.image import CROP_NUMBERS
-from jaxssl.augment.recipes._common import Recipe, require_fractions
+from jaxssl.augment.recipes._common import Recipe, require_fractions, require_nonnegative
 
 CROPS = ("pad", "resized")
 POLICIES = ("none", "autoaugment_cifar", "autoaugment_imagenet", "randaugment")
@@ -40,13 +40,13 @@ def recipe(
         erasing: probability of erasing a random box.
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range. The view raises one for pad, crop_scale and
+            magnitude, if it uses them.
     """
     for name, value, choices in (("crop", crop, CROPS), ("policy", policy, POLICIES)):
         if value not in choices:
             raise ValueError(f"augmentation setting {name} must be one of {choices}, got {value!r}")
-    if num_ops < 0:
-        raise ValueError(f"augmentation setting num_ops must be >= 0, got {num_ops}")
+    require_nonnegative(num_ops=num_ops)
     require_fractions(flip=flip, erasing=erasing)
 
     def random_crop(u: Array, image: Array) -> Array:
@@ -56,6 +56,7 @@ def recipe(
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (2 * CROP_NUMBERS + 7 + 2 * num_ops,), jnp.float32)
+        # The last part has 1 number for the flip, 5 for AutoAugment, the others for RandAugment.
         box, erased, u = jnp.split(u, [CROP_NUMBERS, 2 * CROP_NUMBERS + 1])
         image = image_ops.random_flip(u[0], random_crop(box, image), flip)
         image = jnp.moveaxis(image, 2, 0)

@@ -51,7 +51,7 @@ def recipe(
         erasing: probability of erasing a random box.
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range. The view raises one for the ranges of the crop.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
