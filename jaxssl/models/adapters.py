@@ -115,7 +115,7 @@ class FunctionNetwork(NamedTuple):
         apply_params: ``(params, x) -> features [n, f]``.
     """
 
-    init_params: Callable[..., object]
+    init_params: Callable[..., Any]
     apply_params: Callable[..., object]
 
     def init(self, key: Array, x: object, *, train: bool = False) -> VariableDict:
