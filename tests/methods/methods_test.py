@@ -242,7 +242,7 @@ def test_error_about_a_loss_that_a_training_scheme_rejects_names_another_scheme(
     refused = {}
     for name in [*NAMES, "cross_entropy"]:
         settings = {"loss__name": name, "predictor__name": "mlp"}
-        if name == "cross_entropy":
+        if name in ("cross_entropy", "sup_con"):
             settings["method__labels"] = "True"
         for method in ("siamese", "momentum"):
             try:
