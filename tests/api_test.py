@@ -217,8 +217,9 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
     assert configs[-1].name == "imagenet_resized/32x32"
     with pytest.raises(UserError, match="data=none does not exist"):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
-    with pytest.raises(UserError, match="data=my/none does not exist"):
-        jaxssl.train(tiny_config(), data="my/none", workdir=run.workdir)
+    for name in ("my/none", "none.npz", "none.tar.xz"):
+        with pytest.raises(UserError, match=f"data={name} does not exist"):
+            jaxssl.train(tiny_config(), data=name, workdir=run.workdir)
 
 
 def test_splits_by_name_are_refused_for_data_from_python(tmp_path):

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
-from jaxssl.data.opening import in_memory, tar_shards
+from jaxssl.data.opening import in_memory, items, tar_shards
 from jaxssl.data.source import known_names
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
@@ -47,7 +47,8 @@ def use(config: ConfigDict, data: object) -> Splits | None:
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
                 # A name of TFDS may have a config and a version: imagenet_resized/32x32:0.1.0.
                 known = re.split("[/:]", data)[0] in known_names()
-                if os.sep in data and not known and not components.is_custom(data):
+                is_path = os.sep in data or data.lower().endswith((*ARCHIVES, *items.SUFFIXES))
+                if is_path and not known and not components.is_custom(data):
                     raise UserError(f"data={data} does not exist")
                 config.data.name = data
                 if data not in ("folder", tar_shards.NAME) and not components.is_custom(data):

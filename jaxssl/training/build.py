@@ -129,7 +129,7 @@ def build(
         total_steps=total_steps,
         batch_size=config.batch_size,
         sharding=config.optim.sharding,
-        max_skipped=config.max_skipped,
+        max_skipped=min(config.max_skipped, total_steps),  # A run must not skip all its steps.
         eval_every=max(1, round(config.eval.every * steps_per_epoch)),
         save_every=max(1, round(config.checkpoint.every * steps_per_epoch)),
     )

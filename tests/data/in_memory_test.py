@@ -238,6 +238,14 @@ def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
         load_splits((examples([0, 1, 1])[0], labels))
 
 
+def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
+    for largest in (33, 16):
+        load_splits(PIXELS % (largest + 1))
+    assert [r.getMessage() for r in caplog.records if "reaches" in r.getMessage()] == [
+        "data       data reaches only 16 of 255; scale it"
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -517,6 +517,20 @@ def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, m
     assert checkpoint.steps(tmp_path) == []
 
 
+def test_run_that_skips_all_of_its_few_steps_stops(tiny, tmp_path):
+    code = "def loss(pairs):\n    return 0 / (pairs.anchor * 0)[:, 0]\n"
+    (tmp_path / "nan.py").write_text(code)
+    settings = tiny(
+        **{
+            "total_steps": "2",
+            "schedule.warmup_epochs": "0",
+            "loss.name": f"{tmp_path}/nan.py:loss",
+        }
+    )
+    with pytest.raises(UserError, match="stopped: steps 1 to 2 were not finite"):
+        pretrain.train(settings, tmp_path / "run")
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("counts", "causes"),

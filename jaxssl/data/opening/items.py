@@ -29,6 +29,7 @@ IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
 FILE_COLUMNS = ("file", "path", "file_name", "filename", "image_path", *IMAGE_KEYS)
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+DARK = 32  # Pixels up to this value were probably not scaled to [0, 255].
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tu
     if image is None:
         raise UserError(
             f"{name} has the keys {', '.join(map(str, item))}; expected images under one of "
-            f"{', '.join(IMAGE_KEYS)}"
+            f"{', '.join(IMAGE_KEYS)}, and labels, if any, under one of {', '.join(LABEL_KEYS)}; "
+            "for arrays of several splits pass data=((images, labels), (test_images, test_labels))"
         )
     ignored = ", ".join(str(key) for key in item if key != image)
     if warn and ignored and label is None:
@@ -272,6 +274,9 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
         )
     try:
         if images.dtype == np.uint8:
+            largest = int(images.max(initial=0))
+            if 0 < largest <= DARK:
+                log.warning("data       %s reaches only %d of 255; scale it", name, largest)
             return images
         pixels = np.empty(shape, np.uint8)
         # All at once would take twice the memory of the images.
