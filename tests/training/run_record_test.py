@@ -63,6 +63,9 @@ def test_renamed_checkpoint_is_not_evaluated(workdir, settings):
 def test_checkpoints_of_another_run_config_or_data_set_are_refused(workdir, settings, tmp_path):
     with pytest.raises(UserError, match="7 was written with other training data than"):
         check(workdir, settings, fingerprint="data 2")
+    moved = config.load(DIGITS, [*SETTINGS.items(), ("data.path", "b")])
+    with pytest.raises(UserError, match="has now .data.path: '' -> '.*/b'.; restore the data"):
+        check(workdir, moved, fingerprint="data 2")
     with pytest.raises(UserError, match="7 was written under another config .seed: 0 -> 1"):
         check(workdir, config.load(DIGITS, [*SETTINGS.items(), ("seed", "1")]))
     save(tmp_path / "other", settings, 20, run="other")

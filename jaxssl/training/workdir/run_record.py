@@ -128,9 +128,12 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
         if facts.run not in (None, run):
             raise UserError(f"checkpoint {path} was written by another run; {advice}")
         if facts.fingerprint not in (None, record.fingerprint):
+            was, now = facts.config.get("data", {}).get("path"), config.data.path
+            place = f" (data.path: {was!r} -> {now!r})" if was != now else ""
             raise UserError(
                 f"checkpoint {path} was written with other training data than "
-                f"{config.data.name!r} has now; restore the data, or choose another --workdir"
+                f"{config.data.name!r} has now{place}; restore the data, or choose another "
+                "--workdir"
             )
     return run
 
