@@ -152,7 +152,10 @@ def fit_dense_head(
     head = PyramidPooling(training.directions, training.width, training.dropout)
     lr = optax.polynomial_schedule(training.lr, 0.0, 0.9, training.steps)
     optimiser = optim.optimiser(
-        "sgd", lr, weight_decay=training.weight_decay, momentum=training.momentum
+        "sgd",
+        lambda step: jnp.asarray(lr(step)),
+        weight_decay=training.weight_decay,
+        momentum=training.momentum,
     )
     step = _make_step(encoder, head, optimiser, inputs)
     rng = np.random.default_rng(seed)
