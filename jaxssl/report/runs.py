@@ -31,8 +31,8 @@ class Run(NamedTuple):
             the best epoch, one for each metric, see `_choose`.
         left_out: number of results of the pretrained network that are not in ``rows``.
         step: latest evaluated checkpoint or, without an evaluation, the last logged step.
-        loss: name of the loss. For an evaluated run, the settings that differ from their defaults
-            follow.
+        loss: name of the loss. The settings that differ from their defaults follow, if this run or
+            a compared run with the same settings of the loss was evaluated.
         seconds: training time, None if it was not recorded.
     """
 
@@ -77,7 +77,14 @@ def read_runs(workdirs: Sequence[Path]) -> list[Run]:
     names = [path.resolve().name for path in workdirs]
     if len(set(names)) < len(names):
         names = map(str, workdirs)
-    return list(map(_read_run, workdirs, names))
+    runs = list(map(_read_run, workdirs, names))
+    # Only results have the settings in the name of the loss. To find them would import JAX.
+    recorded = {_loss_settings(run): run.loss for run in runs if run.rows}
+    return [run._replace(loss=recorded.get(_loss_settings(run), run.loss)) for run in runs]
+
+
+def _loss_settings(run: Run) -> str:
+    return json.dumps(run.config.get("loss"), sort_keys=True)
 
 
 def check_workdirs(workdirs: Sequence[Path]) -> None:

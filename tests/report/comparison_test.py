@@ -227,6 +227,14 @@ def test_runs_without_results_are_compared_by_their_configs(two):
     assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
 
 
+def test_run_without_results_has_the_loss_name_of_an_evaluated_run_with_equal_settings(two):
+    a, b, out = two
+    for config, title in ((CONFIG, "2 runs: mmcl (gamma=0.5)"), (OTHER, None)):
+        write(b, config, rows=[])
+        text = visible_text(write_comparison([b, a], out))
+        assert (title or "2 runs: auc_cl, mmcl (gamma=0.5)") + " Runs" in text
+
+
 def test_comparison_caption_names_runs_without_a_curve_and_different_settings(two):
     a, b, out = two
     write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
