@@ -214,10 +214,13 @@ def describe_source(row: Row) -> dict[str, str]:
         encoder.append(f"weights file of step {step}" if step else "weights file")
     elif step is not None:
         encoder.append(f"{row.get('checkpoint')} checkpoint (step {step})")
-    data = f"{row['dataset']}, fitted on {row.get('bank')}, tested on {row['split']}"
+    name = row["dataset"]
+    if name == "python":  # All data sets of Python objects have this name.
+        name += f" (data content {row.get('content') or row.get('data')})"
     return {
         "encoder": ", ".join(filter(None, encoder)),
-        "data": f"{data}; {row.get('layer')} features; seed {row['seed']}",
+        "data": f"{name}, fitted on {row.get('bank')}, tested on {row['split']}; "
+        f"{row.get('layer')} features; seed {row['seed']}",
     }
 
 
