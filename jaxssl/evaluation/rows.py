@@ -94,7 +94,9 @@ def data_fields(
         "dataset": splits.test.name + (f" ({classes})" if classes else ""),
         "data": hashlib.sha1(text.encode()).hexdigest()[:10],
         "bank": splits.bank.split,
+        "bank_size": len(splits.bank),
         "split": splits.test.split,
+        "split_size": len(splits.test),
         "seed": seed,
     }
 

@@ -53,7 +53,9 @@ class Row(TypedDict):
     data: str
     content: NotRequired[str]  # Earlier versions did not record it.
     bank: str
+    bank_size: NotRequired[int]  # Earlier versions did not record the numbers of examples.
     split: str
+    split_size: NotRequired[int]
     seed: int
 
 
@@ -219,9 +221,15 @@ def describe_source(row: Row) -> dict[str, str]:
         name += f" (data content {row.get('content') or row.get('data')})"
     return {
         "encoder": ", ".join(filter(None, encoder)),
-        "data": f"{name}, fitted on {row.get('bank')}, tested on {row['split']}; "
+        "data": f"{name}, fitted on {_split(row, 'bank')}, tested on {_split(row, 'split')}; "
         f"{row.get('layer')} features; seed {row['seed']}",
     }
+
+
+def _split(row: Row, field: str) -> str:
+    """Return the bank or the test split of a result, with its number of examples if recorded."""
+    size = row.get(f"{field}_size")
+    return str(row.get(field)) + (f" ({size} examples)" if size else "")
 
 
 def format_value(row: Row) -> str:

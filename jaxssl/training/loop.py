@@ -181,7 +181,8 @@ def train(
         stop = stack.enter_context(_stop_requests())
         profiler = stack.enter_context(closing(profiling.Profiler(profile, workdir)))
         log.info("%s: %s", f"resumes at step {step}" if step else "begins", workdir)
-        log.info("data       %s", train_set.describe())
+        tested = splits.test.split, len(splits.test), example_kind.units
+        log.info("data       %s; %s: %d %s", train_set.describe(), *tested)
         log.info("input      %s", batches.plan.why)
         log.info("compiled   programs are %s", compile_cache.describe())
         log.info("evaluation %s", description)

@@ -75,13 +75,15 @@ def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsy
         **{"unit": "%", "details": row["details"], "source": "tiny", "loss": row["loss"]},
         **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
         **{"dataset": "digits", "data": row["data"], "content": row["content"]},
-        **{"bank": "train", "split": "test", "seed": 0},
+        **{"bank": "train", "bank_size": 1297, "split": "test", "split_size": 500},
+        "seed": 0,
     }
     assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
     assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None
     assert rows["untrained"]["step"] == 0
+    assert "1297 images of 8x8x1, 10 classes; test: 500 images\n" in (run / "train.log").read_text()
     text = capsys.readouterr().out
-    for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
+    for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "tested on test (500 examples); "):
         assert shown in text
     for shown in ("backbone features; seed 0", "knn:uniform", "knn_top1", "percent"):
         assert shown in text

@@ -62,6 +62,8 @@ def test_description_of_encoder_and_data_set_is_printed_above_the_table(shown):
     assert encoder == "a, mmcl (gamma=0.5), last checkpoint (step 100)"
     data_set = "digits, fitted on train[:5%], tested on test[:9%]; backbone features; seed 0"
     assert data == data_set
+    _, text = shown([changed(ROW, bank_size=48, split_size=12)])
+    assert "digits, fitted on train (48 examples), tested on test (12 examples); " in text
     source = results.describe_source(changed(ROW, checkpoint="file", step=7, dataset="python"))
     assert source["encoder"] == "a, mmcl (gamma=0.5), weights file of step 7"
     assert source["data"].startswith("python (data content 3b9ac1), fitted on train")
