@@ -117,13 +117,24 @@ def _run_table(runs: Sequence[Run]) -> Table:
             config.get("batch_size"),
             number if unit == "epochs" else f"{number} {unit}",
             config.get("seed"),
-            "–" if run.step is None else run.step,
+            _format_step(run),
             speed(run.metrics) or "–",
             "–" if run.seconds is None else _format_time(run.seconds),
         )
         rows.append([Cell(run.name, note=run.loss), *map(str, values)])
     head = ["run, loss", "data", "net", "method", "batch", "epochs", "seed", "step", "examples/s"]
     return Table("results", [*head, "time"], rows, "runs")
+
+
+def _format_step(run: Run) -> str:
+    """Return the step of a run, and the last step of training if that is later and is known."""
+    try:
+        last, config = run.metrics[-1], run.config
+        steps_per_epoch = round(last["step"] / last["epoch"])
+        total = config["total_steps"] or round(float(config["epochs"]) * steps_per_epoch)
+        return f"{run.step} of {total}" if run.step < total else str(run.step)
+    except (LookupError, TypeError, ValueError, ArithmeticError):  # The length is unknown.
+        return "–" if run.step is None else str(run.step)
 
 
 def _format_time(seconds: float) -> str:

@@ -372,6 +372,24 @@ def test_run_length_is_in_steps_if_total_steps_replaces_the_epochs(tmp_path, cha
     assert described(tmp_path)["epochs"] == length
 
 
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("changes", "metrics", "step"),
+    [
+        ({}, METRICS, "100"),
+        ({"epochs": 7.5}, METRICS, "100 of 150"),
+        ({"total_steps": 200}, METRICS, "100 of 200"),
+        ({"epochs": "x"}, METRICS, "100"),
+        ({"epochs": 7.5}, [], "100"),
+    ],
+)
+def test_step_of_an_unfinished_run_is_shown_with_the_length_of_training(
+    tmp_path, changes, metrics, step
+):
+    write(tmp_path, changed(CONFIG, **changes), metrics=metrics)
+    assert described(tmp_path)["step"] == step
+
+
 # ---- The command `jaxssl report`.
 
 
