@@ -39,6 +39,7 @@ def oracle(good_lr, monkeypatch):
     return seen
 
 
+SEMI = semi.PRESETS["quick"][0.01]
 SEARCH = {"lr": (0.1, 0.2, 0.3), "weight_decay": (0.0, 0.5), "validation": 0.25, "seed": 0}
 
 
@@ -172,6 +173,14 @@ def test_labelled_subset_depends_only_on_the_seed(context, monkeypatch):
         assert small <= large
     details = rows[0].details
     assert (details["images"], details["share"], details["batch_size"]) == (10, 0.01, 8)
+
+
+def test_share_of_labels_that_rounding_changes_much_is_logged(context, monkeypatch, caplog):
+    oracle(1e-3, monkeypatch)
+    monkeypatch.setitem(semi.PRESETS, "halves", dict.fromkeys((0.01, 0.5), SEMI))
+    semi.run(context, seed=0, preset="halves")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "instead of 1 % of the training images, 10 of 60 (16.7 %) are labelled" in line
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])

@@ -2,6 +2,9 @@
 
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation import protocol as base
+from jaxssl.training.output import logs
+
+FAR = 1.5  # A share of the labels that differs by a larger factor from that of its name is logged.
 
 SIMCLR = {"nesterov": True, "batch_size": 4096, "lr_batch": 256}
 SWAV = {"batch_size": 256, "epochs": 20, "schedule": "step", "milestones": (12, 16), "gamma": 0.2}
@@ -50,6 +53,13 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "quick") -> list[
     for share, settings in PRESETS[preset].items():
         training, lr, decay = settings["training"], settings["lr"], settings["weight_decay"]
         subset = train.take(base.stratified(train.labels, share, seed=seed, least=1))
+        effective = len(subset) / len(train)
+        if max(effective / share, share / effective) > FAR:
+            logs.log.warning(
+                "semi: instead of %g %% of the training images, %d of %d (%.1f %%) are labelled: "
+                "shares are rounded for each class, to one image or more",
+                *(100 * share, len(subset), len(train), 100 * effective),
+            )
         if training not in tuners:
             arguments = encoder, training, train.num_classes, mesh, data
             tuners[training] = finetuning.make_tuner(*arguments)
