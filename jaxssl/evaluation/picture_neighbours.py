@@ -21,6 +21,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.gallery import image_cell, image_table
 from jaxssl.report.page import Cell, Table, render
 from jaxssl.training.output import file_io
+from jaxssl.training.output.logs import log
 
 ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
 SUFFIXES = (".html", ".htm")
@@ -91,6 +92,13 @@ def write(
     pairs = _find_pairs(nearest, is_duplicate)
     if not distributed.is_first_process():
         return number, len(pairs)
+    median = float(np.median(nearest.similarity[:, 0]))
+    if median >= threshold - ROUNDING:
+        log.warning(
+            "half of the pictures have a cosine of %.4f or more to another, above the threshold "
+            "%g; unless they are copies, raise --threshold or use an encoder trained for longer",
+            *(median, threshold),
+        )
     write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))
     duplicates: Neighbours = {}
     for pair in pairs:

@@ -34,12 +34,13 @@ def read(page: Path) -> list[dict[str, str]]:
 
 
 def test_exact_and_slightly_changed_copies_of_a_picture_are_likely_duplicates(
-    folder, tmp_path, monkeypatch, run_command
+    folder, tmp_path, monkeypatch, run_command, caplog
 ):
     monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: flat_encoder())
     page = tmp_path / "out" / "page.html"
     status, output, _ = run_command("neighbours", "runs/mine", str(folder), f"--out={page}")
     assert status == 0 and f"{page}: 14 pictures; pairs of likely duplicates: 2" in output
+    assert "threshold" not in caplog.text
     duplicates = [row for row in read(page) if row["duplicate"] == "1"]
     pairs = [(f"{n}.png", f"copies/{n}.png") for n in "47"]
     assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {
@@ -73,11 +74,12 @@ def test_neighbours_are_the_nearest_other_pictures_by_cosine(folder, tmp_path):
     np.testing.assert_array_equal(shown[0][1][..., 0], pixels["0.png"].reshape(SIZE, SIZE))
 
 
-def test_page_shows_limited_rows_and_no_picture_as_its_own_neighbour(tmp_path):
+def test_page_shows_limited_rows_and_no_picture_as_its_own_neighbour(tmp_path, caplog):
     images, page = np.full((40, SIZE, SIZE, 1), 9, np.uint8), tmp_path / "page.html"
     settings = {**SETTINGS, "rows": 5}
     number, pairs = picture_neighbours.write(flat_encoder(), images, page, **settings)
     assert (number, pairs) == (40, 3 * 40 - 6)  # 6 pairs are neighbours of each other
+    assert "a cosine of 1.0000 or more to another, above the threshold 0.98" in caplog.text
     assert all(row["file"] != row["neighbour"] for row in read(page))
     assert [len(table) for table in page_cases.tables(page, "neighbours")] == [1 + 3, 1 + 5]
     assert "shows 5 of 40 pictures" in "".join(page_cases.page(page).text)
