@@ -116,7 +116,10 @@ def _accuracy(
         return f"no {without}: {splits.test.name} has no labels", None
     splits = splits.labelled_part()
     if novel := selection.describe_novel_classes(splits):
-        logs.log.warning("evaluation %s; k-NN counts them as errors", novel)
+        protocols = select_protocols(settings.protocols, inputs.kind)
+        unfit = ",".join(one.text for one in selection.of_known_classes(protocols)) or "none"
+        text = "evaluation %s; k-NN counts them as errors; protocols left out after training: %s"
+        logs.log.warning(text, novel, unfit)
     preset = knn.PRESETS[settings.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
     description = (

@@ -119,9 +119,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
             )
         reason = f"{splits.test.name!r} has no labels"
     else:
-        of_known = [
-            one for one in selected if one.protocol.needs_labels and not one.protocol.novel_classes
-        ]
+        of_known = of_known_classes(selected)
         reason = describe_novel_classes(splits) if of_known else ""
         unfit = of_known if reason else []
         if any(strict and one.named for one in unfit):
@@ -132,6 +130,11 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
         level = logging.WARNING if splits.labelled else logging.INFO
         logs.log.log(level, "left out, as %s: %s", reason, ",".join(one.text for one in unfit))
     return [one for one in selected if one not in unfit]
+
+
+def of_known_classes(selected: Iterable[Selected]) -> list[Selected]:
+    """Return the protocols that do not support test images of classes without training images."""
+    return [x for x in selected if x.protocol.needs_labels and not x.protocol.novel_classes]
 
 
 def describe_novel_classes(splits: Splits) -> str:

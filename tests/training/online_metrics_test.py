@@ -157,12 +157,14 @@ def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
 def test_online_knn_warns_of_test_classes_that_the_bank_lacks(caplog):
     images = np.zeros((4, 8, 8, 1), np.uint8)
     train, test = (images, ["cat", "cat", "dog", "dog"]), (images, ["Cat", "cat", "dog", "dog"])
-    settings = config.load(DIGITS, []).eval
+    settings = config.load(DIGITS, [("eval.protocols", "knn,linear:fast,retrieval")]).eval
     for pair in [(test, train), (train, test)]:
         assert not caplog.records  # of the first pair, whose bank has all classes
         splits, _ = in_memory.load_splits(pair)
         pretrain._accuracy(settings, splits, Inputs(8, 1), None)
-    assert "(1: Cat); k-NN counts them as errors" in caplog.text
+    text = caplog.text.strip()
+    assert "(1: Cat); k-NN counts them as errors; protocols left out after training" in text
+    assert text.endswith(": knn,linear:fast")  # but not retrieval
 
 
 @pytest.mark.fast
