@@ -42,7 +42,8 @@ def adapt(value: object) -> Network:
         ValueError: if the value is not a network.
     """
     if isinstance(value, nn.Module):
-        return value if type(value).__module__.startswith("jaxssl.") else LinenNetwork(value)
+        is_ours = any(base.__module__.startswith("jaxssl.") for base in type(value).__mro__)
+        return value if is_ours else LinenNetwork(value)
     if isinstance(value, tuple) and len(value) == 2 and all(map(callable, value)):
         init, apply = value
         _require_arguments(init, "init(key, x)", set())
