@@ -183,15 +183,13 @@ def evaluate(
             try:
                 outcome = _run_protocol(one, context, kind, seed, strict=strict and one.named)
                 new = [_make_row(one, result, fields) for result in outcome]
-                if splits.test.num_classes <= 5:  # The top-5 accuracy of any features is 100.
-                    new = [x for x in new if x["metric"][-5:] != "_top5" or x["value"] != 100]
                 rows += new
                 _write(out, new)  # at once, because a later protocol may fail or be stopped
             except UserError:
                 if rows:  # Without a folder, or if it cannot be written, they would be lost.
                     results.print_results(rows)
                 raise
-            if outcome:
+            if new:
                 with_results.add(one.text)
         del context  # The features of the next kind may need the memory.
 
