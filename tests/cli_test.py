@@ -227,7 +227,7 @@ NEIGHBOURS = ("neighbours", "run", "x")
     [
         (("train", "--workdr=3"), "flag --workdr is unknown; did you mean '--workdir'?"),
         (("train", "--config.batchsize=3"), "'batchsize' is unknown; did you mean 'batch_size'"),
-        (("report", "runs/a", "--config.seed=1"), "takes no config keys; leave out --config.seed"),
+        (("report", "runs/a", "--config.seed=1"), "takes no config keys; omit --config.seed"),
         (("list", "los"), "topic 'los' is unknown; did you mean 'losses'?"),
         (("train", "--batch_size=3"), "is unknown; did you mean '--config.batch_size'?"),
         (("list", "losses", "nt_xen"), "'nt_xen' is unknown; did you mean 'nt_xent'?"),

@@ -230,7 +230,7 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
     rest, overrides = split_overrides(arguments)
     takes_keys = COMMANDS[command].keys is not None
     if overrides and not takes_keys:
-        raise UserError(f"jaxssl {command} takes no config keys; leave out {PREFIX}{overrides[0][0]}")
+        raise UserError(f"jaxssl {command} takes no config keys; omit {PREFIX}{overrides[0][0]}")
     module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
     rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
     positional = getattr(module, "POSITIONAL", None)
