@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.init_projector = False  # also start the projector from the run `init`
     config.log_every = 20  # steps between two lines of metrics.jsonl
     config.log = ("tensorboard",)  # loggers beside metrics.jsonl: a name or several
-    config.max_skipped = 10  # The run stops after so many consecutive steps that are not finite.
+    config.max_skipped = 10  # The run stops after so many steps in a row that are not finite.
 
     config.data = ConfigDict()
     config.data.name = "digits"  # in TFDS, or "imagenet100", "folder", "captions", "video", "tu"

@@ -245,6 +245,7 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("eval", "--workdir=x", "--dataset="), "--dataset is empty; give it a value, or leave it"),
         (("eval", "--workdir=x", "--out="), "--out is empty; give it a value, or leave it out"),
         (("eval", ""), "--workdir is empty; give it a value, or leave it out"),
+        (("embed", "a", ""), "--paths is empty; give it a value, or leave it out"),
         (("train", "--max_runs=5"), "--max_runs limits the runs of a grid: --grid KEY=A,B,C"),
         (("train", "--keys", "--dry_run", "--topology=v5e-8"), "--keys only prints the config;"),
         (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),

@@ -228,8 +228,7 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
     # A second command in the same process must start from the default flags.
     module.FLAGS.unparse_flags()
     rest, overrides = split_overrides(arguments)
-    takes_keys = COMMANDS[command].keys is not None
-    if overrides and not takes_keys:
+    if not (takes_keys := COMMANDS[command].keys is not None) and overrides:
         raise UserError(f"jaxssl {command} takes no config keys; omit {PREFIX}{overrides[0][0]}")
     module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
     rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
@@ -244,7 +243,8 @@ def _call(command: str, module: ModuleType, arguments: list[str]) -> None:
         example = f", such as '--config {rest[0]}'" if "config" in module.FLAGS else ""
         raise UserError(f"unexpected argument {rest[0]!r}; flags begin with --{example}")
     for name, flag in ((name, module.FLAGS[name]) for name in module.FLAGS):
-        if flag.value in ("", [""]) or (flag.present and flag.value == []):
+        words = flag.value if isinstance(flag.value, list) else [flag.value]
+        if "" in words or (flag.present and not words):
             raise UserError(f"--{name} is empty; give it a value, or leave it out")
     module.main(*([overrides] if takes_keys else []))
 

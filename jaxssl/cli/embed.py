@@ -26,11 +26,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl import api
     from jaxssl.evaluation.overrides import split_overrides
     from jaxssl.pretrained.load import load_pretrained
+    from jaxssl.training import memory
     from jaxssl.training.output import console
 
     _, of_weights = split_overrides(overrides, "embed")
     options = cli.encoder_options(FLAGS)
     loaded = load_pretrained(encoder, options["step"], trust=options["trust"], **of_weights)
     further = {"layer": options["layer"], "on_error": FLAGS.on_error}
+    memory.keep_freed()
     shape = api.embed(loaded, images, OUT.value, **further).shape
     console.show(f"{OUT.value}: embeddings {shape[0]} x {shape[1]}")

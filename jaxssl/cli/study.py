@@ -108,8 +108,6 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     compile_cache.enable()
     processes.check_platform()
     page = local_path("page", PAGE.value) if PAGE.value else None
-    if page and (copy := page.with_suffix(".json")).exists():
-        documents.read_document(copy)  # raises an error if the copy would replace another file
     name_of_config = scale_config(SCALE.value, getattr(study, "PAPER", ""))
     variant = name_of_config.partition(":")[2]
     default = f"runs/studies/{'-'.join(filter(None, [variant, DATASET.value]))}"
@@ -128,13 +126,13 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         finished=FINISHED.value,
         earlier=local_path("earlier", EARLIER.value) if EARLIER.value else None,
     )
-    start = time.perf_counter()
+    stem, start = _stem(name, setting), time.perf_counter()
+    for file in (setting.out / f"{stem}.json", *([page.with_suffix(".json")] if page else [])):
+        documents.check_replaceable(file, setting)
     # A folder that cannot be made must fail before the work, not after it.
     for folder in (setting.out, *([page.parent] if page else [])):
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    stem = _stem(name, setting)
-    documents.check_replaceable(setting.out / f"{stem}.json", setting)
     findings = study.run(setting)
     if len(setting.batch_sizes) == 1:
         findings = at_one_size(findings, study.CLAIMS)

@@ -15,7 +15,6 @@ from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
-from jaxssl.training import memory
 
 BLOCK = 256  # maximum number of images per device in a block
 BLOCK_BYTES = 2**26  # maximum size of these images in bytes, so that large images have small blocks
@@ -47,7 +46,6 @@ def extract(
     n = len(images)
     if not n:
         raise ValueError("the data set must have images to extract features from, got none")
-    memory.keep_freed()
     variables, mesh = distributed.local_view(variables, mesh)
     # Rows per device depend on n and the size of an image, not on the devices, because rounding may
     # depend on them. They are powers of two, so that data sets of different sizes share programs.

@@ -95,8 +95,8 @@ def write(
     median = float(np.median(nearest.similarity[:, 0]))
     if median >= threshold - ROUNDING:
         log.warning(
-            "half of the pictures have a cosine of %.4f or more to another, above the threshold "
-            "%g; unless they are copies, raise --threshold or use an encoder trained for longer",
+            "at least half of the pictures have a cosine of %.4f or more to another, and the "
+            "threshold is %g; unless they are copies, raise --threshold or train longer",
             *(median, threshold),
         )
     write_csv(csv_file, _csv_rows(names, nearest, is_duplicate))

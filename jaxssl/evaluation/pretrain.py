@@ -117,9 +117,9 @@ def _accuracy(
     splits = splits.labelled_part()
     if novel := selection.describe_novel_classes(splits):
         protocols = select_protocols(settings.protocols, inputs.kind)
-        unfit = ",".join(one.text for one in selection.of_known_classes(protocols)) or "none"
-        text = "evaluation %s; k-NN counts them as errors; protocols left out after training: %s"
-        logs.log.warning(text, novel, unfit)
+        unfit = ", ".join(one.text for one in selection.of_known_classes(protocols))
+        later = f"; protocols left out after training: {unfit}" if unfit else ""
+        logs.log.warning("evaluation %s; k-NN counts them as errors%s", novel, later)
     preset = knn.PRESETS[settings.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
     description = (

@@ -25,6 +25,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report import results, run_report
 from jaxssl.report.workdir import iterate_metrics
+from jaxssl.training import memory
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.output import console, file_io, logs
@@ -130,6 +131,7 @@ def evaluate(
     except ValueError as error:
         raise UserError(str(error)) from error
     content = distributed.raise_together(lambda: rows_of.content(splits))
+    memory.keep_freed()  # Memory that was needed only to read the data is returned before.
     weights = ""
     if (path is None and out is not None) or distributed.process_count() > 1:
         weights = run_record.digest(digests.compute(encoder.variables))

@@ -2,7 +2,6 @@
 
 from jax import Array
 
-from jaxssl.losses._row_sums import takes_queue
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs
@@ -45,4 +44,4 @@ def sup_con_loss(
     return loss if base_temperature is None else loss * (temperature / base_temperature)
 
 
-objective = stateless(sup_con_loss, ranges=RANGES, takes_queue=takes_queue, needs_labels=True)
+objective = stateless(sup_con_loss, ranges=RANGES, takes_queue=False, needs_labels=True)

@@ -43,13 +43,15 @@ def adapt(value: object) -> Network:
     """
     if isinstance(value, nn.Module):
         is_ours = any(base.__module__.startswith("jaxssl.") for base in type(value).__mro__)
-        return value if is_ours else LinenNetwork(value)
+        takes_all = set(OPTIONS) <= _options(value.__call__)
+        return value if is_ours and takes_all else LinenNetwork(value)
     if isinstance(value, tuple) and len(value) == 2 and all(map(callable, value)):
         init, apply = value
-        _require_arguments(init, "init(key, x)", set())
-        _require_arguments(apply, "apply(params, x)", _options(apply))
+        _require_arguments(init, "init(key, x),", set())
+        haiku = "apply(params, x) (Haiku: hk.without_apply_rng),"
+        _require_arguments(apply, haiku, _options(apply))
         return FunctionNetwork(init, apply)
-    if inspect.isclass(value):
+    if inspect.isclass(value) and not issubclass(value, nnx.Module):
         raise ValueError(f"expected a network, got the class {value.__name__}; call the class")
     if isinstance(value, nnx.Module):
         raise ValueError(
@@ -234,8 +236,7 @@ def _require_arguments(function: Callable, expected: str, options: set[str]) -> 
         signature.bind(None, None, **dict.fromkeys(options))
     except TypeError as error:
         raise ValueError(
-            f"expected a function {expected}, got the arguments {', '.join(signature.parameters)}; "
-            "hk.without_apply_rng removes the key of Haiku's apply"
+            f"expected a function {expected} got the arguments {', '.join(signature.parameters)}"
         ) from error
 
 

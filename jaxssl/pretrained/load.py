@@ -181,7 +181,7 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
             inputs = inputs._replace(crop=crop)
             input_settings.validate(inputs._asdict())
         length = run_length(config, max(num_examples, config.batch_size))
-        method = make_method(config, length)
+        method = make_method(config, length, trained=False)
         views = run_kind.view_shapes(config, inputs)
 
         def init(key: Array) -> Variables:

@@ -80,7 +80,10 @@ def read_runs(workdirs: Sequence[Path]) -> list[Run]:
     runs = list(map(_read_run, workdirs, names))
     # Only results have the settings in the name of the loss. To find them would import JAX.
     recorded = {_loss_settings(run): run.loss for run in runs if run.rows}
-    return [run._replace(loss=recorded.get(_loss_settings(run), run.loss)) for run in runs]
+    return [
+        run if run.rows else run._replace(loss=recorded.get(_loss_settings(run), run.loss))
+        for run in runs
+    ]
 
 
 def _loss_settings(run: Run) -> str:

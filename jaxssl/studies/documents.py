@@ -177,8 +177,10 @@ def check_replaceable(path: Path, setting: Setting) -> None:
         new = getattr(setting, key)
         old = document.get(key, new)  # Documents of version 0.2.0 have only the scale.
         if old > new if key == "seeds" else old != new:
-            old, new = (value or "default" for value in (old, new))
-            raise UserError(f"{path} was made with {key} {old}; choose another --out for {new}")
+            raise UserError(
+                f"{path} was made with {key} {old or 'default'}, and would be replaced; move it "
+                "away, or write elsewhere"
+            )
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:

@@ -96,11 +96,11 @@ class Profiler:
             if is_bucket(self._folder):
                 for file in filter(Path.is_file, on_disk.rglob("*")):
                     (self._folder / file.relative_to(on_disk)).write_bytes(file.read_bytes())
-        except (OSError, jax.errors.JaxRuntimeError) as error:
+        except (OSError, RuntimeError) as error:
+            if "No profile started" in str(error):
+                line = "--profile: other code has ended the trace of JAX's profiler; leave one out"
+                raise UserError(line) from error
             raise write_error(self._folder, error) from error
-        except RuntimeError as error:
-            line = "the trace was ended by other code, which uses JAX's profiler too"
-            raise UserError(f"--profile: {line}; leave one of them out") from error
         finally:
             if is_bucket(self._folder):
                 shutil.rmtree(on_disk)

@@ -241,8 +241,9 @@ def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
 def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
     for largest in (33, 16):
         load_splits(PIXELS % (largest + 1))
-    assert [r.getMessage() for r in caplog.records if "reaches" in r.getMessage()] == [
-        "data       data reaches only 16 of 255; scale it"
+    load_images(PIXELS[0] // 16)
+    assert [r.getMessage() for r in caplog.records if "pixel" in r.getMessage()] == [
+        "data       the largest pixel of data is 16 of 255; scale it"
     ]
 
 

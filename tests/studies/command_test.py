@@ -63,15 +63,17 @@ def test_document_of_another_scale_or_data_set_or_of_more_seeds_is_not_replaced(
 ):
     monkeypatch.setattr(alpha, "run", lambda setting: Findings([], [], {}, {}, "digits"))
     arguments = ["alpha", "--out", tmp_path]
-    path = tmp_path / "alpha.json"
+    path, page = tmp_path / "alpha.json", tmp_path / "alpha.md"
     for seeds in (2, 2, 3):  # The same command again, and more seeds, replace the document.
         assert run_command("study", *arguments, f"--seeds={seeds}")[0] == 0
     written = path.read_bytes()
     for flag, old in [("scale=small", "tiny"), ("dataset=mnist", "default"), ("seeds=2", "3")]:
         status, _, error = run_command("study", *arguments, "--seeds=3", f"--{flag}")
         key, new = flag.split("=")
-        expected = f"{path} was made with {key} {old}; choose another --out for {new}"
-        assert (status, error) == (2, f"error: {expected}\n")
+        expected = f"{path} was made with {key} {old}, and would be replaced"
+        assert status == 2 and error.startswith(f"error: {expected}")
+        copied = run_command("study", "alpha", f"--out={tmp_path}/b", "--page", page, f"--{flag}")
+        assert copied[0] == 2 and "would be replaced" in copied[2]
     assert path.read_bytes() == written
 
 

@@ -164,7 +164,7 @@ def test_online_knn_warns_of_test_classes_that_the_bank_lacks(caplog):
         pretrain._accuracy(settings, splits, Inputs(8, 1), None)
     text = caplog.text.strip()
     assert "(1: Cat); k-NN counts them as errors; protocols left out after training" in text
-    assert text.endswith(": knn,linear:fast")  # but not retrieval
+    assert text.endswith(": knn, linear:fast")  # but not retrieval
 
 
 @pytest.mark.fast

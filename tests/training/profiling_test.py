@@ -78,7 +78,7 @@ def test_trace_that_other_code_has_ended_is_not_called_unwritable(tmp_path):
     profiler = profiling.Profiler(range(2), tmp_path)
     profiler.begin(0, ())
     jax.profiler.stop_trace()
-    with pytest.raises(UserError, match="the trace was ended by other code, which uses JAX's"):
+    with pytest.raises(UserError, match="other code has ended the trace of JAX's profiler"):
         profiler.close()
 
 

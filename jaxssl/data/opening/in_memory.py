@@ -26,6 +26,7 @@ from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
+DARK = 32  # Pixels up to this value were probably not scaled to [0, 255].
 TEST_SPLITS = ("test", "validation", "val", "valid", "dev", "eval")  # the preferred one first
 
 
@@ -280,6 +281,9 @@ def _read(
     if is_array and not streamed:
         images = samples = items.pixels_of(np.asarray(data), name)
         shapes: list[kind.Shape | None] = [images.shape[1:]]
+        largest = int(images[:: len(images) // 1024 or 1].max(initial=0))
+        if labelled and 0 < largest <= DARK:
+            log.warning("data       the largest pixel of %s is %d of 255; scale it", name, largest)
     elif streamed:
         images = items.Stream(data, name, channels)
         samples = images.probe()

@@ -29,7 +29,6 @@ IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
 FILE_COLUMNS = ("file", "path", "file_name", "filename", "image_path", *IMAGE_KEYS)
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
-DARK = 32  # Pixels up to this value were probably not scaled to [0, 255].
 
 
 @dataclass(frozen=True)
@@ -274,9 +273,6 @@ def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
         )
     try:
         if images.dtype == np.uint8:
-            largest = int(images.max(initial=0))
-            if 0 < largest <= DARK:
-                log.warning("data       %s reaches only %d of 255; scale it", name, largest)
             return images
         pixels = np.empty(shape, np.uint8)
         # All at once would take twice the memory of the images.

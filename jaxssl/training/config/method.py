@@ -61,7 +61,11 @@ def scheduled_arguments(group: ConfigDict, length: Length) -> dict[str, Any]:
 
 
 def make_method(
-    config: ConfigDict, length: Length, loss_numbers: Mapping[str, object] | None = None
+    config: ConfigDict,
+    length: Length,
+    loss_numbers: Mapping[str, object] | None = None,
+    *,
+    trained: bool = True,
 ) -> Method:
     """Build the training scheme of a config, with networks and loss.
 
@@ -69,6 +73,7 @@ def make_method(
         config: complete.
         length: of the run, for its schedules.
         loss_numbers: arguments of the loss that replace the config's.
+        trained: False for an encoder that is only read, whose loss this version may not train.
 
     Raises:
         UserError: if the components do not fit each other.
@@ -80,7 +85,7 @@ def make_method(
         for number in schedule_numbers(spec):
             make_objective(**{**values, name: number})  # raises an error if it is out of range
     objective = make_objective(**values)
-    check_compatibility(config, objective)
+    check_compatibility(config, objective if trained else None)
     make, transfer = factory("method", config.method.name), make_transfer(config.optim)
     encoder = transfer.wrap(make_networks(config))
     method = make(encoder, objective, **scheduled_arguments(config.method, length))
@@ -157,8 +162,8 @@ def recipe_arguments(config: ConfigDict) -> list[dict[str, object]]:
     return [base, {**base, **config.second_view.to_dict()}, {**base, **small}]
 
 
-def check_compatibility(config: ConfigDict, objective: Objective) -> None:
-    """Check that the training scheme can train the loss, and that the network takes the views.
+def check_compatibility(config: ConfigDict, objective: Objective | None) -> None:
+    """Check that the training scheme can train the loss, if given, and the network takes the views.
 
     Raises:
         UserError: if not. The message says what to change.
@@ -176,7 +181,7 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
             f"augment.name={config.augment.name!r} makes {kind.units(views_kind)}; choose another "
             "network or augmentation"
         )
-    if reason := _find_misfit(config, objective):
+    if objective and (reason := _find_misfit(config, objective)):
         raise UserError(
             f"method.name={method!r} cannot train loss.name={config.loss.name!r}: {reason}"
         )

@@ -40,8 +40,8 @@ def require(names: Iterable[str], source: object, trust: bool) -> None:
     if files:
         texts = ", ".join(f"{escape(str(path))} (SHA-256 {digest})" for path, digest in files)
         raise UserError(
-            f"{source} names Python files that you have not trained with, or not as they are now: "
-            f"{texts}; read them, and allow them with --trust, or trust=True in Python"
+            f"{source} names Python files that are new, or have changed since you trained with "
+            f"them: {texts}; read them, and allow them with --trust, or trust=True in Python"
         )
 
 
