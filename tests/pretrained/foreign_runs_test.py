@@ -121,9 +121,7 @@ def test_python_file_is_executed_if_the_run_is_trusted_or_the_user_trained_with_
     executed = plugin.with_name("executed")
     jaxssl.load_encoder(run, trust=True)
     assert executed.exists()
-    with pytest.raises(
-        UserError, match="since you trained with them"
-    ):  # trust=True is not remembered
+    with pytest.raises(UserError, match="since you trained with them"):  # trust is not remembered
         jaxssl.load_encoder(run)
     executed.unlink()
     components._load_plugin.cache_clear()
