@@ -79,7 +79,7 @@ def test_page_shows_limited_rows_and_no_picture_as_its_own_neighbour(tmp_path, c
     settings = {**SETTINGS, "rows": 5}
     number, pairs = picture_neighbours.write(flat_encoder(), images, page, **settings)
     assert (number, pairs) == (40, 3 * 40 - 6)  # 6 pairs are neighbours of each other
-    assert "a cosine of 1.0000 or more to another, above the threshold 0.98" in caplog.text
+    assert "a cosine of 1.0000 or more to another, and the threshold is 0.98;" in caplog.text
     assert all(row["file"] != row["neighbour"] for row in read(page))
     assert [len(table) for table in page_cases.tables(page, "neighbours")] == [1 + 3, 1 + 5]
     assert "shows 5 of 40 pictures" in "".join(page_cases.page(page).text)
