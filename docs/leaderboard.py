@@ -111,8 +111,8 @@ CIFAR-10 its k-NN accuracy is within 0.8 points of the highest at every batch si
   DCL.
 - **MMCL** by projected gradient, which was run at 64 only, is better there than its closed form,
   and cannot be distinguished from AUC-CL. A step costs 1.4 times as much, and 3.7 times at 256.
-- **BYOL, Barlow Twins and VICReg** with their papers' constants have one run each, at 64. It was
-  0.6 to 2.2 points below the mean of SimCLR at 0.5, which decides nothing.
+- **BYOL, Barlow Twins, VICReg and LeJEPA** with their papers' constants have one run each, at 64.
+  It was 0.6 to 2.2 points below the mean of SimCLR at 0.5, which decides nothing.
 
 Networks are small and runs short, and longer training may change the order. The differences behind
 this advice are in points of k-NN at equal epochs, with the 95 % interval of each single comparison.
