@@ -167,7 +167,7 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("batch_size=many", "'batch_size' expects int, got 'many'"),
         ("batch_size=1.5", "'batch_size' expects int, got 1.5"),
         ("loss.clip_positive=7", "'loss.clip_positive' expects bool"),
-        ("batch_size=0", "'batch_size' must be >= 1, got 0"),
+        ("batch_size=1", "'batch_size' must be >= 2, got 1"),
         ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
         ("optim.lr=-1", "'optim.lr' must be > 0"),
         ("eval.every=0", "'eval.every' must be > 0"),

@@ -42,7 +42,9 @@ LIMITS = {
     "optim.weight_decay batch_norm_group optim.clip_norm optim.freeze_blocks optim.lora "
     "optim.momentum schedule.warmup_epochs schedule.warmup_start schedule.gamma "
     "schedule.end_factor",
-    (">=", 1): "batch_size views log_every accumulate_steps max_skipped data.frame_size",
+    # A batch of one example has no negatives, and its BatchNorm has no variance.
+    (">=", 2): "batch_size",
+    (">=", 1): "views log_every accumulate_steps max_skipped data.frame_size",
     (">=", 3): "data.context",
     (">", 0): "optim.lr optim.backbone_lr optim.layer_decay optim.trust_coefficient eval.every "
     "checkpoint.every",
