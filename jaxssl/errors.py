@@ -12,6 +12,7 @@ JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError)
 JSON_ERRORS += (KeyError, TypeError, AttributeError)  # for an unexpected structure
 MANY = 40  # number of valid words up to which a message lists all of them
 MAX_NAMED = 3  # largest number of items that a message names
+MAX_ITEM = 300  # characters of an item that a message shows
 LONGEST = 2000  # largest number of characters of a message
 # Config keys by the names that they have in other libraries.
 OTHER_NAMES = {
@@ -142,10 +143,10 @@ def escape(text: str, keep: str = "") -> str:
     )
 
 
-def abbreviate(items: Sequence[str]) -> str:
+def abbreviate(items: Sequence[str], most: int = MAX_NAMED) -> str:
     """List the first items of a collection and the number of the others, for messages."""
-    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
-    return ", ".join(map(printable, items[:MAX_NAMED])) + more
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(printable(item[:MAX_ITEM]) for item in items[:most]) + more or "nothing"
 
 
 def train_first(workdir: Path) -> str:

@@ -30,6 +30,11 @@ from jaxssl.training.config.method import make_augment, make_crops
 from jaxssl.training.output import compile_cache, file_io, logs
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
+# What NumPy and zipfile raise for damaged files. A flipped bit can ask for a password.
+DAMAGED = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 MATCHED = 10_000  # maximum number of test images that `nearest_classes` classifies
 
 
@@ -100,7 +105,7 @@ def read_step(workdir: Path) -> int | None:
     try:
         with (workdir / "gallery.npz").open("rb") as raw, np.load(raw) as file:
             return int(file["step"]) if "block_size" in file else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+    except DAMAGED:
         return None
 
 
@@ -143,9 +148,9 @@ def example_views(
     """Return the first images of a data set and their views, augmented as in training.
 
     Returns:
-        uint8 images [n, h, w, 1 or 3] to look at, cropped to the size of the views if their sizes
-        differ, and {"views": [n, V, s, s, c]}, with "crops": [n, L, t, t, c] if the run uses small
-        crops. Views have all channels, and views of videos all frames.
+        uint8 images [n, h, w, 1 or 3] to look at, and {"views": uint8 [n, V, s, s, c]} of V views
+        with c channels, with "crops" [n, L, t, t, c] if the run uses L small crops. Images of
+        different sizes are cropped to s x s pixels. Views of videos have all frames.
 
     Raises:
         UserError: if the augmentation rejects its settings or the images.

@@ -1,4 +1,4 @@
-"""ARB: align each view with the orthonormal basis that is nearest to the other view."""
+"""ARB: align the features of each view with the decorrelated features of the other view."""
 
 from functools import partial
 
@@ -13,19 +13,20 @@ RANGES = {"groups": "> 0", "epsilon": "> 0"}
 
 
 def arb_loss(pairs: Pairs, *, groups: int = 1, epsilon: Scalar = 1e-5) -> Array:
-    r"""Compute the distance of the features' correlation with the other view's basis from 1.
+    r"""Compute how far each feature's correlation with the other view's basis is from 1.
 
     .. math:: L = \sum_d \Big(1 - \frac1B \sum_i \hat z^1_{id} b^2_{id}\Big)^2
               + \Big(1 - \frac1B \sum_i \hat z^2_{id} b^1_{id}\Big)^2, \quad
               b^v = \hat z^v (C_v + \epsilon I)^{-1/2}
 
     where every feature of a view is standardised over the global batch, C is the covariance of the
-    standardised features (B - 1 in the denominator), and the basis b is a constant in the gradient.
+    standardised features (B - 1 in the denominator), and the basis b, the nearest features
+    without correlations, is a constant in the gradient.
     With V > 2 views, the loss is the mean over their pairs.
 
     Args:
         pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
-        groups: number of groups of consecutive features, each with a basis of its own.
+        groups: number of groups of consecutive features, >= 1, each with a basis of its own.
         epsilon: added to the eigenvalues of C and to the standard deviations, > 0.
 
     Returns:

@@ -15,6 +15,8 @@ def hcl_loss(
 ) -> Array:
     r"""Compute the debiased contrastive loss, with weights that grow with a negative's similarity.
 
+    In `jaxssl.losses.debiased_loss`, the sum over the N negatives is replaced by a weighted one:
+
     .. math:: \sum_n e^{s_{in}/\tau} \;\to\; \sum_n w_{in} e^{s_{in}/\tau}, \quad
               w_{in} = \frac{e^{\beta s_{in}/\tau}}{\frac1N \sum_k e^{\beta s_{ik}/\tau}}
 

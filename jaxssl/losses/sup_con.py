@@ -24,6 +24,7 @@ def sup_con_loss(
 
     Args:
         pairs: n anchors, m candidates, made with ``labels``. Without labels L_out is NT-Xent's.
+            Training with this loss needs labels, and has no queue.
         temperature: softmax temperature tau, > 0.
         base_temperature: tau_0, > 0, which scales the loss. None sets tau_0 = tau.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.

@@ -12,6 +12,7 @@ import numpy as np
 from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.components import Settings
+from jaxssl.errors import abbreviate
 from jaxssl.models import clip_resnet, resnet, vit
 from jaxssl.pretrained import names, parameter_names
 from jaxssl.pretrained.names import CLIP, SIGLIP, Dialect, Stored
@@ -76,7 +77,7 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
                 candidates.append((name.removesuffix(dialect.mark), dialect))
     if not candidates:
         _refuse_others(stored)
-        arrays = abbreviate([f"{name} {list(array.shape)}" for name, array in stored.items()])
+        arrays = abbreviate([f"{x} {list(array.shape)}" for x, array in stored.items()])
         raise ValueError(
             "expected a ResNet, ViT or ConvNeXt with names of torchvision, timm, transformers or "
             f"open_clip, got {arrays}"
@@ -113,12 +114,6 @@ def infer(encoder: EncoderArrays, options: Settings, fallback: Settings) -> Infe
     allowed = inspect.signature(components.factory("net", net["name"])).parameters
     stated = {key: x for key, x in {**fallback, **net, **options}.items() if key in allowed}
     return Inferred({"name": net["name"], **stated}, inputs)
-
-
-def abbreviate(items: list[str], most: int = 3) -> str:
-    """List the first items of a collection and the number of all, for messages."""
-    text = ", ".join(item[:80] for item in items[:most])
-    return f"{text} ... ({len(items)})" if len(items) > most else text or "nothing"
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -297,7 +292,7 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, object]) -> Inferre
         inputs = CLIP
     if "attn_pool.latent" in arrays:
         inputs, net["pool"] = SIGLIP, "attention"
-    if _is_moco_v3(encoder, net["positions"]):  # Its code resizes as torchvision does by default.
+    if net["positions"] == "fixed":  # MoCo-v3, whose code resizes as torchvision does by default.
         inputs = {**inputs, "interpolation": "bilinear"}
     net |= _without_defaults("vit", _vit_extras(encoder, dim, net["positions"]))
     if options.get("num_heads") is None:
@@ -346,16 +341,11 @@ def _vit_extras(encoder: EncoderArrays, dim: int, positions: str) -> dict[str, o
     return extras
 
 
-def _is_moco_v3(encoder: EncoderArrays, positions: object) -> bool:
-    """Return True for a ViT of MoCo-v3. Only its public ViTs have fixed positions."""
-    return positions == "fixed" or bool(re.search(r"(base|momentum)_encoder\.$", encoder.prefix))
-
-
 def _vit_heads(encoder: EncoderArrays, dim: int, positions: str) -> int:
     """Return the number of attention heads that public ViTs of this width have."""
     if dim % 64:
         raise ValueError(f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads")
-    if _is_moco_v3(encoder, positions) and dim == 384:  # Others have 6 heads.
+    if positions == "fixed" and dim == 384:  # MoCo-v3, others have 6 heads.
         return 12
     if positions == "rotary":  # DINOv3
         return {4096: 32}.get(dim, dim // 64)

@@ -14,12 +14,11 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.components import Settings
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, abbreviate
 from jaxssl.methods.base import Carried
 from jaxssl.models.transfer import ADAPTER
 from jaxssl.models.vit import ViT
 from jaxssl.pretrained import hub, position_tables, weights
-from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.training.config.method import make_networks

@@ -27,7 +27,7 @@ from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.buckets import fetch
 from jaxssl.components import Settings
-from jaxssl.errors import UserError, one_line, suggest
+from jaxssl.errors import UserError, abbreviate, one_line, suggest
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.models.vit import ViT
@@ -42,7 +42,7 @@ from jaxssl.pretrained import (
     timm_format,
     torch_file,
 )
-from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
+from jaxssl.pretrained.architecture import EncoderArrays, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, Variables, require_valid
 from jaxssl.pretrained.folders import EncoderSettings
 from jaxssl.pretrained.pickle_reader import Inert

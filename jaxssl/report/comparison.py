@@ -193,7 +193,7 @@ def _result(source: Source, lines: Mapping[Line, Cells], groups: list[Group]) ->
     heads = [Cell(g.name, " · ".join(filter(None, [g.runs[0].loss, g.seeds_text]))) for g in shown]
     body = []
     for line, cells in lines.items():
-        best = _best(line, cells)
+        best = _best(line, cells, groups)
         values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
         note = ":".join(filter(None, (line.protocol, line.preset)))
         body.append([Cell(metric_name(line.metric, line.unit), note), *values])
@@ -214,9 +214,12 @@ def _mean(rows: Sequence[Row]) -> float | None:
     return fmean(values) if all(map(is_finite, values)) else None
 
 
-def _best(line: Line, cells: Cells) -> set[int]:
-    """Return the indices of the best results to two decimals, or none if all are equal."""
-    means = {index: _mean(rows) for index, rows in cells.items()}
+def _best(line: Line, cells: Cells, groups: Sequence[Group]) -> set[int]:
+    """Return the indices of the best accuracies to two decimals, or none if all are equal.
+
+    Only groups of which every run has the result take part.
+    """
+    means = {i: _mean(rows) for i, rows in cells.items() if len(rows) == len(groups[i].runs)}
     rounded = {index: round(mean, 2) for index, mean in means.items() if mean is not None}
     if line.unit != "%" or len(set(rounded.values())) < 2:
         return set()

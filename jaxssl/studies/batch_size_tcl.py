@@ -1,7 +1,8 @@
 """TCL against SupCon at several batch sizes, with labels.
 
-At the scale "paper" the batch sizes of `TUNED` have the learning rates and k1 of the thesis, which
-counts views, two for each image. Other sizes have the settings of 64 images.
+At the scale "paper" the batch sizes of `TUNED` have the learning rates, for both losses, and the
+constants k1 of TCL from its thesis (Animesh, 2023), which counts two views of each image. Other
+batch sizes have those of 64 images, and other scales the same settings at every size.
 """
 
 from jaxssl.studies.batch_size import BATCHES

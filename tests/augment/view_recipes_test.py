@@ -135,13 +135,20 @@ def test_each_operation_of_a_recipe_gets_its_settings_and_separate_random_number
     assert len(set(numbers.tolist())) == len(numbers)
 
 
+@pytest.mark.parametrize("num_ops", [0, 3])
+def test_randaugment_draws_two_random_numbers_for_each_operation(num_ops, calls):
+    settings = {**POLICY, "policy": "randaugment", "num_ops": num_ops}
+    recipes.policy(**settings)(jax.random.key(0), jnp.zeros((9, 12, 3)))
+    assert calls["rand_augment"][0].size == 2 * num_ops
+
+
 def test_optical_flow_gets_no_colour_operations(calls):
     settings, _, _ = CASES["video"]
     recipes.video(**settings)(jax.random.key(0), jnp.zeros((7, 9, 12, 2)))
     assert set(calls) == {"random_window", "random_reverse", "random_resized_crop", "random_flip"}
 
 
-def test_graph_recipe_passes_each_fraction_to_its_operation(monkeypatch):
+def test_graph_recipe_passes_its_fractions_on(monkeypatch):
     monkeypatch.setattr(graph_ops, "one_of", lambda choices, **settings: (choices, settings))
     settings = {"drop": 0.1, "perturb": 0.2, "add": False, "mask": 0.3, "keep": 0.4}
     choices = ("subgraph", "drop_nodes")

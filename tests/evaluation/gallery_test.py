@@ -198,6 +198,19 @@ def test_gallery_file_with_a_pickle_is_reported_as_damaged_and_runs_no_code(tmp_
     assert not trap.exists()
 
 
+def test_gallery_file_with_a_flipped_bit_is_written_again(tmp_path):
+    """Such a file can ask for a password or an unknown compression, or have a step of two."""
+    path = tmp_path / "gallery.npz"
+    np.savez(path, step=np.array([1, 2]), block_size=np.array(0))
+    assert gallery.read_step(tmp_path) is None
+    np.savez(path, step=np.array(1), block_size=np.array(0))
+    content = path.read_bytes()
+    for place in range(0, len(content), 3):
+        for bit in (0x01, 0x40):
+            path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            assert gallery.read_step(tmp_path) in (None, 1)
+
+
 def test_empty_gallery_file_counts_as_missing(tmp_path):
     (tmp_path / "gallery.npz").touch()
     assert gallery.read_step(tmp_path) is None

@@ -18,7 +18,7 @@ WIDE = {"proj_hidden_dim": 4096, "proj_output_dim": 256, "proj_last_norm": "bn_f
 MOCO = PREDICTOR(pred_last_norm="bn_fixed")
 BARLOW = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_last_bias": False}
 PAPERS = {
-    "simclr": (MLP(), 2048, "2048x2048 bn 2048x128+b"),
+    "swav": (MLP(), 2048, "2048x2048 bn 2048x128+b"),
     "moco_v3": (MLP(**WIDE, proj_layers=3), 384, "384x4096 bn 4096x4096 bn 4096x256 bn_fixed"),
     "barlow_vicreg": (MLP(**BARLOW, proj_layers=3), 2048, "2048x8192 bn 8192x8192 bn 8192x8192"),
     "tcl": (MLP(proj_hidden_dim=512, proj_norm="none"), 512, "512x512+b 512x128+b"),

@@ -81,6 +81,14 @@ def program(train, pool="token"):
     return jax.jit(lambda variables, x, keys: net.apply(variables, x, train=train, keys=keys))
 
 
+# Sines and cosines of the row, then of the column, of 2 x 3 patches, with d = 8 and two
+# frequencies: 10000^0 and 10000^(-1/2).
+POSITIONS = [
+    [wave(place * rate) for place in place_of for wave in (np.sin, np.cos) for rate in (1, 0.01)]
+    for place_of in np.ndindex(2, 3)
+]
+
+
 def in_numpy(params, images, factors):
     """Return tokens [n, t, dim] after the last norm in float64, looping over images."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -88,7 +96,7 @@ def in_numpy(params, images, factors):
     for image, factor in zip(np.asarray(images, np.float64), factors, strict=True):
         patches = [image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].ravel() for i, j in np.ndindex(2, 3)]
         embedded = np.stack(patches) @ p["frozen_patches"]["kernel"] + p["frozen_patches"]["bias"]
-        x = np.concatenate([p["token"][None], embedded + vit.sine_positions(2, 3, 8)])
+        x = np.concatenate([p["token"][None], embedded + POSITIONS])
         for layer in range(3):
             block = p[f"Block_{layer}"]
             x = transformer_block(block, x, 2, exact_gelu, 1e-6, factors=factor[layer])

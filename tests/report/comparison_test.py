@@ -82,6 +82,9 @@ def test_comparison_shows_the_number_of_seeds_if_some_lack_a_result(tmp_path):
     html = (tmp_path / "out.html").read_text("utf-8")
     assert "90.00 ± 0.00<small>2 seeds</small>" in html
     assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in html
+    c = write(tmp_path / "c", OTHER, [changed(linear, loss="mmcl", value=80.0)])
+    write_comparison([a, b, c], tmp_path / "out.html")
+    assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in (tmp_path / "out.html").read_text("utf-8")
 
 
 def test_comparison_shows_settings_in_full_precision(tmp_path):

@@ -25,6 +25,8 @@ from pathlib import Path
 from workdir_cases import ROW, changed
 from jaxssl.report import results
 writer = sys.argv[2]
+print("ready", flush=True)
+input()
 for i in range({ADDITIONS}):
     results.add_results(Path(sys.argv[1]), [changed(ROW, seed=f"{{writer}}-{{i}}")])
 """
@@ -34,15 +36,22 @@ def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests")))}
     command = [sys.executable, "-c", ADD, str(tmp_path)]
-    processes = [subprocess.Popen([*command, f"process {i}"], env=environment) for i in range(2)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen([*command, f"process {i}"], env=environment, **pipes) for i in range(2)
+    ]
+    # All writers start together, once the processes have imported what they need.
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
 
     def add(writer):
         for i in range(ADDITIONS):
             results.add_results(tmp_path, [changed(ROW, seed=f"{writer}-{i}")])
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(add, ("thread 0", "thread 1")))
-    assert [process.wait() for process in processes] == [0, 0]
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(process.communicate, "\n") for process in processes]
+        running += [pool.submit(add, f"thread {i}") for i in range(2)]
+    assert [one.exception() for one in running] == [None] * 4
+    assert [process.returncode for process in processes] == [0, 0]
     writers = "process 0", "process 1", "thread 0", "thread 1"
     expected = {f"{writer}-{i}" for writer in writers for i in range(ADDITIONS)}
     rows = results.read_results(tmp_path)

@@ -1,8 +1,8 @@
 """Read a user's files, and name the data sets prepared from them by a fingerprint.
 
-The fingerprint is a hash of the settings and of the files' names, sizes and modification times, so
-that changed files are prepared again. Sets prepared from earlier files stay on disk next to
-the new ones.
+The fingerprint is a hash of the settings, of the path, and of the files' names, sizes and
+modification times, so that changed or moved files are prepared
+again. Sets prepared from earlier files stay on disk next to the new ones.
 """
 
 import csv
@@ -224,6 +224,8 @@ def image_size(data: bytes, channels: int = CHANNELS) -> tuple[int, int] | str:
         return "is empty"
     try:
         picture = decoding.open_picture(data, channels, upright=True)
+    except MemoryError:  # The picture may be a good one.
+        raise
     except Exception as error:  # Pillow's decoders raise many exception types for damaged data.
         return str(error) or type(error).__name__
     return picture.height, picture.width

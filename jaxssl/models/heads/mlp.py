@@ -59,14 +59,15 @@ def head(
     proj_last_bias: bool = True,
     proj_activation: str = "relu",
 ) -> nn.Module:
-    """Build an MLP projector, by default that of SimCLR.
+    """Build an MLP projector, by default with SimCLR's two layers and BatchNorm between them.
 
     Settings of published methods:
 
     ====================  ======  ======  ======  ====  =========
     method                hidden  output  layers  norm  last norm
     ====================  ======  ======  ======  ====  =========
-    SimCLR, SwAV          2048    128     2       bn    none
+    SwAV                  2048    128     2       bn    none
+    SimCLR (its code)     2048    128     2       bn    bn_scale
     BYOL                  4096    256     2       bn    none
     MoCo-v3 (ViT)         4096    256     3       bn    bn_fixed
     SimSiam               2048    2048    3       bn    bn_fixed
@@ -75,10 +76,13 @@ def head(
     MMCL (ImageNet)       2048    128     2       bn    bn_scale
     ====================  ======  ======  ======  ====  =========
 
+    SimCLR's paper has no BatchNorm in the projector.
+
     Args:
         proj_hidden_dim: width of the hidden layers, >= 1.
         proj_output_dim: d, embedding dimension, >= 1.
-        proj_layers: number of Dense layers, >= 0. With 0, the embeddings are the features.
+        proj_layers: number of Dense layers, >= 0. With 0, the embeddings are the features and
+            have no norm.
         proj_norm: norm of the hidden layers, "bn" or "none".
         proj_last_norm: norm of the output: "none", "bn", "bn_scale" (without shift) or "bn_fixed"
             (without scale and shift).
@@ -105,13 +109,14 @@ def predictor(
     pred_norm: str = "bn",
     pred_last_norm: str = "none",
 ) -> nn.Module:
-    """Build an MLP predictor, by default BYOL's, whose output has as many features as the input.
+    """Build an MLP predictor, by default BYOL's, with as many outputs as inputs.
 
     MoCo-v3 uses ``pred_last_norm="bn_fixed"``, SimSiam ``pred_hidden_dim=512``.
 
     Args:
         pred_hidden_dim: width of the hidden layers, >= 1.
-        pred_layers: number of Dense layers, >= 0. With 0, the predictions are the projections.
+        pred_layers: number of Dense layers, >= 0. With 0, the predictions are the projections,
+            without a norm.
         pred_norm: norm of the hidden layers, "bn" or "none".
         pred_last_norm: norm of the output: "none", "bn", "bn_scale" or "bn_fixed", as in `head`.
 
