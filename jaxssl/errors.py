@@ -25,6 +25,7 @@ OTHER_NAMES = {
     "infonce": "info_nce",
     "moco": "info_nce",
     "supcon": "sup_con",
+    "bfloat16": "bf16",
 }
 
 

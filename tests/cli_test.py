@@ -179,9 +179,10 @@ def test_help_of_a_command_lists_all_flags_and_a_valid_example(command, run_comm
     assert len(inspect.signature(main).parameters) == len(calls[0])
 
 
-def test_printing_the_list_of_commands_to_a_full_disk_is_no_error():
+@pytest.mark.parametrize("command", [(), ("train",)])
+def test_printing_help_to_a_full_disk_is_no_error(command):
     with open("/dev/full", "w") as full:
-        done = run("jaxssl/__main__.py", "--help", stdout=full)
+        done = run("jaxssl/__main__.py", *command, "--help", stdout=full)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -235,7 +235,8 @@ def _select_lowest(
     values: Array, graph: Array, total: Array, fraction: float, minimum: int = 0
 ) -> Array:
     """Mark the max(minimum, floor(fraction * total)) lowest values of each graph, bool [n]."""
-    count = jnp.floor(fraction * total.astype(jnp.float32)).astype(jnp.int32)
+    # In float32, products such as 0.53 * 100 can lie just below the integer that they are.
+    count = jnp.floor(fraction * total.astype(jnp.float32) + 1e-4).astype(jnp.int32)
     return rank(values, graph) < _gather(jnp.maximum(count, minimum), graph)
 
 

@@ -22,7 +22,9 @@ ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilinear") -> Array:
     """Crop an image to ``box`` and resize it to ``size`` x ``size`` with an antialiased filter.
 
-    Equals Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to rounding.
+    Equals Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to rounding. So does
+    BICUBIC, but Pillow 13 resizes the rows of some tall images before their columns, and clips
+    overshoots there.
 
     Args:
         image: [h, w, c].

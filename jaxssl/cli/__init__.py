@@ -10,6 +10,7 @@ Each subcommand is a file of this folder with
 """
 
 import atexit
+import errno
 import importlib
 import itertools
 import logging
@@ -36,8 +37,7 @@ if TYPE_CHECKING:  # The module imports JAX, which is slow.
 PREFIX = "--config."
 SECONDS_TO_END = 4.0  # time after an error for threads that still wait
 OUT_OF_MEMORY = (
-    "out of memory; reduce batch_size or the network, set data.cache=none, or raise the process's "
-    "limit (ulimit -v)"
+    "out of memory; reduce batch_size or the network, set data.cache=none, or raise ulimit -v"
 )
 
 
@@ -156,8 +156,7 @@ def _print_commands(names: Iterable[str]) -> None:
 def _leave(status: int) -> None:
     """End this process within seconds after an error, without waiting for threads or processes.
 
-    Orbax waits a minute for a checkpoint that could not be written, and JAX for the other processes
-    of a run.
+    Orbax waits a minute for a checkpoint that it cannot write, and JAX for the other processes.
     """
     sys.stdout.flush()
     cleaning = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
@@ -183,6 +182,7 @@ def _run(command: str, arguments: list[str]) -> int:
     # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # It warns of every retry.
+    console.outlive_terminal()
     module = load(command)
     if {"-h", "--help"} & set(arguments):
         print(f"{module.__doc__}\nFlags:")
@@ -190,7 +190,6 @@ def _run(command: str, arguments: list[str]) -> int:
             _, _, lines = module.FLAGS.module_help(name).lstrip().partition("\n")
             print(lines, end="\n" if lines else "")
         return 0
-    console.outlive_terminal()
     try:
         with console.repeat_lost_interrupts():
             _call(command, module, arguments)
@@ -210,6 +209,8 @@ def _run(command: str, arguments: list[str]) -> int:
         # JAX has no exception type for a lack of memory.
         if isinstance(error, MemoryError) or re.search("RESOURCE_EXHAUSTED|Out of mem", str(error)):
             return _fail(MemoryError(OUT_OF_MEMORY))
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(UserError(f"{error.filename} is too long for a path"))
         # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
         if _peers and re.search("Gloo|NCCL|UNAVAILABLE", str(error)):
             _peers.wait_for_loss()
@@ -300,8 +301,7 @@ def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
     return flags.DEFINE_bool(
         "trust",
         False,
-        "Execute the Python files, and use the data, that the config of the run names, even if you "
-        "have not trained with them.",
+        "Execute Python files and use data of the run's config that you have not trained with.",
         values,
     )
 

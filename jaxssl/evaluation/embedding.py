@@ -164,6 +164,7 @@ def make_folder(out: Path) -> None:
         raise UserError(f"{out} is a folder; name a file with --out")
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
+    file_io.require_writable(out.parent)
 
 
 def _refuse_new_picture(encoder: PretrainedEncoder, images: object, out: Path) -> None:

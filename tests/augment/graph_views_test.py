@@ -89,6 +89,13 @@ def test_drop_nodes_and_mask_attributes_choose_nodes_with_the_smallest_random_nu
         np.testing.assert_array_equal(masked[name], expected[name] if name == "x" else x)
 
 
+def test_fractions_in_percent_select_their_floor_of_nodes():
+    row = {"graph": jnp.zeros(100, jnp.int32), "size": jnp.array([100])}
+    drop = jax.jit(lambda u, share: ops.drop_nodes(u, row, share)["graph"])
+    dropped = [np.sum(drop(uniform(7, 100), percent / 100) == 1) for percent in range(101)]
+    assert dropped == list(range(101))
+
+
 @each_share
 @pytest.mark.parametrize("add", [False, True])
 def test_perturb_edges_drops_edges_and_adds_random_edges(row, share, add):

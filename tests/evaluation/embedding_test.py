@@ -1,6 +1,7 @@
 """Embeddings of pictures, by an encoder whose features are the pixels of an image."""
 
 import io
+import os
 
 import jax
 import numpy as np
@@ -141,6 +142,13 @@ def test_output_that_cannot_be_written_is_reported_before_images_are_read(tmp_pa
     ):
         with refused(message):
             jaxssl.embed(flat_encoder(), np.zeros((1, SIZE, SIZE, 1), np.uint8), tmp_path / name)
+
+
+def test_read_only_folder_is_reported_before_any_image_is_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "encode_images", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    with refused(f"{tmp_path} is read-only; write to another folder with --out"):
+        jaxssl.embed(flat_encoder(), np.zeros((1, SIZE, SIZE, 1), np.uint8), tmp_path / "x.npy")
 
 
 def test_row_groups_of_a_parquet_file_are_small_enough_to_be_read(tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_features_are_only_extracted_for_protocols_that_read_them(protocol, kind
 def test_read_only_folder_of_results_is_refused_before_any_work(run, out, monkeypatch):
     monkeypatch.setattr(evaluate.source, "load_splits", lambda *_: pytest.fail("data were opened"))
     monkeypatch.setattr(os, "access", lambda path, _: path != out.parent)
-    with refused(f"{out} is read-only; name another folder for the results: --out FOLDER"):
+    with refused(f"{out} is read-only; write to another folder with --out"):
         evaluate.evaluate(run, ["knn"], out=out)
 
 

@@ -47,7 +47,8 @@ PRESETS = {
     "moco_v3": _moco_v3(0.1, 0.3),
     "moco_v3_mix": _moco_v3(0.1, 0.3, mixup=0.8, cutmix=1.0),
     # The presets below follow the commands of MoCo-v3's README. The README asks for erasing on
-    # Flowers, but its datasets.py, which replaces DeiT's, does not erase.
+    # Flowers, but its datasets.py, which replaces DeiT's, does not erase. Erased boxes are grey
+    # (0.5) here, and noise in DeiT's code.
     "moco_v3_cifar10": _moco_v3(0.1, mixup=0.8, cutmix=1.0),
     "moco_v3_cifar100": _moco_v3(0.1, mixup=0.5, cutmix=1.0),
     "moco_v3_flowers": _moco_v3(0.3, erasing=0.25),

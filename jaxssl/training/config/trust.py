@@ -9,6 +9,7 @@ for the folders and files of the data set, which evaluation reads and prepares s
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from jaxssl import components
@@ -78,12 +79,14 @@ def remember(names: Iterable[str], data: Mapping[str, object] | None = None) -> 
     """
     of_data = {Path(path): DATA for path in data_paths(data or {}).values()}
     for path, digest in (_files(names) | of_data).items():
+        marker = _marker(path, digest)
         try:
-            marker = _marker(path, digest)
             # Other users must not be able to add markers, so the folder has mode 0700.
             marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             marker.write_bytes(f"{digest}  ".encode() + os.fsencode(path) + b"\n")
         except OSError as error:
+            with suppress(OSError):
+                marker.unlink()  # An empty file counts too.
             text = "cannot record that you train with %s (%s); evaluate this run with --trust"
             log.warning(text, path, error.strerror)
 

@@ -154,7 +154,7 @@ def require_writable(folder: Path) -> None:
     path = folder.absolute()
     existing = next((each for each in (path, *path.parents) if each.exists()), path)
     if not buckets.is_bucket(folder) and not os.access(existing, os.W_OK):
-        raise UserError(f"{folder} is read-only; name another folder for the results: --out FOLDER")
+        raise UserError(f"{folder} is read-only; write to another folder with --out")
 
 
 def write_json(path: Path, document: object) -> None:

@@ -1,7 +1,6 @@
 """Open the workdir of a run: take the lock, write the config, and start the log."""
 
 import fnmatch
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -160,10 +159,11 @@ def check_name(workdir: Path) -> None:
                 "which checkpoints cannot have; choose another --workdir"
             )
     try:
-        os.fsencode(path).decode("utf-8")
-    except UnicodeDecodeError as error:
+        str(path).encode()
+    except UnicodeEncodeError as error:  # Python stands for other bytes by surrogates.
         raise UserError(
-            f"the path {str(path)!r} of the workdir is not valid UTF-8; choose another --workdir"
+            f"the path {str(path)!r} of the workdir is not valid UTF-8; choose another --workdir, "
+            "or set PYTHONUTF8=1 if the locale is an older one"
         ) from error
 
 
