@@ -72,11 +72,13 @@ INTRODUCTION = """\
 
 This page compares the accuracy of methods by batch size, to help to choose a loss. All methods of a
 table share data, network, optimiser, augmentation and epochs. The constants of AUC-CL and of the
-losses called "tuned" or "temperature 0.05" were chosen on held-out training images. All other
-constants are from the papers. On a fifth of the images, validation prefers other constants than the
-papers' for SimCLR, DeCL and TCL. On all images, the tuned constants raise DeCL's k-NN accuracy by
-2.4 points at batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64, the only batch size
-measured ([measurements](measurements.md#constants-chosen-on-validation-images)).
+losses called "tuned" or "temperature 0.05" were chosen on held-out training images. The other
+constants are the papers'. Where a paper states none, they are those of codes for CIFAR (the
+temperature of DeCL, TCL and MoCo-v3) or ours (DeCL's alternation and averaging, `a` of eq. 8). On a
+fifth of the images, validation prefers other constants for SimCLR, DeCL and TCL. On all images, the
+tuned constants raise DeCL's k-NN accuracy by 2.4 points at batch 16 and by 1.5 at 64 and 256. They
+do not raise TCL's at 64, the only batch size measured
+([measurements](measurements.md#constants-chosen-on-validation-images)).
 
 Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
 two shared CPU cores. The runs used an earlier random crop, which cut boxes at the border of the

@@ -23,7 +23,7 @@ from jaxssl.losses.pairs import (
 )
 
 PRESETS = {
-    # The defaults, chosen by accuracy on held-out training images (docs/methods.md), because the
+    # The defaults, chosen by accuracy on held-out training images (docs/measurements.md), as the
     # paper gives neither a nor a weight of the negatives. Both released codes have a = 10.
     # The ImageNet code sums B - 1 negatives with weight 32 / B, which is 32 times their mean. Two
     # views have twice as many negatives, hence 64. alpha = 0.5 is the best of Table 11.

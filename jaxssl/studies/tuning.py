@@ -2,7 +2,7 @@
 
 Every loss has the same number of candidates, at one batch size. Test images are never used: encoder
 and classifiers are trained on a part of the training split, and classify another part of it.
-docs/methods.md has the constants that were chosen.
+docs/measurements.md has the constants that were chosen.
 """
 
 import tomllib

@@ -151,6 +151,12 @@ def test_two_tower_rejects_incompatible_settings(path, changes, parts):
         build(load(path, list(changes.items())), 1297)
 
 
+def test_captions_are_the_second_view_that_mmcl_needs():
+    """The only view of an image is no pair with itself, but its captions are the other tower."""
+    settings = {"loss.name": "mmcl", "method.symmetric": "True"}
+    assert build(load(CAPTIONED, list(settings.items())), 1297).steps_per_epoch > 0
+
+
 @pytest.mark.parametrize("path", [CAPTIONED, DIGITS])
 def test_only_configs_for_captioned_images_have_a_text_encoder(path):
     config = load(path, list(ALONE.items()) if path == DIGITS else [])

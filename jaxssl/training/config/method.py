@@ -204,9 +204,10 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
         return "it does not use labels; set method.labels=False"
     if not labels and objective.needs_labels:
         return "it needs labels; set method.labels=True"
-    if config.views == 1 and not labels and not kind.of(config).captions:
+    is_single = config.views == 1 and not kind.of(config).captions
+    if is_single and not labels:
         return "a single view without labels has no positives; set views=2 or method.labels=True"
-    if config.views == 1 and objective.needs_two_views:
+    if is_single and objective.needs_two_views:
         return "it needs a second view of every example; set views=2"
     if method == "momentum" and config.predictor.name == "none":
         # With a momentum of 0, the target network equals the trained one.
