@@ -19,6 +19,7 @@ def _predicting(name: str) -> Cell:
 METHODS: dict[str, Cell] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
+    "simclr_t01": {"loss.name": "nt_xent", "loss.temperature": 0.1},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
     "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
     # The temperature is solo-learn's for CIFAR.
@@ -46,6 +47,6 @@ METHODS: dict[str, Cell] = {
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.
 ON_REQUEST = tuple(
-    "auc_cl_sum decl_tuned mmcl_inv tcl_tuned xbm nnclr byol simsiam barlow_twins vicreg lejepa"
-    " dino".split()
+    "simclr_t01 auc_cl_sum decl_tuned mmcl_inv tcl_tuned xbm nnclr byol simsiam barlow_twins vicreg"
+    " lejepa dino".split()
 )
