@@ -27,7 +27,8 @@ def method(
         encoder: backbone and projector.
         objective: the loss and its trained parameters.
         queue_size: number of past embeddings that are further negatives (XBM). They start as random
-            unit vectors and have no gradient.
+            unit vectors and have no gradient. A network that trains from scratch fails with those
+            of many steps.
         labels: True makes all views of a class positives (SupCon, TCL, cross-entropy).
 
     Raises:
