@@ -56,10 +56,12 @@ def main() -> None:
         )
         watcher = threading.Thread(target=watch, args=(workdir, samples, done))
         watcher.start()
-        with logs.quiet():
-            pretrain.train(config, workdir)
-        done.set()
-        watcher.join()
+        try:
+            with logs.quiet():
+                pretrain.train(config, workdir)
+        finally:
+            done.set()
+            watcher.join()
         rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     table, memory = [], {}
     for tenth in range(1, TENTHS):

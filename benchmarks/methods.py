@@ -1,4 +1,4 @@
-"""Compare all methods on the digits with equal budgets: accuracy of probes, and speed.
+"""Compare methods on the digits with equal budgets: accuracy of probes, and speed.
 
     python benchmarks/methods.py [--seeds 0 1 2] [--batch 64] [--epochs 10] [--only auc_cl mmcl]
 
@@ -122,7 +122,10 @@ def table(lines: list[dict]) -> str:
         runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
         if runs:
             columns = [[run[name] for run in runs] for name in SHOWN]
-            cells = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in columns]
+            cells = [
+                f"{np.mean(x):.1f}" + (f" ± {np.std(x, ddof=1):.1f}" if len(x) > 1 else "")
+                for x in columns
+            ]
             speed = f"{np.median([run['images_per_second'] for run in runs]):.0f}"
             rows.append([str(batch), method, *cells, speed, str(len(runs))])
     return markdown_table(heads, rows)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from tiny import short
 
 import jaxssl
 from jaxssl import api
@@ -18,7 +19,6 @@ from jaxssl.models import resnet
 from jaxssl.training import config
 from jaxssl.training.build import build
 from jaxssl.training.config import custom
-from tests.tiny import short
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -89,11 +89,12 @@ def test_installed_wheel_trains_evaluates_studies_and_exports_outside_the_checko
     assert list((tmp_path / "exported").glob("*.safetensors"))
 
 
-def test_source_archive_has_the_configs_and_the_examples(source):
+def test_source_archive_has_all_files_and_the_configs_of_the_wheel(source):
     code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
     out = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=source)
     with tarfile.open(source / "dist" / out.splitlines()[-1]) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
-    examples = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
-    assert examples and examples <= files
+    shipped = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    built = ("build/", "dist/", "jaxssl.egg-info/")
+    assert {name for name in shipped - files if not name.startswith(built)} == set()
     assert "jaxssl/configs/digits.py" in files

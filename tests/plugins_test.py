@@ -11,11 +11,15 @@ import cloudpickle
 import jax
 import numpy as np
 import pytest
+from data_cases import data_config
+from file_cases import refused
 from flax import linen as nn
 from flax import nnx
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from tiny import TINY
+from workdir_cases import ROW
 
 import jaxssl
 from jaxssl import cli, components, losses
@@ -38,10 +42,6 @@ from jaxssl.training.config.method import (
     scheduled_arguments,
 )
 from jaxssl.training.output import loggers
-from tests.data_cases import data_config
-from tests.file_cases import refused
-from tests.tiny import TINY
-from tests.workdir_cases import ROW
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSS = f"{EXAMPLES}/own_loss.py:align_uniform"
