@@ -1,8 +1,8 @@
 """Read a user's files, and name the data sets prepared from them by a fingerprint.
 
 The fingerprint is a hash of the settings, of the path, and of the files' names, sizes and
-modification times, so that changed or moved files are prepared
-again. Sets prepared from earlier files stay on disk next to the new ones.
+modification times, so that changed or moved files are prepared again. Sets prepared from earlier
+files stay on disk next to the new ones.
 """
 
 import csv
