@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from jaxssl.api import Run, embed, evaluate, get_config, resume, train
     from jaxssl.pretrained.load import load_encoder
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "Run",
     "__version__",

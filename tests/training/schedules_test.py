@@ -238,6 +238,7 @@ def test_learning_rate_matches_dino_whose_warm_up_is_a_step_shorter():
         ("step", {}, r"must increase and be after the warm-up of 5 steps, got \[\]"),
         ("step", {"milestones": (20, 10)}, r"must increase .* got \[20, 10\]"),
         ("step", {"milestones": (5, 10)}, r"must increase .* of 5 steps, got \[5, 10\]"),
+        ("cosine", {"milestones": (10, 20)}, "only the schedule 'step' has milestones, got 'cos"),
     ],
 )
 def test_invalid_schedule_of_the_learning_rate_raises(name, options, message):

@@ -113,8 +113,8 @@ def learning_rate(
         end_factor: e of cosine and linear. The last learning rate is ``peak * end_factor``.
         warmup_start: a. The first learning rate of the warm-up is ``peak * warmup_start``. MMCL's
             code counts the steps of its warm-up from 1, which equals 1 / (warmup_steps + 1) here.
-        milestones: the steps m of "step", increasing and after the warm-up. Other decays ignore
-            them.
+        milestones: the steps m of "step", increasing and after the warm-up. No other decay
+            takes them.
         gamma: the factor of "step".
 
     Returns:
@@ -122,7 +122,7 @@ def learning_rate(
 
     Raises:
         ValueError: on an unknown name, a warm-up that is not shorter than the run, or milestones
-            that are missing, do not increase, or are within the warm-up.
+            that are missing, do not increase, are within the warm-up, or are of another decay.
 
     References:
         Loshchilov and Hutter, SGDR, 2017, eq. 5. Goyal et al., Accurate, Large Minibatch SGD, 2017.
@@ -143,6 +143,8 @@ def learning_rate(
             )
         after = [0, *(m - warmup_steps for m in milestones)]
         decay = _piecewise_constant({t: peak * gamma**i for i, t in enumerate(after)})
+    elif milestones:
+        raise ValueError(f"only the schedule 'step' has milestones, got {name!r} with milestones")
     else:
         end = peak if name == "constant" else peak * end_factor
         decay = _decay(name, peak, end, total_steps - warmup_steps)
