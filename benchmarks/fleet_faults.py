@@ -6,7 +6,8 @@ Every fault is injected into one process of a tiny run of several processes on t
 device each, which `jax.distributed` connects over the loopback device. Then the same command is
 started again without the fault. The table shows the last lines of the others and their exit
 statuses, the seconds from the fault until the last of them ended, and the steps that were done but
-not in the checkpoint from which the second start resumed.
+not in the checkpoint from which the second start resumed. A row takes about a minute, and the first
+one six, because processes wait five minutes for one that does not join.
 """
 
 import argparse
@@ -181,7 +182,7 @@ def main() -> None:
     if unknown := set(options.faults.split(",")) - set(FAULTS):
         parser.error(f"unknown faults {', '.join(sorted(unknown))}; take of {', '.join(FAULTS)}")
     print("| process 1 | processes | the others say | status | seconds | steps lost |")
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.workdir or Path(temporary)
         for name in options.faults.split(","):

@@ -20,7 +20,19 @@ from jaxssl.studies.verdicts import judge, spread
 
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps", "finished", "earlier")
-CLAIMS = read_claims("batch_size")
+# Claims of other studies that these runs test too.
+OTHERS = {
+    "accuracy": (
+        "printed_above_simclr",
+        "printed_stable",
+        "auc_cl_above_moco",
+        "mmcl_inv_above_simclr",
+    ),
+    "batch_size_mmcl": ("mmcl_above_simclr",),
+}
+CLAIMS = read_claims("batch_size") | {
+    key: read_claims(study)[key] for study, keys in OTHERS.items() for key in keys
+}
 
 
 class MethodPair(NamedTuple):
@@ -39,12 +51,17 @@ PAIRS = {
     "auc_cl_above_sogclr": MethodPair("auc_cl", "sogclr", LINEAR),
     "decl_above_simclr": MethodPair("decl", "simclr", KNN),
     "decl_above_tuned": MethodPair("decl", "simclr_tuned", KNN),
+    "printed_above_simclr": MethodPair("auc_cl_sum", "simclr", KNN),
+    "auc_cl_above_moco": MethodPair("auc_cl", "moco_v3", LINEAR),
+    "mmcl_inv_above_simclr": MethodPair("mmcl_inv", "simclr", LINEAR),
+    "mmcl_above_simclr": MethodPair("mmcl", "simclr", LINEAR),
 }
 # Each claim says that the favoured method's accuracy depends less on the batch size.
 CHANGES = {
     "auc_cl_stable": MethodPair("auc_cl", "simclr", KNN),
     "auc_cl_stable_tuned": MethodPair("auc_cl", "simclr_tuned", KNN),
     "auc_cl_stable_moco": MethodPair("auc_cl", "moco_v3", LINEAR),
+    "printed_stable": MethodPair("auc_cl_sum", "simclr", KNN),
 }
 
 

@@ -175,16 +175,16 @@ def _all_claims(studies: Iterable[Settings]) -> list[Settings]:
     """
     claims, measured = [], set()
     for number, document in enumerate(studies, 1):
-        for key, claim in document["claims"].items():
+        for claim in document["claims"].values():
             if claim["verdict"]:
                 figure = f"{document['scale']} [{number}]: {claim['figure']}"
                 claims.append({**claim, "figure": figure, "command": document["command"]})
-                measured.add((document["study"], key))
+                measured.add((claim["text"], claim["source"]))
     others = [
         (claim, f"jaxssl study {name}")
         for name in components.names("study")
-        for key, claim in study.read_claims(name).items()
-        if (name, key) not in measured
+        for claim in study.read_claims(name).values()
+        if (claim.text, claim.source) not in measured
     ]
     others += read_unstudied_claims()
     return claims + [{**documents.claim_entry(one), "command": command} for one, command in others]

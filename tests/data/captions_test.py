@@ -6,13 +6,13 @@ import io
 import tarfile
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
+from real_data import real_data
 from tensorflow_datasets.core import shuffle
 
 from jaxssl import distributed
@@ -26,7 +26,6 @@ from jaxssl.kinds.image_text import make_image_text_views
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("tokenizer")]
 
 CONTEXT, BATCH, MOST = 12, 8, 5
-FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
 CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}
 
 
@@ -459,10 +458,10 @@ def test_image_text_recipe_refuses_images_without_captions(load, labelled):
         first_batch(plain)
 
 
-@pytest.mark.skipif(not FLICKR.exists(), reason="the slice of Flickr8k is not here")
 def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
-    opened = opened_as(FLICKR)
-    with tarfile.open(FLICKR) as archive:
+    path = real_data("flickr8k_1k.tar.xz")
+    opened = opened_as(path)
+    with tarfile.open(path) as archive:
         file = archive.extractfile("captions.csv")
         table = file.read().decode() if file else ""
     rows = list(csv.reader(io.StringIO(table)))[1:]

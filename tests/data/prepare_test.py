@@ -1,11 +1,9 @@
 """Unreadable files, what is refused, what an accident leaves, and public data."""
 
 import logging
-import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,14 +23,13 @@ from file_cases import (
 )
 from filelock import FileLock
 from ml_collections import ConfigDict
+from real_data import real_data
 from tensorflow_datasets.core import shuffle
 
 from jaxssl.data import source
 from jaxssl.data.formats import user_files
 
 pytestmark = pytest.mark.fast
-
-SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
 BROKEN = {
@@ -286,21 +283,8 @@ def test_prepared_set_is_read_without_its_builder_code(load, labelled, tmp_path,
 # Published data sets whose splits, classes and images are known.
 
 
-@pytest.fixture
-def public():
-    """Finds an archive of real data."""
-
-    def find(name):
-        path = SHARED / name
-        if not path.exists():
-            pytest.skip(f"{path} is not here; JAXSSL_DATA names its folder")
-        return path
-
-    return find
-
-
-def test_dtd_has_the_published_splits_and_classes(load, public):
-    path = public("dtd10_128.tar.xz")
+def test_dtd_has_the_published_splits_and_classes(load):
+    path = real_data("dtd10_128.tar.xz")
     train, test = load(path), load(path, "test")
     assert (len(train), len(test), train.num_classes) == (960, 240, 10)
     assert train.class_names == tuple(sorted(train.class_names)) and not train.one_size
@@ -309,15 +293,16 @@ def test_dtd_has_the_published_splits_and_classes(load, public):
     assert min(train.read(np.array([7]))[0].input.size) == 128
 
 
-def test_omniglot_has_136_classes_of_20_binary_images(load, public):
-    opened = load(f"{public('omniglot_small.tar.xz')}/small1")
+def test_omniglot_has_136_classes_of_20_binary_images(load):
+    path = f"{real_data('omniglot_small.tar.xz')}/small1"
+    opened = load(path)
     assert opened.num_classes == 136 and opened.shape == (105, 105, 3)
-    assert len(opened) + len(load(f"{public('omniglot_small.tar.xz')}/small1", "test")) == 136 * 20
+    assert len(opened) + len(load(path, "test")) == 136 * 20
     assert set(np.unique(opened.images(0)[:50])) == {0, 255}
 
 
-def test_flickr_photographs_are_read_as_unlabelled_images(load, public):
-    path = f"{public('flickr8k_1k.tar.xz')}/images"
+def test_flickr_photographs_are_read_as_unlabelled_images(load):
+    path = f"{real_data('flickr8k_1k.tar.xz')}/images"
     opened = load(path)
     assert len(opened) == 800 and len(load(path, "test")) == 200
     assert not opened.labelled and opened.num_classes == 0 and not opened.one_size

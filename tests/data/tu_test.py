@@ -1,13 +1,13 @@
 """Sets of graphs: text files in both forms, damage, splits of what was prepared, made graphs."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import finished, pack, refused, unpack
 from graph_cases import neighbours_of, reached
+from real_data import real_data
 
 from jaxssl.data import source
 from jaxssl.data.formats import tu
@@ -36,7 +36,6 @@ MORE = {
     "readme.txt": b"names\n",
     "{0}_label_readme.txt": b"names\n",
 }
-TU = Path(__file__).parents[3] / "shared" / "data" / "tu_graphs.tar.xz"
 
 
 def named(files, name="TINY", around=""):
@@ -237,14 +236,13 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
         of_tu(path and tmp_path / path, prepared, **changes)
 
 
-# Published label counts and mean numbers of nodes and edges, see shared/data/README.md.
-@pytest.mark.skipif(not TU.exists(), reason="needs the sets of the TU collection")
+# Published label counts and mean numbers of nodes and edges.
 @pytest.mark.parametrize(
     ("name", "labels", "nodes", "edges", "tags"),
     [("MUTAG", {0: 63, 2: 125}, 17.93, 19.79, 7), ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37)],
 )
 def test_published_graph_sets_have_the_published_sizes(name, labels, nodes, edges, tags):
-    actual = tu.read_tu_graphs(TU, name)
+    actual = tu.read_tu_graphs(real_data("tu_graphs.tar.xz"), name)
     assert Counter(actual.labels) == labels and actual.num_tags == tags
     means = [np.mean([len(graph[part]) for graph in actual.graphs]) for part in ("tag", "edge")]
     np.testing.assert_allclose(means, [nodes, edges], atol=0.0051)

@@ -16,7 +16,15 @@ from study_cases import EPOCHS, NAMES, claim, setting, study
 from jaxssl.errors import UserError
 from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
-from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict, claims_file
+from jaxssl.studies.study import (
+    Claim,
+    Findings,
+    Picture,
+    Table,
+    Verdict,
+    claims_file,
+    read_claims,
+)
 from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
@@ -141,6 +149,16 @@ def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judge
     assert shown == ["alpha-others", "alpha-same", "alpha-longer"]
 
 
+def test_claim_that_any_study_measured_does_not_count_as_not_measured(judged, tmp_path):
+    measured = {"first": read_claims("accuracy")["printed_above_simclr"]}
+    found = judged._replace(verdicts={"first": judged.verdicts["first"]})
+    documents.write_study("batch_size", "X", setting(tmp_path), measured, found, ABOUT)
+    page = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
+    rows = {row[0].split()[0]: row[1:] for row in tables.tables(page)["paper"]}
+    expected = [claim for claim in ALL_CLAIMS if claim.source.startswith("AUC-CL, ")]
+    assert [int(number) for number in rows["AUC-CL"]] == [1, 0, 0, 0, 0, len(expected) - 1]
+
+
 def test_study_documents_have_null_for_numbers_that_are_not_finite():
     data = {"a": np.float32("nan"), "b": [np.float64("inf"), np.int32(2), True], "c": (math.nan,)}
     assert documents.to_json(data) == {"a": None, "b": [None, 2, True], "c": [None]}
@@ -187,14 +205,15 @@ def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):
     assert commit() == f"{clean}-dirty"
 
 
-NUM_CLAIMS = sum(len(study(name).CLAIMS) for name in NAMES) + len(claims.read_unstudied_claims())
+ALL_CLAIMS = [claim for name in NAMES for claim in read_claims(name).values()]
+ALL_CLAIMS += [claim for claim, _ in claims.read_unstudied_claims()]
 
 
 def test_claims_page_is_written_from_documents_alone(tmp_path):
     claims.write_claims(tmp_path, tmp_path / "none.md")
     papers = " ".join((tmp_path / "papers.md").read_text().split())
     words = ("**not measured**", "**needs a GPU: ", "**needs a trained run**")
-    assert sum(map(papers.count, words)) == NUM_CLAIMS
+    assert sum(map(papers.count, words)) == len(ALL_CLAIMS)
     first = "Table 3: Linear, CIFAR-10, ResNet-18, batch 128, 500 epochs. **needs a GPU: 0.3"
     assert first in papers
     for paper, places in PLACES.items():
@@ -218,10 +237,10 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     assert module.CLAIMS["robust"].text not in sections
     assert page.count("\n- **") == 2 + len(WORDS)
     papers = (tmp_path / "papers.md").read_text()
-    assert papers.count("\n- ") == NUM_CLAIMS + len(claims_file()["elements"])
+    assert papers.count("\n- ") == len(ALL_CLAIMS) + len(claims_file()["elements"])
     assert "Table 11: " + module.CLAIMS["robust"].text[:40] in papers
     counts = [row[1:] for row in tables.tables(page)["paper"]]
-    assert sum(int(number) for row in counts for number in row) == NUM_CLAIMS
+    assert sum(int(number) for row in counts for number in row) == len(ALL_CLAIMS)
     assert "1 claims are tested, with 1 verdicts." in page
     for text, reason in (("{", "Expecting property name"), ("[]", "is not the document of a st")):
         (tmp_path / "tiny" / "alpha.json").write_text(text)
