@@ -14,7 +14,7 @@ test: .venv/ready  ## every kind of contract, in minutes
 
 # Long tests wait for the processes that they start, so one more worker than cores is used.
 test-all: .venv/ready lint  ## what CI runs: lint, types, `test` and the tests marked "long"
-	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-3000} $(PY) -m pytest -m "" -n $$($(PY) -c 'import os; print(os.cpu_count() + 1)')
+	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-1000} $(PY) -m pytest -m "" -n $$($(PY) -c 'import os; print(os.cpu_count() + 1)')
 
 test-fast: .venv/ready  ## tests marked "fast": formulas, shapes, errors and parsing
 	$(PY) -m pytest -m "fast and not long"

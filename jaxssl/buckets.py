@@ -261,7 +261,9 @@ class BucketPath(PosixGPath):
                 raise
 
     def replace(self, target: Any) -> "BucketPath":
-        self._call("mv", fspath(target), recursive=self.is_dir())
+        # For a missing object this raises an error at once. `mv` would try for half a minute.
+        kind = self._call("info")["type"]
+        self._call("mv", fspath(target), recursive=kind == "directory")
         return BucketPath(fspath(target))
 
     def modified(self) -> float:

@@ -205,7 +205,7 @@ def test_docs_examples_on_several_devices_give_value_and_gradient_of_one_device(
 @pytest.mark.long
 def test_losses_page_states_the_loss_of_collapsed_random_and_separated_embeddings():
     rng = np.random.default_rng(0)
-    draws = unit(jnp.asarray(rng.normal(size=(100, 2, 64, 128)), jnp.float32))
+    draws = unit(jnp.asarray(rng.normal(size=(100, 2, 64, 128))[:40], jnp.float32))
     z1 = draws[0, 0]
     equal = jnp.broadcast_to(z1[:1], z1.shape)
     orthogonal = jnp.linalg.qr(z1.T)[0].T
