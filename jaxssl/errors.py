@@ -1,6 +1,7 @@
 """UserError, the error for mistakes of the user, and helpers for one-line messages."""
 
 import difflib
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 # Reading a JSON document that somebody else has written may raise any of these.
 JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError)
 JSON_ERRORS += (KeyError, TypeError, AttributeError)  # for an unexpected structure
+# Reasons why a file cannot be read that say nothing about its content.
+OUTSIDE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.EMFILE, errno.ENOMEM)
 MANY = 40  # number of valid words up to which a message lists all of them
 MAX_NAMED = 3  # largest number of items that a message names
 MAX_ITEM = 300  # characters of an item that a message shows
@@ -85,11 +88,21 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
 
 def write_error(path: Path, error: Exception) -> WriteError:
     """Return a WriteError for a path that a library could not write, with the library's reason."""
-    # TensorStore gives the operating system's error code only in the text of its message.
-    code = re.search(r"os_error_code='(\d+)'", str(error))
-    reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
-    reason = reason or one_line(error)
+    code = error_code(error)
+    reason = os.strerror(code) if code else one_line(error)
     return WriteError(f"cannot write {path}: {reason}; fix this or choose another path")
+
+
+def error_code(error: BaseException) -> int | None:
+    """Return the code of the operating system in an error, or None for other errors."""
+    # TensorStore gives it only in the text of its message.
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(code[1]) if code else getattr(error, "errno", None)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return True if a file could not be read for a reason outside of the file, which may pass."""
+    return isinstance(error, MemoryError) or error_code(error) in OUTSIDE
 
 
 @contextmanager

@@ -213,8 +213,12 @@ def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
         ("digits", ""),
         ("folder", str(tmp_path / "fruits")),
     ]
-    jaxssl.train(tiny_config(), data="imagenet_resized/32x32", workdir=run.workdir)
-    assert configs[-1].name == "imagenet_resized/32x32"
+    for name, expected in (
+        ("imagenet_resized/32x32", ("imagenet_resized/32x32", "")),
+        ("gs://bucket/pictures", ("folder", "gs://bucket/pictures")),
+    ):
+        jaxssl.train(tiny_config(), data=name, workdir=run.workdir)
+        assert (configs[-1].name, configs[-1].path) == expected
     with pytest.raises(UserError, match="data=none does not exist"):
         jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
     for name in ("my/none", "none.npz", "none.tar.xz"):
@@ -433,12 +437,13 @@ def probe(context, *, seed):
         (["knn", probe], {}, "protocols are names, got function"),
         (None, {}, "protocols are names, got NoneType"),
         ("knn", {"out": 5}, "expected a path, got int"),
-        ("knn", {"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ("knn", {"seed": -1}, r"seed must be an integer >= 0 and below 2\^31, got -1"),
         ("knn", {"lyer": "projector"}, r"evaluate\(\) has no option 'lyer'; did you mean 'layer'"),
         ("knn", {"data.test_split": "val"}, "data.test_split needs data=, the data set"),
         ("knn", {"data": "digits", "data.test_splt": "x"}, "data.test_splt.* is unknown"),
         ("knn", {"data": "digits", "data.test_split": "val"}, "has no split 'val'"),
         ("knn", {"data": np.zeros(1), "data.on_errors": "skip"}, "data.on_errors.* is unknown"),
+        ("knn", {"data": np.zeros(1), "data.test_fraction": -0.3}, "test_fraction' must be >"),
     ],
 )
 def test_wrong_arguments_of_evaluate_are_refused_in_one_line(run, protocols, options, message):

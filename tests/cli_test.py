@@ -1,5 +1,6 @@
 """`train.py` and `eval.py` as a user calls them, in subprocesses."""
 
+import errno
 import inspect
 import json
 import os
@@ -259,6 +260,13 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("train", "--dry_run", "--config.log=wand"), "unknown logger 'wand'; did you mean"),
         (("train", "--dry_run", "--config.data.cache=disk"), "data.cache='disk' is unknown"),
         (("train", "--dry_run", "--config.eval.knn=near"), "eval.knn='near' is unknown"),
+        (
+            (
+                *("train", "--dry_run", "--config.method.name=momentum"),
+                "--config.method.momentum={'schedule': 'linear', 'start': 0.9, 'end': 1.5}",
+            ),
+            "momentum must be in [0, 1], got 1.5",
+        ),
         (("train", "--grid=seed=1", "--workdir=gs://b/x"), "--workdir=gs://b/x must be a local"),
         (("study", "claims", "--out=gs://b/x"), "--out=gs://b/x must be a local path; only runs"),
         (("study", "gradient_bias", "--out=s3://b/x"), "--out=s3://b/x must be a local path"),
@@ -330,6 +338,21 @@ def test_only_process_0_of_several_processes_exports_and_reports(
         assert (status, out, err) == (0, line, "")
     else:
         assert status == 2 and "error: " in err and "nowhere" in err
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(errno.EACCES, "Permission denied"), (errno.ENAMETOOLONG, "File name too long")],
+)
+def test_path_that_the_system_refuses_is_reported_in_one_line(
+    monkeypatch, run_command, code, reason
+):
+    def refuse(*args, **kwargs):
+        raise OSError(code, reason, "theirs/run")
+
+    monkeypatch.setattr(config, "load", refuse)
+    expected = 2, "", f"error: theirs/run: {reason}; choose another path\n"
+    assert run_command("train") == expected
 
 
 @pytest.mark.parametrize(

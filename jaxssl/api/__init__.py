@@ -29,6 +29,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.results import Row, read_results
 from jaxssl.training import config as configs
+from jaxssl.training.config import values
 from jaxssl.training.config.overrides import apply_overrides
 from jaxssl.training.output import compile_cache, logs, metrics_writer
 from jaxssl.training.workdir import run_record
@@ -304,6 +305,7 @@ def evaluate(
         loading |= options.get("weights_options") or {}
         settings.data.update(data_argument.settings(target, data, loading))
         apply_overrides(settings, list(of_data.items()))
+        values.check_ranges({key: values.flat_keys(settings)[key] for key in of_data})
         options["splits"] = data_argument.use(settings, data)
         if options["splits"]:
             data_argument.require_unset(key.removeprefix("data.") for key in of_data)

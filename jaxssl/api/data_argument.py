@@ -9,6 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl import components
+from jaxssl.buckets import is_bucket
 from jaxssl.data import IN_MEMORY
 from jaxssl.data.decoders.files import ARCHIVES
 from jaxssl.data.opening import in_memory, items, tar_shards
@@ -43,6 +44,9 @@ def require_unset(keys: Iterable[str]) -> None:
 def use(config: ConfigDict, data: object) -> Splits | None:
     """Set `config.data` for ``data``, and return the splits of a Python object, otherwise None."""
     with config.unlocked(), config.data.unlocked():
+        if isinstance(data, str) and is_bucket(data):
+            config.data.name, config.data.path = "folder", data
+            return None
         if isinstance(data, str):
             if data in known_names() or not os.path.exists(os.path.expanduser(data)):
                 # A name of TFDS may have a config and a version: imagenet_resized/32x32:0.1.0.

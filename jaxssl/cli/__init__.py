@@ -209,8 +209,8 @@ def _run(command: str, arguments: list[str]) -> int:
         # JAX has no exception type for a lack of memory.
         if isinstance(error, MemoryError) or re.search("RESOURCE_EXHAUSTED|Out of mem", str(error)):
             return _fail(MemoryError(OUT_OF_MEMORY))
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            return _fail(UserError(f"{error.filename} is too long for a path"))
+        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+            return _fail(UserError(f"{error.filename}: {error.strerror}; choose another path"))
         # If JAX cannot reach another process, `Peers` reports which one, and ends this process.
         if _peers and re.search("Gloo|NCCL|UNAVAILABLE", str(error)):
             _peers.wait_for_loss()

@@ -1,6 +1,5 @@
 """Records of a prepared split, and their conversion to examples."""
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +9,9 @@ import numpy as np
 
 from jaxssl.data.decoders import decoding, tokens
 from jaxssl.data.decoders.arrays import BLOCK, load_or_compute
-from jaxssl.errors import TransientError, UserError, one_line
+from jaxssl.errors import TransientError, UserError, is_transient, one_line
 
 UNLABELLED = -1
-TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # faults of a disk that may pass
 CAPTION_FEATURES = ("captions", "caption")  # caption feature names in our data sets and in TFDS
 CAPTIONS_PER_IMAGE = 5  # COCO's retrieval protocol uses five captions per image.
 
@@ -126,7 +124,7 @@ class PreparedSplit:
         except UserError:
             raise
         except Exception as error:  # A damaged file raises many exception types.
-            fault = TransientError if getattr(error, "errno", None) in TRANSIENT else UserError
+            fault = TransientError if is_transient(error) else UserError
             raise fault(
                 f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "
                 "prepare or copy the set again"

@@ -78,7 +78,7 @@ def open_set(
     if lacking := [key for key in expected if key not in readers]:
         raise ValueError(
             f"{root} lacks {_describe(lacking)}; it holds {_describe(readers) or 'nothing'}; "
-            "put the whole set there, or name its folder with --config.data.dir"
+            f"put the whole set there, or name the folder that has {name} by --config.data.dir"
         )
     return readers
 

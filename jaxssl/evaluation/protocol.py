@@ -150,10 +150,13 @@ def _has_type(value: object, expected: type) -> bool:
 
 
 def check_seed(seed: object) -> int:
-    """Return the seed of a protocol's draws, and raise ValueError unless it is an integer >= 0."""
+    """Return the seed of a protocol's draws. Raise ValueError unless it is in [0, 2^31).
+
+    `jax.random.key` has the low 32 bits of a seed alone.
+    """
     number = _plain(seed)
-    if not isinstance(number, int) or number < 0:
-        raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
+    if not isinstance(number, int) or not 0 <= number < 2**31:
+        raise ValueError(f"seed must be an integer >= 0 and below 2^31, got {seed!r}")
     return int(number)
 
 

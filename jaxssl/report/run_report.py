@@ -78,13 +78,14 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
     with figure_style():
         with explain_damage(workdir / "gallery.npz"):
             sections = gallery.gallery_sections(arrays, config)
+            gallery_step = _other_step(arrays, rows)
         html = render(
             "run.html",
             title=_title(config, rows),
             facts=_facts(config, metrics, rows),
             wall_time=goodput.describe(times) if times else "",
             figures=_key_figures(rows),
-            gallery_step=_other_step(arrays, rows),
+            gallery_step=gallery_step,
             collapse=_collapse(metrics, rows),
             results=_results(rows),
             curves=run_curves(metrics),

@@ -236,6 +236,7 @@ def train(
                     reporter.restart_clock(step)  # Compilation does not count for the speed.
                 profiler.end(step, state)
                 if report and (saving or stopping):
+                    check_lock()
                     evaluate = partial(times.call, "evaluation", probe, state) if probe else None
                     values = report(evaluate if evaluating else None)
                     report = None
@@ -250,6 +251,7 @@ def train(
                 if stopping:
                     break
         times.call("checkpoints", checkpoints.wait_until_finished)
+        check_lock()
         spent = times.write(ended=True)
         stopped = step < total or distributed.any_process(bool(stop))
         is_last = stopped or not config.eval.protocols
@@ -262,6 +264,8 @@ def train(
             # If this process has no signal, another process of the run has received one.
             sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
         stack.close()
+        if distributed.any_process(bool(stop)):  # A signal came after the last look at `stop`.
+            sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
 
         # ---- Evaluation of the trained encoder.
         if config.eval.protocols:

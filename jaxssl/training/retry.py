@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -17,8 +18,8 @@ PAUSE = 30.0
 def run(command: Sequence[str], retries: int) -> int:
     """Run a command until success or a final error, and return the last exit status.
 
-    SIGTERM is passed on to the command. After SIGTERM or SIGINT, which a terminal also sends to the
-    command, it is not started again.
+    SIGTERM is passed on to the command, and so is SIGINT without a terminal, which would send it to
+    the command too. After either, the command is not started again.
 
     Args:
         command: the words of a command that resumes when it is called again.
@@ -34,7 +35,7 @@ def run(command: Sequence[str], retries: int) -> int:
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
         # A second SIGINT, after the terminal's, would end the command at once.
-        if child and number == signal.SIGTERM:
+        if child and (number == signal.SIGTERM or not _has_terminal()):
             child.send_signal(number)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -46,8 +47,8 @@ def run(command: Sequence[str], retries: int) -> int:
             if stopped:
                 return 128 + stopped[0]
             child = subprocess.Popen(command)
-            if signal.SIGTERM in stopped:  # It arrived before the command had started.
-                child.send_signal(signal.SIGTERM)
+            if stopped and (signal.SIGTERM in stopped or not _has_terminal()):
+                child.send_signal(stopped[0])  # It arrived before the command had started.
             status = child.wait()
             status = 128 - status if status < 0 else status
             if status in FINAL or stopped:
@@ -56,6 +57,10 @@ def run(command: Sequence[str], retries: int) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _pause(stopped: list[int]) -> None:

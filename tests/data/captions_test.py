@@ -255,7 +255,7 @@ def test_unreadable_captioned_picture_stops_or_is_skipped(opened_as, prepared, t
 
 def test_captioned_set_without_any_readable_image_is_rejected(opened_as, tmp_path):
     unpack(tmp_path, {"1.png": b"", "captions.csv": b"image,caption\n1.png,a cat\n"})
-    with refused("1.png: is empty"):
+    with refused("none of the 1 pictures of", "can be read (1.png: is empty); repair them"):
         opened_as(tmp_path, on_error="skip")
 
 

@@ -261,7 +261,7 @@ def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
         ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
         ([PIXELS, np.arange(6)], "is a list [images, labels]; pass a tuple (images, labels)"),
         ([PIXELS[..., 0], [0, 1] * 3], "is a list [images, labels]; pass a tuple"),
-        (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
+        (np.zeros((0, 8, 8, 1), np.uint8), "data has no examples"),
     ],
 )
 def test_in_memory_data_of_unsupported_types_shapes_or_ranges_are_refused(data, message):
@@ -275,6 +275,7 @@ def test_in_memory_data_of_unsupported_types_shapes_or_ranges_are_refused(data, 
         ([1.0, 0.0, float("nan")], [1, 0, -1], ("0", "1")),
         (np.array([[1], [0], [1]], np.uint8), [1, 0, 1], ("0", "1")),
         (["bee", "ant", "bee"], [1, 0, 1], ("ant", "bee")),
+        (np.array(["bee", "ant", "bee"], np.dtypes.StringDType()), [1, 0, 1], ("ant", "bee")),
         (["bee", None, ""], [0, -1, -1], ("bee",)),
         (["bee", "-1", "ant"], [1, -1, 0], ("ant", "bee")),
         (["bee", float("nan"), -1], [0, -1, -1], ("bee",)),
@@ -339,6 +340,9 @@ FORMS = {
     "paths and labels": lambda _, paths, labels: (paths, labels),
     "bytes": lambda _, paths, labels: [*zip(map(Path.read_bytes, paths), labels, strict=True)],
     "a data frame": lambda _, paths, labels: Frame(image_path=paths, y=np.array(labels)),
+    "a table of Arrow": lambda _, paths, labels: pyarrow.table(
+        {"image_path": [*map(str, paths)], "y": labels}
+    ),
     "a file and labels": lambda folder, _, labels: (f"{folder}/all.npy", labels),
     "a data frame and labels": lambda _, paths, labels: (Frame(path=paths), np.array(labels)),
     "arrays": lambda _, paths, labels: (np.array([*map(str, paths)]), np.array(labels)),

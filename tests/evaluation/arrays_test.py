@@ -100,8 +100,9 @@ def test_error_of_evaluate_names_the_wrong_argument(module, changes, message):
         (knn, {"weight": 3}, "weight must be str, got 3"),
         (fewshot, {"shots": 1.5}, "shots must be int or a list of them, got 1.5"),
         (fewshot, {"max_iter": 0}, "max_iter must be >= 1"),
-        (fewshot, {"seed": -1}, "seed must be an integer >= 0, got -1"),
-        (linear, {"seed": 0.5}, "seed must be an integer >= 0, got 0.5"),
+        (fewshot, {"seed": -1}, "seed must be an integer >= 0 and below 2^31, got -1"),
+        (linear, {"seed": 2**31}, "seed must be an integer >= 0 and below 2^31, got 2147483648"),
+        (linear, {"seed": 0.5}, "seed must be an integer >= 0 and below 2^31, got 0.5"),
         (linear, {"C": "1"}, "C must be float or a list of them, got '1'"),
         (retrieval, {"k": np.array([1.5])}, "k must be int or a list of them"),
         (

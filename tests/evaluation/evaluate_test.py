@@ -231,7 +231,7 @@ def test_results_that_cannot_be_written_are_printed(run, out, monkeypatch, capsy
 def test_seed_of_numpy_is_stored_as_a_number(run, out):
     knn(run, out, seed=np.int64(5), kinds=["raw"])
     assert {row["seed"] for row in results.read_results(out)} == {5}
-    with refused("seed must be an integer >= 0, got 'a'"):
+    with refused("seed must be an integer >= 0 and below 2^31, got 'a'"):
         knn(run, out, seed="a")
 
 

@@ -1,5 +1,6 @@
 """Checkpoints of small states: which are kept, which is best, damage, and digests of arrays."""
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from jax import numpy as jnp
 from jax.errors import JaxRuntimeError
 
 from jaxssl import distributed
-from jaxssl.errors import UserError
+from jaxssl.errors import TransientError, UserError
 from jaxssl.training.workdir import checkpoint, digests
 
 STATE = {"params": {"w": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
@@ -49,6 +50,34 @@ def test_checkpoint_restores_training_state_data_position_and_config(tmp_path):
     np.testing.assert_array_equal(restored.state["params"]["w"], STATE["params"]["w"])
     assert restored.state["step"] == 7 and restored.damaged == ()
     assert checkpoint.restore_arrays(tmp_path, 3).facts.config == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError(errno.ESTALE, "Stale file handle"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        ValueError("DATA_LOSS: [os_error_code='5']"),  # EIO, from TensorStore
+        MemoryError(),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_checkpoint_that_the_disk_does_not_give_now_does_not_count_as_damaged(
+    tmp_path, monkeypatch, fault
+):
+    save(tmp_path, {3: 50.0, 5: None})
+    read = checkpoint._read_facts
+
+    def fail(workdir, step):
+        if step == 5:
+            raise fault
+        return read(workdir, step)
+
+    monkeypatch.setattr(checkpoint, "_read_facts", fail)
+    for action in (checkpoint.restore_arrays, checkpoint.Manager):
+        with pytest.raises(TransientError, match="checkpoints/5 cannot be read: "):
+            action(tmp_path)
+    assert checkpoint.steps(tmp_path) == [3, 5]
 
 
 @pytest.mark.parametrize(

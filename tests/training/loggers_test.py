@@ -39,9 +39,10 @@ def test_unknown_logger_or_missing_package_raises_a_one_line_error(monkeypatch):
 
 
 @pytest.mark.fast
-def test_logger_that_cannot_be_opened_raises_a_one_line_error(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionError])
+def test_logger_that_cannot_be_opened_raises_a_one_line_error(tmp_path, monkeypatch, kind):
     def refuse(workdir, step, config):
-        raise RuntimeError("No API key configured.\nRun: login")
+        raise kind("No API key configured.\nRun: login")
 
     monkeypatch.setattr(loggers.components, "factory", lambda group, name: refuse)
     with pytest.raises(UserError, match="'wandb' cannot be opened .No API key .*; fix this or rem"):

@@ -56,12 +56,31 @@ def test_signal_between_two_attempts_ends_the_retries(monkeypatch):
     assert retry.run([sys.executable, "-S", "-c", "raise SystemExit(1)"], 5) == 143
 
 
-def test_signal_during_the_start_of_the_command_is_passed_on(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_during_the_start_of_the_command_is_passed_on(monkeypatch, number):
     popen = subprocess.Popen
 
     def start(command):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return popen(command)
 
     monkeypatch.setattr(retry.subprocess, "Popen", start)
-    assert retry.run([sys.executable, "-S", "-c", "import signal; signal.pause()"], 5) == 143
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.pause()"
+    assert retry.run([sys.executable, "-S", "-c", code], 5) == 128 + number
+
+
+# It signals its parent, and ends with the status 3 if it gets the signal too, otherwise with 4.
+SIGNALLING = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(float(sys.argv[1]))
+sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize(("terminal", "seconds", "status"), [(False, 60, 3), (True, 0.5, 4)])
+def test_sigint_is_passed_on_unless_a_terminal_does_so(monkeypatch, terminal, seconds, status):
+    monkeypatch.setattr(retry, "_has_terminal", lambda: terminal)
+    command = [sys.executable, "-S", "-c", SIGNALLING, str(seconds)]
+    assert retry.run(command, 5) == status

@@ -24,6 +24,7 @@ from workdir_cases import at_batch
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.training import config as config_lib
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint, run_lock
 from jaxssl.training.workdir import opening as workdir
 
@@ -216,12 +217,24 @@ def test_run_without_its_lock_stops_and_saves_nothing(tiny, tmp_path, monkeypatc
     with refused(message):
         pretrain.train(tiny(), Path("run"))
     assert checkpoint.steps(folder) == []
+    rows = metrics_writer.read_metrics(folder / "metrics.jsonl")
+    assert all(row["step"] < SAVED for row in rows)
 
 
 def test_error_after_the_lock_was_lost_is_reported_as_loss_of_the_lock(tmp_path):
     with refused("has taken over"), run_lock.lock(tmp_path):
         write_owner(tmp_path)
         raise OSError("Orbax cannot write")
+
+
+def test_metrics_of_another_program_in_the_workdir_are_not_changed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 100}\n{"iter": 5}\n')
+    with refused("has a metrics.jsonl, but no config.json of a run"):
+        with workdir.open_workdir(config_lib.load("digits"), tmp_path):
+            pytest.fail("the run must not start")
+    assert path.read_text() == '{"step": 100}\n{"iter": 5}\n'
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_config_json_of_another_run_in_the_workdir_is_not_overwritten(tmp_path):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.errors import UserError, WriteError
+from jaxssl import buckets
+from jaxssl.errors import TransientError, UserError, WriteError
 from jaxssl.evaluation import embedding
 from jaxssl.report import results
 from jaxssl.training import config as config_lib
@@ -163,3 +164,6 @@ def test_unrelated_errors_inside_open_workdir_are_not_reported_as_write_errors(
         with pytest.raises(UserError, match=message):
             with workdir.open_workdir(settings, tmp_path):
                 raise WriteError("disk is full")
+    with pytest.raises(TransientError, match="no answer; the same command resumes"):
+        with workdir.open_workdir(settings, tmp_path):
+            raise buckets.LostBucket("no answer")

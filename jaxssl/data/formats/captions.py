@@ -56,7 +56,12 @@ class Builder(user_files.Builder, skip_registration=True):
                 continue
             sizes.add(size)
             yield key_of(name), {"image": data, "captions": captions[name], "file": name}
-        if config.source.on_error == "stop" or not sizes:
+        if not sizes and metadata["skipped"]:
+            raise UserError(
+                f"none of the {len(metadata['skipped'])} pictures of {config.source.root} can be "
+                f"read ({metadata['skipped'][0]}); repair them or name another folder"
+            )
+        if config.source.on_error == "stop":
             user_files.report_unreadable("pictures", config.source.root, metadata["skipped"])
         metadata["shape"] = [*sizes.pop(), user_files.CHANNELS] if len(sizes) == 1 else None
 

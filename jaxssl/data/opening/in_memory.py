@@ -127,10 +127,9 @@ def _load_pair(
         train, test = _join_classes(parts)
     train, test = replace(train, split="train"), replace(test, split="test")
     if empty := [source.split for source in (train, test) if not len(source)]:
-        raise UserError(
-            f"data has no examples for the split {empty[0]!r}; pass (train, test), or change "
-            "data.test_fraction"
-        )
+        advice = "pass (train, test), or change data.test_fraction"
+        which = f" for the split {empty[0]!r}; {advice}" if len(empty) == 1 else ""
+        raise UserError(f"data has no examples{which}")
     return train, test, parts
 
 
@@ -330,7 +329,9 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(images, str | Path):
         images = items.open_path(Path(os.path.expanduser(images)))
     elif hasattr(images, "columns"):
-        images = items.from_columns({key: images[key] for key in images.columns}, name, Path())
+        is_arrow = hasattr(images, "to_pydict")
+        columns = images.to_pydict() if is_arrow else {key: images[key] for key in images.columns}
+        images = items.from_columns(columns, name, Path())
     if isinstance(images, Mapping):
         images, beside = items.image_and_label(images, name, warn=labels is None)
         labels = beside if labels is None else labels

@@ -305,7 +305,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
         return indices, ()
     try:
         values = np.asarray(labels)
-        if values.dtype.kind == "U":  # NumPy has turned numbers among strings into strings.
+        if values.dtype.kind in "UT":  # NumPy has turned numbers among strings into strings.
             values = np.asarray(labels, object)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]

@@ -52,7 +52,7 @@ def evaluate(
 
 
 def run(context: base.EvalContext, *, seed: int, preset: str = "default") -> list[base.Result]:
-    """Evaluate image-text retrieval on the test images and all their distinct captions."""
+    """Evaluate image-text retrieval on the test images and the first five captions of each."""
     embed_images, embed_texts, test = context.embed_images, context.embed_texts, context.test
     if embed_images is None or embed_texts is None or test is None or not test.captioned:
         raise ValueError(

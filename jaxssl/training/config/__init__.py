@@ -238,6 +238,8 @@ def _comparable(config: Mapping[str, object]) -> dict[str, object]:
     imports no files of users.
     """
     result: Any = json.loads(json.dumps(custom.without_folders(config)))
+    if isinstance(init := result.get("init"), str) and init:
+        result["init"] = trusted.absolute(init)  # Earlier versions stored it as it was given.
     values.add_later_keys(result)
     for group, name in custom.names(result).items():
         if group in GROUPS and not components.is_custom(name):

@@ -140,6 +140,7 @@ def record(config: ConfigDict) -> None:
         config: changed in place. It gets the key `plugins` only if it names components of a user.
     """
     config.data.update(trust.data_paths(config.data))
+    config.init = config.init and trust.absolute(config.init)
     config.data.name = components.absolute(config.data.name)
     config.eval.protocols = tuple(map(components.absolute, config.eval.protocols))
     config.log = tuple(map(components.absolute, config.log))

@@ -88,7 +88,11 @@ def make_method(
     check_compatibility(config, objective if trained else None)
     make, transfer = factory("method", config.method.name), make_transfer(config.optim)
     encoder = transfer.wrap(make_networks(config))
-    method = make(encoder, objective, **scheduled_arguments(config.method, length))
+    values = scheduled_arguments(config.method, length)
+    for name, spec in config.method.items():
+        for number in schedule_numbers(spec):
+            make(encoder, objective, **{name: number})
+    method = make(encoder, objective, **values)
     method.check_views(config.views, config.crops.number)
     return method._replace(loss=transfer.without_gradient(method.loss))
 

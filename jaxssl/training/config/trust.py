@@ -109,12 +109,13 @@ def data_paths(data: Settings) -> dict[str, str]:
         if not isinstance(text, str) or not text or name == IN_MEMORY:
             continue
         is_text = key == "path" and components.is_custom(str(name))
-        path = _absolute(text)
+        path = absolute(text)
         paths[key] = text if is_text and not os.path.exists(path) else path
     return paths
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """Return an absolute path for a local one, and an address as it is."""
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 

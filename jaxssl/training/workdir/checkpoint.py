@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
 
-from jaxssl import buckets, distributed
+from jaxssl import buckets, distributed, errors
 from jaxssl.errors import UserError, explain_write_errors, one_line, train_first
 from jaxssl.training.output import file_io
 from jaxssl.training.output.logs import log
@@ -29,8 +29,8 @@ from jaxssl.training.workdir import digests
 
 NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
-# how long to wait until the other arrays of a damaged checkpoint have failed to load too
-STRAGGLER_SECONDS = 0.5
+STRAGGLER_SECONDS = 0.5  # until the other arrays of a damaged checkpoint have failed to load too
+NO_DAMAGE = (buckets.BucketError, errors.TransientError)  # faults outside of a checkpoint's files
 # Arrays take at most this many times the size of their files. A checkpoint that claims more was
 # forged, because trained parameters hardly compress.
 MOST_EXPANSION = 100
@@ -241,7 +241,7 @@ def read_all_facts(workdir: Path, *, warn: bool = False) -> dict[int, Facts]:
         try:
             with _explain_damage(workdir, step):
                 facts[step] = _read_facts(workdir, step)
-        except buckets.BucketError:
+        except NO_DAMAGE:
             raise
         except UserError as error:
             if warn:
@@ -263,14 +263,14 @@ def _read(
         raise UserError(f"{workdir} holds no checkpoint; {train_first(workdir)}")
     if step is not None and step not in existing:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {existing}")
-    errors: dict[int, UserError] = {}  # by step
+    damage: dict[int, UserError] = {}  # by step
 
     def next_candidate() -> int | None:
         # A run may write new checkpoints and remove old ones meanwhile. Several processes must try
         # the same steps, so they try the steps that existed at the start.
         candidates = existing if distributed.process_count() > 1 else steps(workdir)
         candidates = candidates if step is None else [step]
-        return max(set(candidates) - errors.keys(), default=None)
+        return max(set(candidates) - damage.keys(), default=None)
 
     folder = (workdir / "checkpoints").absolute()
     options = ocp.CheckpointManagerOptions(create=False)  # because the run may still write
@@ -278,21 +278,21 @@ def _read(
         while (candidate := next_candidate()) is not None:
             try:
                 state, facts = _read_verified(workdir, candidate, partial(read, checkpoints))
-            except buckets.BucketError:
+            except NO_DAMAGE:
                 raise
             except UserError as error:
-                errors[candidate] = error
+                damage[candidate] = error
                 time.sleep(STRAGGLER_SECONDS)
                 continue
-            damaged = tuple(later for later in errors if _folder(workdir, later).exists())
+            damaged = tuple(later for later in damage if _folder(workdir, later).exists())
             for later in damaged:
-                log.warning("%s; going back to step %d", errors[later], candidate)
+                log.warning("%s; going back to step %d", damage[later], candidate)
             return Restored(candidate, state, facts, damaged)
     newest = existing[-1] if step is None else step
-    error = next(iter(errors.values()), None)
+    error = next(iter(damage.values()), None)
     if error is None or (step is not None and not _folder(workdir, step).exists()):
         error = f"checkpoint {newest} of {workdir} was removed meanwhile"
-    others = [other for other in steps(workdir) if other not in errors]
+    others = [other for other in steps(workdir) if other not in damage]
     advice = f"there are also {others}" if others else "no other is left: take another workdir"
     raise UserError(f"{error}; {advice}")
 
@@ -344,9 +344,11 @@ def _explain_damage(workdir: Path, step: int) -> Iterator[None]:
         raise
     except Exception as error:  # Orbax and TensorStore raise many types for a damaged file.
         buckets.check(workdir)
-        raise UserError(
-            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {one_line(error, 200)}"
-        ) from error
+        fault, what = UserError, "is damaged or incomplete"
+        if errors.is_transient(error):
+            fault, what = errors.TransientError, "cannot be read"
+        text = f"checkpoint {_folder(workdir, step)} {what}: {one_line(error, 200)}"
+        raise fault(text) from error
 
 
 def _folder(workdir: Path, step: int) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, WriteError, explain_write_errors
+from jaxssl.errors import TransientError, UserError, WriteError, explain_write_errors
 from jaxssl.training.config import (
     conflicts,
     custom,
@@ -19,6 +19,7 @@ from jaxssl.training.config import (
     load,
     read_config,
     validate,
+    values,
 )
 from jaxssl.training.output import file_io, logs
 from jaxssl.training.workdir import checkpoint, goodput
@@ -86,6 +87,7 @@ def resume_config(
         UserError: if the run does not exist, or cannot be extended to this number of epochs.
     """
     config = take_lengths(load(workdir / "config.json", overrides, trust=trust), workdir)
+    values.require("extend_to", extend_to, float | None)
     if extend_to is None or (config.epochs == extend_to and not config.total_steps):
         return config
     facts = checkpoint.read_all_facts(workdir)
@@ -178,6 +180,14 @@ def check_links(workdir: Path) -> None:
             )
 
 
+def check_metrics(workdir: Path) -> None:
+    """Raise UserError for metrics of another program, of which the run would drop rows."""
+    if (workdir / "metrics.jsonl").exists() and not (workdir / "config.json").exists():
+        raise UserError(
+            f"{workdir} has a metrics.jsonl, but no config.json of a run; choose another --workdir"
+        )
+
+
 @contextmanager
 def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], None]]:
     """Lock a run's workdir, write the config to the folder, and log to train.log in it.
@@ -199,6 +209,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                     check_lock = stack.enter_context(lock(workdir))
                 # Check the config again, now that no other run can write one.
                 check_same_config(config, workdir)
+                check_metrics(workdir)
                 file_io.write_json(workdir / "config.json", config.to_dict())
                 for name in LOCKED:
                     file_io.remove_partials(workdir / name)
@@ -213,4 +224,5 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
         with suppress(OSError):  # The folder may be unreadable.
             if checkpoint.steps(workdir):
                 rest = f"; the same command resumes at the last checkpoint in {workdir}"
-        raise UserError(f"{error}{rest}") from error
+        fault = TransientError if isinstance(error, TransientError) else UserError
+        raise fault(f"{error}{rest}") from error

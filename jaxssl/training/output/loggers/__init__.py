@@ -138,7 +138,7 @@ def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, object
     """
     try:
         logger = components.factory("log", name)(workdir, step, config)
-    except (UserError, OSError):
+    except UserError:
         raise
     except Exception as error:  # Clients of services raise errors of their own types.
         raise UserError(
