@@ -8,6 +8,7 @@ of them in one call, because the random generator takes longer to compile than t
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
@@ -93,11 +94,11 @@ def random_crop_box(
     Raises:
         ValueError: if a range is empty or out of bounds.
     """
-    if not 0 < scale[0] <= scale[1] <= 1:
+    if np.shape(scale) != (2,) or not 0 < scale[0] <= scale[1] <= 1:
         raise ValueError(
             f"crop_scale must be (smallest, largest) with 0 < smallest <= largest <= 1, got {scale}"
         )
-    if not 0 < ratio[0] <= ratio[1]:
+    if np.shape(ratio) != (2,) or not 0 < ratio[0] <= ratio[1]:
         raise ValueError(
             f"crop_ratio must be (smallest, largest) with 0 < smallest <= largest, got {ratio}"
         )
@@ -128,7 +129,7 @@ def random_resized_crop(
         scale: smallest and largest area, as a fraction of the image, in (0, 1].
         ratio: smallest and largest width / height.
     """
-    if tuple(scale) == (1, 1):
+    if np.array_equal(scale, (1, 1)):
         return resize(image, size)
     return crop_resize(image, random_crop_box(u, image.shape, scale, ratio), size)
 

@@ -52,6 +52,9 @@ RANGES = {
     "similarity": ("cosine", "unit"),
     "negative_reduction": ("mean", "sum"),
     "form": ("auto", "moments", "matrix"),
+    "a": "finite",
+    "b": "finite",
+    "positive_margin": "finite",
     "alpha": ">= 0",
     "negative_weight": ">= 0",
 }

@@ -10,7 +10,7 @@ from jaxssl.losses.dino import below_max, check_center, with_center
 from jaxssl.losses.objective import Scalar
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
-RANGES = DINO_RANGES | {"alpha": ">= 0", "negative_weight": ">= 0"}
+RANGES = DINO_RANGES | {"alpha": ">= 0", "negative_weight": ">= 0", "a": "finite", "b": "finite"}
 
 
 def auc_dino_loss(

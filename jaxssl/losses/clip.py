@@ -10,7 +10,7 @@ from jaxssl.losses.objective import Scalar, clip_scale, constrain_scale, statele
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
-RANGES = {"max_scale": "> 0 or inf", "block_size": "> 0"}
+RANGES = {"logit_scale": "finite", "max_scale": "> 0 or inf", "block_size": "> 0"}
 
 
 def clip_loss(

@@ -20,6 +20,7 @@ from jaxssl.losses.sogclr import Average, check_bounds, column, merge_averages, 
 
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
 RANGES |= {"gamma": "in [0, 1]", "beta1": "in [0, 1)", "beta2": "in [0, 1)"}
+RANGES |= {"rho": ">= 0", "temperature_max": "> 0 or inf"}
 PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 MAX_GRADIENT = 5.0  # Larger gradients of a temperature are clipped to this one.
 EPSILON = 1e-8  # epsilon of Adam
@@ -98,12 +99,12 @@ def objective(
     Args:
         temperature: initial temperature, > 0.
         gamma: weight of a batch in the moving averages, in [0, 1].
-        rho: constant added to the gradient of a temperature; larger values lower temperatures.
+        rho: constant added to the gradient of a temperature, >= 0; larger ones lower temperatures.
         temperature_lr: learning rate of the temperatures, >= 0.
         beta1: decay of Adam's mean of a temperature's gradient, in [0, 1).
         beta2: decay of Adam's mean of its square, in [0, 1).
         temperature_min: lower bound of the temperatures, > 0.
-        temperature_max: upper bound of the temperatures.
+        temperature_max: upper bound of the temperatures, > 0, or inf.
 
     Raises:
         ValueError: if a value is out of range.
@@ -112,10 +113,10 @@ def objective(
     was seen. The released code sets both decays to 0 in the first epoch, and counts epochs.
     """
     hyper = {"gamma": gamma, "rho": rho, "temperature_lr": temperature_lr}
-    fixed = {"temperature": temperature, "temperature_min": temperature_min}
-    check(RANGES, beta1=beta1, beta2=beta2, **fixed, **hyper)
+    bounds = {"temperature_min": temperature_min, "temperature_max": temperature_max}
+    constants = {"temperature": temperature, "beta1": beta1, "beta2": beta2, **bounds}
+    check(RANGES, **constants, **hyper)
     check_bounds(temperature_min, temperature_max)
-    constants = {**fixed, "beta1": beta1, "beta2": beta2, "temperature_max": temperature_max}
     require_constant(**constants)
 
     def init(key, num_examples, dim):

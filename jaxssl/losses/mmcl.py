@@ -28,6 +28,7 @@ PRESETS = {
 RANGES = {
     "kernel": ("rbf", "linear", "tanh", "poly", "min"),
     "gamma": "> 0",
+    "eta": "finite",
     "C": "> 0 or inf",
     "solver": ("pgd", "admm", "inv"),
     "regularization": "> 0",
@@ -110,6 +111,9 @@ def mmcl_loss(
     Returns:
         [n] float32, below 0 if the SVMs separate. It is 0 for an anchor without negatives.
 
+    Without labels, only the views of an anchor are left out of its negatives, so no example may
+    appear twice in the batch.
+
     Raises:
         ValueError: if there is only one view, a name is unknown, or labels or a queue without
             batch negatives are combined with "admm" or "inv".
@@ -148,7 +152,7 @@ def mmcl_info(
 ) -> MMCLInfo:
     """Solve the per-anchor SVMs of `mmcl_loss`, from the same arguments, without gradient."""
     check(RANGES, kernel=kernel, solver=solver, gamma=gamma, C=C, regularization=regularization)
-    check(RANGES, num_steps=num_steps, tol=tol, step=step, alpha_init=alpha_init)
+    check(RANGES, eta=eta, num_steps=num_steps, tol=tol, step=step, alpha_init=alpha_init)
     pairs, gamma, eta = lax.stop_gradient((pairs, gamma, eta))
     neg = negatives(pairs)
     # Every device computes the whole kernel matrix. To gather its rows would send m^2 numbers, and

@@ -30,6 +30,7 @@ WORDS |= {str: "a word", Array: "an array", tuple[str, ...]: "a tuple of names"}
 Ranges = Mapping[str, str | tuple[str, ...]]
 
 PREDICATES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "finite": np.isfinite,
     "> 0": lambda x: x > 0,
     "> 0 or inf": lambda x: x > 0,
     "> 1": lambda x: x > 1,

@@ -10,6 +10,7 @@ from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, cosine, count_positives, not_self, positives
 
 LOG_SCALE = math.log(10.0)
+RANGES = {"logit_scale": "finite", "bias": "finite"}
 
 
 def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -10.0) -> Array:
@@ -37,4 +38,4 @@ def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -1
     return jnp.where(count_positives(pairs) > 0, jnp.sum(terms, axis=1), 0)
 
 
-objective = stateless(siglip_loss, learn=("logit_scale", "bias"))
+objective = stateless(siglip_loss, learn=("logit_scale", "bias"), ranges=RANGES)

@@ -37,6 +37,7 @@ from jaxssl.losses.pairs import (
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
 RANGES = {"temperature": "> 0", "temperature_min": "> 0", "temperature_lr": ">= 0"}
 RANGES |= {"gamma": "in [0, 1]", "temperature_momentum": "in [0, 1]"}
+RANGES |= {"rho": ">= 0", "temperature_max": "> 0 or inf"}
 PER_ANCHOR = ("temperature",)  # hyper-parameters that may be arrays [n]
 
 
@@ -63,11 +64,11 @@ def sogclr_loss(
     Objective:
         individual_temperature: train a temperature for every example (iSogCLR). They start at
             ``temperature``, which must be a number.
-        rho: constant added to the gradient of a temperature; larger values lower temperatures.
+        rho: constant added to the gradient of a temperature, >= 0; larger ones lower temperatures.
         temperature_lr: learning rate of the temperatures, >= 0.
         temperature_momentum: weight of a batch in the temperatures' gradient, in [0, 1].
         temperature_min: lower bound of the temperatures, > 0.
-        temperature_max: upper bound of the temperatures.
+        temperature_max: upper bound of the temperatures, > 0, or inf.
 
     Returns:
         [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value

@@ -88,6 +88,7 @@ def sinkhorn(
     Raises:
         ValueError: if the scores have another shape, or a number is out of range.
     """
+    scores = jnp.asarray(scores)
     if scores.ndim != 2:
         raise ValueError(f"scores must have shape [b, K], got {scores.shape}")
     check_kinds(inspect.signature(sinkhorn), {"epsilon": epsilon, "num_iters": num_iters})

@@ -371,7 +371,9 @@ def _has_fixed_positions(stored: Stored, dim: int, grid: int) -> bool:
     if dim % 4 or stored.shape[-2] != 1 + grid * grid:
         return False
     positions = parameter_names.fixed_positions(vit.ViT(dim, 1, 1, 1), grid)["pos_embed"]
-    return np.allclose(as_float32(stored.load()), positions, rtol=0, atol=1e-4)
+    array = stored.load()
+    rounding = 2**-8 if array.dtype.itemsize == 2 else 1e-4  # half precision
+    return np.allclose(as_float32(array), positions, rtol=0, atol=rounding)
 
 
 def make_inputs(size: int, channels: int, settings: Settings) -> Inputs:

@@ -30,7 +30,6 @@ from jaxssl.components import Settings
 from jaxssl.errors import UserError, abbreviate, one_line, suggest
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.models.vit import ViT
 from jaxssl.pretrained import (
     architecture,
     folders,
@@ -271,16 +270,16 @@ def _load(
     net, stated = parameter_names.make_net(config), inputs
     inputs = input_settings.override(inputs, net, **given.inputs)
     input_settings.check_limits(net, inputs.size)
-    fitted, positions = arrays, {}
-    if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
-        fitted, positions = position_tables.fit(arrays, net, inputs.size, entries)
+    fitted, positions = position_tables.fit(arrays, net, inputs.size, entries)
     variables = _read_variables(net, inputs, fitted, path)
     if not entries:
         _log_choice(path, arrays, config, inputs)
     elif entries["version"] > 1:
         # The digest covers the positions before interpolation.
-        is_resized = stated.size != inputs.size
-        original = _read_variables(net, stated, arrays, path) if is_resized else variables
+        original = variables
+        if stated.size != inputs.size:
+            whole = position_tables.fit(arrays, net, stated.size, entries).encoder
+            original = _read_variables(net, stated, whole, path)
         if entries["digest"] != _digest(entries, original):
             raise ValueError(
                 "the parameters do not match the digest in the file, which was changed"

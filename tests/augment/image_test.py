@@ -107,10 +107,10 @@ def test_flip_mirrors_horizontally_and_is_its_own_inverse():
         np.testing.assert_array_equal(actual, ops.flip(image, flipped))
 
 
-@pytest.mark.parametrize(("scale", "ratio"), [((0.0, 1), (1, 1)), ((0.5, 0.4), (1, 1))])
-def test_empty_crop_range_is_rejected(scale, ratio):
+@pytest.mark.parametrize("scale", [(0.0, 1), (0.5, 0.4), (0.5,), (0.1, 0.2, 0.3), 0.5])
+def test_crop_range_that_is_empty_or_no_pair_is_rejected(scale):
     with pytest.raises(ValueError, match="with 0 < smallest <= largest <= 1"):
-        ops.random_crop_box(draw(ops.CROP_NUMBERS), (8, 8), scale, ratio)
+        ops.random_resized_crop(draw(ops.CROP_NUMBERS), draw(8, 8, 3), 4, scale)
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (4, 4), (8, 0), (3, 7)])

@@ -479,7 +479,8 @@ def test_two_array_loss_traces_to_the_same_program_as_the_mean_loss_of_its_pairs
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
 
 
-BAD = {"> 0": 0, "> 0 or inf": 0, "> 1": 1, ">= 0": -1, "in [0, 1]": 1.5, "in [0, 1)": 1}
+BAD = {"finite": "x"}
+BAD |= {"> 0": 0, "> 0 or inf": 0, "> 1": 1, ">= 0": -1, "in [0, 1]": 1.5, "in [0, 1)": 1}
 
 
 @pytest.mark.parametrize(

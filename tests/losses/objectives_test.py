@@ -441,6 +441,7 @@ def step_of(setting: str, mapping: str) -> Any:
         (lambda z: losses.sinkhorn(z[0], num_iters=0), "num_iters must be > 0, got 0"),
         (lambda z: losses.sinkhorn(z[0], num_iters=2.5), "num_iters must be an integer, got 2.5"),
         (lambda z: losses.sinkhorn(z), r"scores must have shape \[b, K\], got \(2, 8, 4\)"),
+        (lambda _: losses.sinkhorn([1.0, 2.0]), r"scores must have shape \[b, K\], got \(2,\)"),
         (
             lambda z: losses.decl(*z, rate=jnp.ones((16, 1))),
             r"rate must have shape \[16\], one number for each anchor, got \[16, 1\]",

@@ -83,7 +83,14 @@ def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_
 
 @pytest.mark.parametrize(
     ("case", "rule"),
-    [("timm_vit", "timm"), ("transformers_clip", "torch"), ("dinov2_larger", "dino")],
+    [
+        ("timm_vit", "timm"),
+        ("timm_dinov2_registers_swiglu", "timm"),
+        ("open_clip", "timm"),
+        ("transformers_clip", "torch"),
+        ("torchvision_vit", "torchvision"),
+        ("dinov2_larger", "dino"),
+    ],
 )
 def test_exported_encoder_of_another_size_has_the_positions_of_its_project(
     case, rule, exported_to, tmp_path
@@ -104,6 +111,13 @@ def test_second_resizing_of_positions_is_warned_of(exported_to, caplog):
     assert load.load_pretrained(path, size=32).metadata["resized_from"] == 16
     assert caplog.text.count("resized from images of 16 pixels before") == 1
     assert "load the original weights with size=32" in caplog.text
+
+
+def test_added_zeros_for_tokens_without_positions_are_no_resizing(exported_to, caplog):
+    encoder, (path, _) = exported_to("timm_dinov2_registers_swiglu", ["safetensors"])
+    assert encoder.metadata["resized_from"] is None
+    assert load.load_pretrained(path).metadata["resized_from"] is None
+    assert "resized from" not in caplog.text
 
 
 @pytest.mark.long

@@ -23,7 +23,15 @@ import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, convnext, resnet, vit
-from jaxssl.pretrained import architecture, input_settings, load, names, parameter_names, weights
+from jaxssl.pretrained import (
+    architecture,
+    input_settings,
+    load,
+    names,
+    parameter_names,
+    position_tables,
+    weights,
+)
 from jaxssl.pretrained.encoder import make_apply
 from jaxssl.pretrained.start import start
 
@@ -203,6 +211,34 @@ def test_heads_and_resizing_of_a_vit_are_inferred_from_weights(dim, place, learn
     assert inputs == Inputs(32, 3, *imagenet, "bicubic" if learned else "bilinear")
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_fixed_positions_are_recognised_in_half_precision(dtype):
+    stored = {name: array.astype(dtype) for name, array in small_vit(384, grid=14).items()}
+    assert described(stored, layers=1)[0]["positions"] == "fixed"
+    learned = small_vit(384, grid=14, learned=True)
+    stored = {name: array.astype(dtype) for name, array in learned.items()}
+    assert described(stored, layers=1)[0]["positions"] == "learned"
+
+
+def test_torchvision_positions_are_resized_from_corner_to_corner():
+    """torch.nn.functional.interpolate, bicubic, with align_corners=True."""
+    matrix = position_tables._resampling(5, 3, antialias=False, offset=None)
+    between = [0.5, 0.59375, -0.09375]
+    expected = [[1, 0, 0], between, [0, 1, 0], between[::-1], [0, 0, 1]]
+    np.testing.assert_array_equal(matrix, expected)
+
+
+def test_positions_of_mae_with_its_decoder_are_resized_without_smoothing():
+    net, of_timm = vit.net(dim=8, layers=1, num_heads=2, patch_size=4), names.DIALECTS["timm's ViT"]
+    for others, rule in (
+        ([], "timm"),
+        (["mask_token"], "dino"),
+        (["mask_token", "decoder_embed.weight"], "torch"),
+    ):
+        encoder = architecture.EncoderArrays({}, "", others, of_timm)
+        assert position_tables._rule(encoder, net) == rule
+
+
 def test_vit_positions_are_fixed_only_if_the_class_token_position_is_zero():
     assert described(small_vit(64, zero=5e-5))[0]["positions"] == "fixed"
     assert described(small_vit(64, zero=2e-4))[0]["positions"] == "learned"
@@ -288,7 +324,9 @@ def test_header_without_a_rule_for_positions_means_that_of_timm_and_others_must_
         text = json.dumps({**header, "positions": rule})
         path = file(arrays, metadata={"jaxssl": text})
         if rule in ("din", ["timm"]):
-            with refused("the positions in the header must be one of timm, torch, dino, got"):
+            with refused(
+                "positions in the header must be one of timm, torch, dino, torchvision, got"
+            ):
                 weights.load(path, size=4)
         else:
             read[rule] = weights.load(path, size=4).variables
