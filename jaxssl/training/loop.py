@@ -265,6 +265,7 @@ def train(
             sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
         stack.close()
         if distributed.any_process(bool(stop)):  # A signal came after the last look at `stop`.
+            log.info("stopped before the evaluation; run the same command to evaluate")
             sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
 
         # ---- Evaluation of the trained encoder.
