@@ -459,3 +459,13 @@ def test_times_of_a_schedule_are_stored_as_text():
         assert config.loss.alpha.to_dict()["values"] == {"0": 0.5, "5": 1.0}
     with refused("config key 'loss.alpha': times of a schedule must be whole numbers, got 7.5"):
         config_lib.load(DIGITS, [("loss.alpha", {**spec, "values": {0: 0.5, 7.5: 1.0}})])
+
+
+def test_weights_to_start_from_have_their_absolute_path_in_the_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = config_lib.load(DIGITS, [("init", "runs/a")])
+    assert config.init == str(tmp_path / "runs" / "a")
+    # Earlier versions stored the path as it was given.
+    assert config_lib.conflicts(config, {**config.to_dict(), "init": "runs/a"}) == []
+    assert config_lib.conflicts(config, {**config.to_dict(), "init": "runs/b"}) != []
+    assert config_lib.load(DIGITS, [("init", "hf://a/b")]).init == "hf://a/b"

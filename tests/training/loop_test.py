@@ -154,6 +154,22 @@ def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
     pretrain.train(settings, tmp_path)
 
 
+def test_signal_while_the_end_of_training_is_logged_postpones_evaluation(
+    tiny, tmp_path, monkeypatch
+):
+    def send(record):
+        if record.msg.startswith("finished"):  # The run has looked for signals before.
+            os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+    monkeypatch.setattr(loop.log, "filters", [*loop.log.filters, send])
+    with pytest.raises(SystemExit) as caught:
+        pretrain.train(tiny(**{"eval.protocols": "('knn',)"}), tmp_path)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert "stopped before the evaluation" in (tmp_path / "train.log").read_text()
+    assert not (tmp_path / "results.json").exists()
+
+
 def test_second_stop_signal_exits_at_once(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
