@@ -89,7 +89,7 @@ def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterato
 def write_error(path: Path, error: Exception) -> WriteError:
     """Return a WriteError for a path that a library could not write, with the library's reason."""
     code = error_code(error)
-    reason = os.strerror(code) if code else one_line(error)
+    reason = getattr(error, "strerror", None) or (os.strerror(code) if code else one_line(error))
     return WriteError(f"cannot write {path}: {reason}; fix this or choose another path")
 
 
