@@ -34,8 +34,7 @@ def run(command: Sequence[str], retries: int) -> int:
 
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
-        # A second SIGINT, after the terminal's, would end the command at once.
-        if child and (number == signal.SIGTERM or not _has_terminal()):
+        if child and _is_passed_on(number):
             child.send_signal(number)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -47,8 +46,8 @@ def run(command: Sequence[str], retries: int) -> int:
             if stopped:
                 return 128 + stopped[0]
             child = subprocess.Popen(command)
-            if stopped and (signal.SIGTERM in stopped or not _has_terminal()):
-                child.send_signal(stopped[0])  # It arrived before the command had started.
+            for number in filter(_is_passed_on, stopped):  # They came before the command began.
+                child.send_signal(number)
             status = child.wait()
             status = 128 - status if status < 0 else status
             if status in FINAL or stopped:
@@ -57,6 +56,11 @@ def run(command: Sequence[str], retries: int) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _is_passed_on(number: int) -> bool:
+    # A second SIGINT, after the terminal's, would end the command at once.
+    return number == signal.SIGTERM or not _has_terminal()
 
 
 def _has_terminal() -> bool:
