@@ -64,8 +64,13 @@ def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.nd
         [n, h, w, c] uint8.
 
     Raises:
-        ValueError: if ``name`` or ``severity`` is unknown.
+        ValueError: if ``name`` or ``severity`` is unknown, or images have another dtype or number
+            of channels.
     """
+    if images.dtype != np.uint8:
+        raise ValueError(f"corruptions need uint8 images, from 0 to 255, got {images.dtype}")
+    if images.shape[3] not in (1, 3):
+        raise ValueError(f"corruptions need grey or RGB images, got {images.shape[3]} channels")
     if name not in CORRUPTIONS:
         raise ValueError(f"corruption must be one of {', '.join(CORRUPTIONS)}, got {name!r}")
     if severity not in SEVERITIES:

@@ -240,6 +240,8 @@ def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
 def erase(image: Array, box: Array) -> Array:
     """Set the pixels whose centre lies in ``box`` to 0.5, which is 0 in views scaled to [-1, 1].
 
+    In views that are scaled by a data set's mean and standard deviation, it is not the mean.
+
     Args:
         image: [h, w, c].
         box: [4] left, top, right, bottom in pixels.

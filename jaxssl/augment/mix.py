@@ -35,7 +35,7 @@ def mix(key: Array, batch: Labelled, others: Labelled, *, mixup: float, cutmix: 
         Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018.
         Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers, 2019, eq. 1 and 2.
     """
-    if min(mixup, cutmix) < 0 or max(mixup, cutmix) == 0:
+    if not (mixup >= 0 and cutmix >= 0 and mixup + cutmix > 0):  # NaN is refused too.
         raise ValueError(f"mixup and cutmix must be >= 0, and one > 0, got {mixup} and {cutmix}")
     (images, targets), (other_images, other_targets) = batch, others
     choice_key, lambda_key, box_key = jax.random.split(key, 3)

@@ -94,7 +94,7 @@ def make_views(
         ValueError: for a recipe in place of a list of recipes. The function raises ValueError for
             images or an index of another shape or dtype.
     """
-    if callable(recipes) or callable(crops):
+    if callable(recipes) or callable(crops) or not recipes:
         raise ValueError("recipes must be lists with a recipe for each view, such as [recipe] * 2")
 
     def draw_group(
@@ -118,6 +118,8 @@ def make_views(
         return standardise(views, scale or HALF)
 
     def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
+        if not jnp.issubdtype(jnp.result_type(index), jnp.integer):  # `fold_in` would truncate.
+            raise ValueError(f"index must have integers, got {jnp.result_type(index)}")
         for x in jax.tree.leaves(images):
             if x.dtype != jnp.uint8:
                 raise ValueError(f"images must be uint8 in [0, 255], got {x.dtype}")

@@ -23,7 +23,7 @@ from jaxssl.augment.views import Inputs, make_views, measured_scale, resize_imag
 from jaxssl.data import batches, integrity
 from jaxssl.data.batches import Batch, Order, Plan, Reader, assemble, cache_limit
 from jaxssl.data.decoders import decoding, files
-from jaxssl.data.decoders.arrays import LazyArray
+from jaxssl.data.decoders.arrays import LazyArray, check_shape
 from jaxssl.data.decoders.decoding import MAX_CHANNELS, Crop, Crops, Picture
 from jaxssl.data.kind import Kind, Opened, Settings, Shape
 from jaxssl.data.records import CAPTION_FEATURES, CaptionReader, PictureReader, find_feature
@@ -76,7 +76,9 @@ class ReadImages(NamedTuple):
     def _cut(self, step: int, index: int, picture: Picture) -> np.ndarray | dict[str, np.ndarray]:
         """Return the whole image or its centre, uint8 [h, w, c], or its views and small crops."""
         if self.crops is None:
-            return decoding.pixels(picture)
+            whole = decoding.pixels(picture)
+            check_shape(whole, self.source.shape, index)
+            return whole
         if not self.crops.views:
             return decoding.centre(picture, self.crops.size)
         rng = np.random.default_rng((self.seed, step, index))
@@ -92,11 +94,13 @@ def open_images(
     """Find the images, and captions if any, of a prepared data set.
 
     Raises:
-        UserError: if the set has no images, or their shape is impossible.
+        UserError: if the set has no images of integers, or their shape is impossible.
     """
     image = find_feature(features, tfds.features.Image, "image")
     if image is None:
         raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(features)}")
+    if features[image].np_dtype == np.float32:  # TFDS stores the bytes of a float as RGBA.
+        raise UserError(f"{data['name']!r} has float images; expected images of 8 or 16 bits")
     shape = _find_shape(folder, features[image], metadata)
     text = next((name for name in CAPTION_FEATURES if name in features), None)
     decode = PictureReader(image, shape[2], bool(metadata.get("upright")))

@@ -45,12 +45,12 @@ def make_image_text_views(recipes: Sequence[Recipe], scale: Scale | None = None)
     int32 holds the tokens of k captions per image.
 
     Args:
-        recipes: a single recipe for the images.
+        recipes: a list with one recipe, for the images.
         scale: as in `make_views`.
     """
+    make_image_views = make_views(recipes, scale=scale)
     if len(recipes) != 1:
         raise ValueError("images with captions have one view; set views=1")
-    make_image_views = make_views(recipes, scale=scale)
 
     def augment(key: Array, pairs: dict[str, Array], index: Array) -> dict[str, Array]:
         image_key, text_key = jax.random.split(key)

@@ -95,6 +95,18 @@ def test_unknown_severity_is_rejected(name, severity):
         ops.corrupt(name, np.zeros((1, 8, 8, 3), np.uint8), severity, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((1, 8, 8, 3), np.float32), "need uint8 images, from 0 to 255, got float32"),
+        (np.zeros((1, 8, 8, 4), np.uint8), "need grey or RGB images, got 4 channels"),
+    ],
+)
+def test_images_of_another_dtype_or_number_of_channels_are_rejected(images, message):
+    with pytest.raises(ValueError, match=message):
+        ops.corrupt("brightness", images, 1, seed=0)
+
+
 GREY = np.full((16, 32, 32, 3), 128, np.uint8)
 
 

@@ -11,6 +11,7 @@ from jaxssl import components
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
 from jaxssl.augment.views import HALF, Inputs, make_views, standardise, to_float, to_uint8
+from jaxssl.kinds.image_text import make_image_text_views
 
 pytestmark = pytest.mark.fast
 
@@ -246,6 +247,7 @@ def test_views_of_an_example_do_not_depend_on_the_batch():
     ("shape", "index", "message"),
     [
         ((4, 8, 8), np.arange(4), r"\[b, h, w, c\] .* grey images \[b, h, w\] become"),
+        ((4, 8, 8, 1), np.arange(4) / 4, "index must have integers, got float32"),
         ((4, 8, 8, 1), np.arange(3), r"and index \[b\], got the shapes \(4, 8, 8, 1\) and \(3,\)"),
     ],
 )
@@ -254,9 +256,11 @@ def test_images_and_index_of_another_shape_are_refused(shape, index, message):
         two_views(KEY, pixels(*shape), index)
 
 
-def test_recipe_in_place_of_a_list_of_recipes_is_refused():
+@pytest.mark.parametrize("make", [make_views, make_image_text_views])
+@pytest.mark.parametrize("given", [window, []], ids=["recipe", "empty"])
+def test_recipe_in_place_of_a_list_of_recipes_is_refused(make, given):
     with pytest.raises(ValueError, match="recipes must be lists"):
-        make_views(window)
+        make(given)
 
 
 def test_random_draws_differ_between_views_small_crops_examples_and_keys():
@@ -328,6 +332,7 @@ def test_recipes_give_views_of_the_given_size_and_range(name, setting, channels)
         ("simclr", {"hue": 0.6}, r"hue must be in \[0, 0.5\], got 0.6"),
         ("simclr", {"blur_kernel": 4}, "blur_kernel must be 0 or odd, got 4"),
         ("video", {"blur_sigma": (2.0, 1.0)}, r"blur_sigma must be .* got \(2.0, 1.0\)"),
+        ("video", {"blur_sigma": 1.0}, "blur_sigma must be .* got 1.0"),
         ("digits", {"jitter": 1.5}, r"jitter must be in \[0, 1\], got 1.5"),
         ("digits", {"noise": -1.0}, "noise must be >= 0, got -1.0"),
         ("digits", {"shear": np.nan}, "shear must be >= 0, got nan"),

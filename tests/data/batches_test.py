@@ -230,6 +230,12 @@ def test_lazily_decoded_image_of_another_size_is_refused():
         array[2]
 
 
+def test_streamed_batches_refuse_images_that_have_changed_their_size(make):
+    records = [{"image": np.zeros((6, 6, 1), np.uint8), "label": 0}] * BATCH
+    with pytest.raises(UserError, match=r"example \d has the shape \[6, 6, 1\], .* \[8, 8, 1\]"):
+        make("none", source=of_records(records, (8, 8, 1))).next()
+
+
 def test_lazily_decoded_images_can_be_cached_on_the_device(make, some, monkeypatch):
     monkeypatch.setattr(splits_lib, "MAX_DECODED", 0)
     assert isinstance(some.images(8), LazyArray)

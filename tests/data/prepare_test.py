@@ -28,6 +28,7 @@ from tensorflow_datasets.core import shuffle
 
 from jaxssl.data import source
 from jaxssl.data.formats import user_files
+from jaxssl.kinds.image import open_images
 
 pytestmark = pytest.mark.fast
 
@@ -335,6 +336,14 @@ def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
     assert opened.shape == (2, 3, 3)
     images = {image.tobytes() for image in opened.images(8)}
     assert images == {pixels_of(str(i), (2, 3, 4))[:, :, :3].tobytes() for i in range(2)}
+
+
+def test_float_images_of_a_prepared_set_are_refused(tmp_path):
+    """TFDS stores the four bytes of a float as the channels of a picture."""
+    depth = tfds.features.Image(shape=(2, 3, 1), dtype=np.float32)
+    features = tfds.features.FeaturesDict({"depth": depth})
+    with refused("'made' has float images; expected images of 8 or 16 bits"):
+        open_images(tmp_path, features, {}, ConfigDict({"name": "made", "context": 0}))
 
 
 def test_preparing_a_folder_logs_one_line_with_the_copied_size(tmp_path, caplog, capsys):

@@ -326,7 +326,7 @@ def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
     assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
 
 
-@pytest.mark.parametrize(("mixup", "cutmix"), [(0.0, 0.0), (-0.8, 1.0), (0.8, -1.0)])
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.0, 0.0), (-0.8, 1.0), (0.8, -1.0), (np.nan, 1.0)])
 def test_mix_refuses_parameters_of_no_beta_distribution(mixup, cutmix):
     labelled = jnp.ones((2, 4, 4, 1)), jnp.ones((2, 1))
     message = f"^mixup and cutmix must be >= 0, and one > 0, got {mixup} and {cutmix}$"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
@@ -33,7 +34,7 @@ def require_colours(
         raise ValueError(f"augmentation setting hue must be in [0, 0.5], got {hue}")
     if blur_kernel and (blur_kernel < 0 or blur_kernel % 2 == 0):
         raise ValueError(f"augmentation setting blur_kernel must be 0 or odd, got {blur_kernel}")
-    if len(blur_sigma) != 2 or not 0 <= blur_sigma[0] <= blur_sigma[1]:
+    if np.shape(blur_sigma) != (2,) or not 0 <= blur_sigma[0] <= blur_sigma[1]:
         raise ValueError(
             "augmentation setting blur_sigma must be (smallest, largest) with 0 <= smallest <= "
             f"largest, got {blur_sigma}"

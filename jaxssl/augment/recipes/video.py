@@ -65,9 +65,10 @@ def recipe(
         Han et al., Self-supervised Co-training for Video Representation Learning, 2020. The
         strengths match the released ``main_nce.py``: SimCLR's for small images.
 
-    Differs from the released code, which leaves the colours of more than half of the views
-    unchanged, repeats one random channel for grayscale, draws the aspect ratio uniformly, resizes
-    with a bicubic filter, treats flow as RGB, and keeps the sign of mirrored flow.
+    Differs from the released code, which draws both views of half of the videos from the same
+    frames, leaves the colours of more than half of the views unchanged, repeats one random channel
+    for grayscale, draws the aspect ratio uniformly, resizes with a bicubic filter, treats flow as
+    RGB, and keeps the sign of mirrored flow.
     """
     _common.require_fractions(
         flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur

@@ -55,16 +55,21 @@ class LazyArray:
 
         def fill(start: int) -> None:
             for i, row in enumerate(self.decode(flat[start : start + block]), start):
-                if np.shape(row) != self.shape[1:]:  # NumPy would repeat a row of one pixel.
-                    raise UserError(
-                        f"example {flat[i]} has the shape {list(np.shape(row))}, and the data set "
-                        f"{list(self.shape[1:])}; its file may have changed since it was opened"
-                    )
+                check_shape(row, self.shape[1:], flat[i])  # NumPy would repeat a row of one pixel.
                 out[i] = row
 
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(fill, range(0, len(flat), block)))
         return out.reshape(*indices.shape, *self.shape[1:])
+
+
+def check_shape(row: np.ndarray, shape: tuple[int | None, ...], index: int) -> None:
+    """Raise a UserError if the example at ``index`` has not the shape of its data set."""
+    if row.shape != shape:
+        raise UserError(
+            f"example {index} has the shape {list(row.shape)}, and the data set {list(shape)}; its "
+            "file may have changed since it was opened"
+        )
 
 
 def load_or_compute(

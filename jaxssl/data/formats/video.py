@@ -6,7 +6,7 @@ them:
     CLASS/clip.mp4                    also .avi, .mkv, .webm and .mov, decoded by PyAV
     CLASS/clip/00001.jpg              the frames of one clip, in the order of their numbers
     CLASS/clip/flow_x_00001.jpg       optical flow in two pictures, one for each channel,
-    CLASS/clip/flow_y_00001.jpg       the value 128 is no motion
+    CLASS/clip/flow_y_00001.jpg       0 to 255; 127.5, rounded, is no motion
 
 Classes may lie below SPLIT folders, or be missing, as for `folder`. The central square of every
 frame is stored. It is reduced to `data.frame_size` pixels a side, but never enlarged. A frame of

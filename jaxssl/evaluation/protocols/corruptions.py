@@ -67,10 +67,6 @@ def evaluate(
             f"severities must be in 1 to 5 and there must be images, got severities "
             f"{tuple(severities)} and {len(images)} images"
         )
-    if images.dtype != np.uint8:
-        raise ValueError(f"corruptions need uint8 images, from 0 to 255, got {images.dtype}")
-    if images.shape[3] not in (1, 3):
-        raise ValueError(f"corruptions need grey or RGB images, got {images.shape[3]} channels")
     if np.shape(labels) != (len(images),):
         raise ValueError(f"labels must be [{len(images)}], got {list(np.shape(labels))}")
 
