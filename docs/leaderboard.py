@@ -44,9 +44,12 @@ NAMES = {
     "xbm": "SimCLR, XBM",
     "nnclr": "NNCLR",
     "byol": "BYOL",
+    "byol_tuned": "BYOL, tuned",
     "simsiam": "SimSiam",
     "barlow_twins": "Barlow Twins",
+    "barlow_twins_tuned": "Barlow Twins, tuned",
     "vicreg": "VICReg",
+    "vicreg_tuned": "VICReg, tuned",
     "lejepa": "LeJEPA",
     "dino": "DINO",
 }

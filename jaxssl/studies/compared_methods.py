@@ -5,6 +5,7 @@ from jaxssl.studies.cells import Cell
 MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp"}
 DECL = {"loss.name": "decl", "loss.preset": "simclr"}
 TCL = {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3}
+VICREG = {"loss.name": "vicreg"}
 DINO_HEAD = {"head.name": "dino", "head.proj_hidden_dim": 512, "head.proj_output_dim": 4096}
 
 
@@ -37,8 +38,11 @@ METHODS: dict[str, Cell] = {
     "nnclr": _predicting("nnclr"),
     "byol": _predicting("byol"),
     "simsiam": {**_predicting("simsiam"), "head.proj_last_norm": "bn_fixed"},
+    "byol_tuned": {**_predicting("byol"), "method.momentum": 0.9, "predictor.pred_hidden_dim": 256},
     "barlow_twins": {"loss.name": "barlow_twins"},
-    "vicreg": {"loss.name": "vicreg"},
+    "barlow_twins_tuned": {"loss.name": "barlow_twins", "loss.off_diagonal_weight": 0.02},
+    "vicreg": VICREG,
+    "vicreg_tuned": {**VICREG, "loss.invariance_weight": 10.0, "loss.covariance_weight": 0.1},
     "lejepa": {"loss.name": "lejepa"},
     "dino": {**DINO_HEAD, "method.name": "momentum", "method.preset": "dino", "loss.name": "dino"},
     "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
@@ -47,6 +51,6 @@ METHODS: dict[str, Cell] = {
 LABELLED = ("sup_con", "tcl_labels")
 # Studies of all methods leave these out, unless --methods names them.
 ON_REQUEST = tuple(
-    "simclr_t01 auc_cl_sum decl_tuned mmcl_inv tcl_tuned xbm nnclr byol simsiam barlow_twins vicreg"
-    " lejepa dino".split()
+    "simclr_t01 auc_cl_sum decl_tuned mmcl_inv tcl_tuned xbm nnclr byol byol_tuned simsiam"
+    " barlow_twins barlow_twins_tuned vicreg vicreg_tuned lejepa dino".split()
 )
