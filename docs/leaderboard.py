@@ -138,9 +138,10 @@ probe.
 - **BYOL, Barlow Twins, VICReg, LeJEPA** and **NNCLR** with their papers' constants have one run
   each at 64, and some of them at 16 and 256. All are below SimCLR at 0.5 with the same seed. One
   seed decides nothing, but losses without negatives show no advantage at these batch sizes.
-- **XBM**, 4096 past embeddings as negatives of SimCLR, fails: the network hardly surpasses an
-  untrained one. It moves away from its past embeddings
-  ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)).
+- **XBM**, 4096 past embeddings as negatives of SimCLR, fails at 64, where they are of 32 steps: the
+  network hardly surpasses an untrained one. It moves away from its past embeddings
+  ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)). At 256, where they
+  are of 8 steps, it differs from SimCLR by {simclr[xbm][256]}, with one seed.
 
 These differences are in points of k-NN at equal epochs, with the 95 % interval of each single
 comparison ([all differences](#differences-on-all-of-cifar-10)). Networks are small and runs short,
