@@ -235,10 +235,16 @@ def test_fine_tuning_crops_images_of_different_sizes_on_the_host(load, tmp_path,
     source = load(unpack(tmp_path, files))
     assert not source.one_size
     training = Training(batch_size=4, epochs=1, frozen=True)
-    tuner = finetuning.make_tuner(tiny_encoder(3), training, 2, mesh)
+    encoder = tiny_encoder(3)
+    encoder = encoder._replace(inputs=encoder.inputs._replace(crop=0.75))
+    tuner = finetuning.make_tuner(encoder, training, 2, mesh)
     classifier = tuner.fit(source, **HYPER)
     assert np.isfinite(classifier.loss)
-    assert tuner.logits(classifier, source).shape == (len(source), 2)
+    # Test images are cropped once, as they are read.
+    images = encoder.inputs._replace(crop=0.0).prepare(source.images(*encoder.inputs.resizing))
+    h = np.asarray(make_apply(encoder)(encoder.variables["net"], images))
+    kernel, bias = (np.asarray(classifier.head[name]) for name in ("kernel", "bias"))
+    np.testing.assert_allclose(tuner.logits(classifier, source), h @ kernel + bias, atol=1e-5)
 
 
 def test_fine_tuning_repeats_grey_images_to_three_channels(train, mesh):

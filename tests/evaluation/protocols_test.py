@@ -57,6 +57,18 @@ def test_logistic_regression_reaches_the_optimum_of_ill_conditioned_features():
     assert again.num_steps < result.num_steps
 
 
+def test_linear_probe_is_that_of_scikit_learn_if_the_devices_hold_padding():
+    x, y, *_ = labelled(157, 80, 6, 4, spread=2.0)
+    probe = logistic_regression.fit_probe(x + 5, y, **{**SETTINGS, "C": (0.3,), "tolerance": 1e-6})
+    scaler = StandardScaler().fit(x.astype(np.float64) + 5)
+    expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000)
+    expected.fit(scaler.transform(x.astype(np.float64) + 5), y)
+    np.testing.assert_allclose(probe.mean, scaler.mean_, rtol=1e-5)
+    np.testing.assert_allclose(probe.scale, scaler.scale_, rtol=1e-5)
+    np.testing.assert_allclose(probe.fit.weights.T, expected.coef_, atol=2e-3)
+    np.testing.assert_allclose(probe.fit.bias, expected.intercept_, atol=2e-3)
+
+
 def test_logistic_regression_in_blocks_equals_the_fit_on_all_examples(monkeypatch):
     x, y, *_ = labelled(160, 80, 6, 4, spread=2.0)
     settings = {**SETTINGS, "C": (0.1, 1.0), "validation": 0.2}

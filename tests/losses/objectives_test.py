@@ -4,8 +4,9 @@ tests/training/whole_step_test.py compares the memory after whole steps with ste
 """
 
 import inspect
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib import import_module
+from operator import getitem
 from typing import Any
 
 import chex
@@ -18,7 +19,8 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
 
 from jaxssl import collectives, distributed, losses
-from jaxssl.losses.pairs import distance, pair_towers, pair_views, unit
+from jaxssl.losses.lejepa import draw_directions
+from jaxssl.losses.pairs import anchor_keys, distance, pair_towers, pair_views, unit
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
 SETTINGS = {
@@ -228,13 +230,54 @@ def test_learned_temperature_is_trained_as_its_log_and_stays_positive():
     assert 0 < temperature < 0.2
 
 
-@pytest.mark.parametrize(("name", "leaf"), [("decl", None), ("sogclr", "log_u")])
-def test_averages_of_several_pairings_are_means_of_numbers_and_not_of_their_logs(name, leaf):
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("decl", ()),
+        ("sogclr", ("log_u",)),
+        ("fastclip", ("query", "log_u")),
+        ("fastclip", ("key", "log_u")),
+    ],
+)
+def test_averages_of_several_pairings_are_means_of_numbers_and_not_of_their_logs(name, path):
     objective, _, memory = made(name, 4)
     logs = [np.log([1.0, 2.0, 3.0, 4.0]), np.log([3.0, 2.0, 9.0, 1.0])]
     memories = [jax.tree.map(lambda _, x=x: jnp.float32(x), memory) for x in logs]
-    merged = objective.merge(memories)
-    close(np.exp(merged[leaf] if leaf else merged), [2.0, 2.0, 6.0, 2.5])
+    merged = reduce(getitem, path, objective.merge(memories))
+    close(np.exp(merged), [2.0, 2.0, 6.0, 2.5])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_losses_draw_anew_in_every_step(seed):
+    """MoCHi draws the mixtures of every anchor, and LeJEPA its directions."""
+    key, z, index = jax.random.key(seed), jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)
+    keys = anchor_keys(key, pairs_for("mochi", z, index))
+    draws = jnp.stack([jax.random.uniform(each, (13,)) for each in keys])
+    for name, drawn in {"mochi": draws, "lejepa": draw_directions(key, DIM, 8)}.items():
+        hyper, pairs = SETTINGS[name][1], pairs_for(name, z, index)
+        objective, params, memory = made(name, **hyper)
+        value, _, _ = objective.loss(pairs, params, memory, step=0, key=key)
+        close(value, loss_of(name)(pairs, drawn, **hyper).mean())
+
+
+def test_siglip_trains_its_scale_and_bias():
+    """The gradients are compared with differences of the loss in float64."""
+    z = embeddings(b=6)
+    objective, params, memory = made("siglip", 6)
+
+    def loss(params):
+        pairs = pair_towers(*jnp.asarray(z))
+        return objective.loss(pairs, params, memory, step=0, key=None)[0]
+
+    start, step = {name: float(x) for name, x in params.items()}, 1e-4
+    slopes = jax.grad(loss)(params)
+    assert set(slopes) == {"logit_scale", "bias"}
+    for name, slope in slopes.items():
+        low, high = (
+            oracles.siglip(pair_towers(*jnp.asarray(z)), **{**start, name: start[name] + x}).mean()
+            for x in (-step, step)
+        )
+        np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-4)
 
 
 def test_isogclr_temperatures_start_at_the_given_value_and_stop_at_their_bounds():

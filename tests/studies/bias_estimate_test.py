@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.studies.bias_estimate import estimate_gradient_bias
 from jaxssl.training.config import factory
@@ -131,3 +132,16 @@ def test_bias_estimate_rejects_invalid_arguments():
         measure(objective("dcl"), 7)
     with pytest.raises(ValueError, match="visits must be increasing"):
         measure(objective("dcl"), 3, visits=(1, 0))
+
+
+def test_memory_is_filled_by_the_epochs_between_two_visits():
+    """The gradient grows by g* with each batch that the memory has seen, two in an epoch."""
+
+    def loss(pairs, learned, memory, *, step, key):
+        return memory * jnp.sum(pairs.anchor) / pairs.anchor.size, memory + 1, {}
+
+    counting = Objective(lambda *_: ((), jnp.float32(1)), loss)
+    same = lambda params, index: jnp.broadcast_to(params, (2, len(index), DIM))  # noqa: E731
+    settings = {"visits": (0, 1, 3), "draws": 4, "chunk": 1}
+    found = estimate_gradient_bias(counting, same, jnp.ones(DIM), N, 3, **settings)
+    assert [each.bias for each in found] == pytest.approx([0, 2, 6], abs=1e-3)

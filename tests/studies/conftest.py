@@ -27,7 +27,8 @@ def trained_cells(monkeypatch, diverged, accuracies):
 
     def result(name, cell, seed):
         if accuracies:
-            [accuracy] = [accuracies[part] for part in name if part in accuracies]
+            parts = name if isinstance(name, tuple) else (name,)
+            [accuracy] = [accuracies[part] for part in parts if part in accuracies]
             return with_accuracy(accuracy, seed)
         return made_up(cell, seed, diverged)
 

@@ -113,6 +113,8 @@ def test_grid_results_are_grouped_by_cell_metric_and_seed():
     assert metric_curve([more, second, third], "loss") == (epochs, losses)
     _, of_lost = metric_curve([more, second, third._replace(history=third.history[:1])], "loss")
     assert of_lost[0] == [1, 101, 201] and of_lost[1][:2] == [2, 102] and math.isnan(of_lost[1][2])
+    long = first._replace(history=[{"epoch": i, "loss": 0} for i in range(40)])
+    assert metric_curve([long], "loss", points=20)[0] == list(range(0, 40, 2))
 
 
 def test_rerunning_a_finished_grid_trains_nothing(setting, results, monkeypatch):

@@ -476,6 +476,17 @@ def test_toy_noise_study_without_noise_converges_to_the_optimum(tmp_path):
     np.testing.assert_allclose(quiet, np.tile([s1, s2], (module.RUNS, 1)), atol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "weight"), [("direct", 1.0), ("decl_mean", 0.1)])
+def test_noise_of_the_toy_study_has_the_variance_of_the_problem(name, weight):
+    """The first step tells the denominator, of which DeCL averages a tenth."""
+    module, variance = study("toy_noise"), 0.04
+    path = np.asarray(module._descend(name, variance, 0.0), np.float64)
+    first, second = path[:, 0], path[:, 1]
+    pull = (first - second) / module.RATE + [1.0, 0.0]
+    noise = (np.exp(first) / pull)[:, 1] - np.exp(first).sum(axis=1)
+    assert np.std(noise) == pytest.approx(weight * math.sqrt(variance), rel=0.1)
+
+
 def test_solver_time_study_interleaves_timings_of_the_losses(monkeypatch):
     module, order = study("solver_time"), []
     clock = iter(range(1000))

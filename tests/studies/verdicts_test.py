@@ -83,8 +83,13 @@ def test_confidence_interval_widens_with_the_number_of_comparisons():
 def test_claim_of_similarity_holds_if_the_interval_lies_within_the_margin():
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 4.0).holds is True
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 3.0).holds is None
+    assert verdicts.judge_similar({"x": (THEIRS, OURS)}, 3.0).holds is None
+    # Three intervals together are [-0.80, 4.80].
+    three = dict.fromkeys("xyz", (OURS, THEIRS))
+    assert verdicts.judge_similar(three, 4.0).holds is None
     far = [b + 9 + i / 9 for i, b in enumerate(THEIRS)]
     assert verdicts.judge_similar({"x": (far, THEIRS)}, 3.0).holds is False
+    assert verdicts.judge_similar({"x": (THEIRS, far)}, 3.0).holds is False
     wide = [1.0, 9.0, 5.0], [5.0, 5.0, 5.0]  # the mean difference is 0
     assert verdicts.judge_similar({"x": wide}, 1.0).holds is None
     assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
