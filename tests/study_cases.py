@@ -46,6 +46,7 @@ def with_accuracy(accuracy, seed=0):
     noise = np.random.default_rng([round(10 * accuracy), seed]).random()
     metrics = dict.fromkeys((KNN, LINEAR, SVM), accuracy + 0.01 * noise)
     row = {"step": 1, "epoch": 1.0, KNN: metrics[KNN], "support": 0.3, "at_bound": 0.1}
+    row |= {"feature_std": 0.1, "b": 0.97}
     return RunResult(seed, Path("nowhere"), metrics, [row], 1.0, "abc")
 
 

@@ -164,6 +164,37 @@ def test_training_of_a_dense_head_moves_every_kernel_of_a_backbone_that_is_not_f
     assert len(kernels) == 20 and not any(kernels)
 
 
+def predictions(monkeypatch, targets, **changes):
+    """Predict normals [32, 48, 3] after training on one picture that has several targets."""
+    monkeypatch.setattr(dense_head, "_find_directions", lambda *_: np.eye(3, dtype=np.float32))
+    picture = Image.fromarray(render(0)[0])
+    training = SHORT._replace(directions=3, dropout=0.0, **changes)
+    read = lambda indices: [(picture, targets[i]) for i in indices]  # noqa: E731
+    encoder = make_encoder(resnet.net(depth=18, width=4))
+    return fit_dense_head(encoder, training, read, len(targets), 0)[0](picture, (32, 48))
+
+
+def test_dense_head_learns_the_direction_of_the_training_normals(monkeypatch):
+    target = np.broadcast_to(np.float32([0, 1, 0]), (32, 48, 3))
+    actual = predictions(monkeypatch, [target], steps=8, lr=0.3)
+    assert np.median(sn.angles(actual, target)) < 5
+
+
+def test_pixels_without_a_normal_have_no_part_in_the_mean_loss_of_a_dense_head(monkeypatch):
+    """A second copy of the image changes nothing, whether its normals are the same or unknown."""
+    target = render(0)[2].astype(np.float32)
+    unknown = np.full_like(target, np.nan)
+    expected, actual = (predictions(monkeypatch, [target, x]) for x in (target, unknown))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
+def test_dense_prediction_is_a_mean_over_the_sides_in_any_order(monkeypatch):
+    target = render(0)[2].astype(np.float32)
+    sides = (24, 32), (32, 24)
+    first, second = (predictions(monkeypatch, [target], steps=0, sides=x) for x in sides)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
 def test_dense_head_refuses_an_encoder_that_is_not_finite_and_too_few_normals(monkeypatch):
     monkeypatch.setattr(dense_head, "_make_step", lambda *_: lambda state, *_: state)
     image, _, target = render(0)

@@ -30,13 +30,6 @@ def verdicts(found):
     return {claim: verdict.holds for claim, verdict in found.verdicts.items()}
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_kernels_study_claims_hold_only_if_rbf_beats_tanh_and_linear(findings, holds):
-    given = {"rbf": 60.0 if holds else 40.0, "tanh": 50.0, "linear": 40.0 if holds else 60.0}
-    expected = {"rbf_above_tanh": holds, "rbf_above_linear": holds}
-    assert verdicts(findings("kernels", given)) == expected
-
-
 @pytest.mark.parametrize(
     ("decl", "decl_above", "gap_grows"),
     [(60.0, True, True), (51.0, True, False), (40.0, False, False)],
@@ -110,6 +103,7 @@ FAVOURED = {
     "batch_size_tcl": (("tcl",), ("sup_con",)),
     "convergence": (("auc_cl",), METHODS),
     "convergence_mmcl": (("mmcl_pgd", "mmcl_inv"), ("simclr",)),
+    "kernels": (("rbf",), ("tanh", "linear")),
     "graphs": (("mmcl",), ("graphcl", "auc_cl", "decl")),
     "views": (("tcl",), ("simclr",)),
 }
@@ -131,6 +125,18 @@ def test_claims_hold_only_if_the_favoured_methods_are_more_accurate(name, holds,
 def test_views_study_compares_three_views_of_tcl_with_two_of_simclr(number, holds, findings):
     given = {2: 50.0, 3: 50.0, number: 60.0}
     assert verdicts(findings("views", given)) == {"tcl_above_simclr": holds, "equal_views": None}
+
+
+@pytest.mark.parametrize(("at_zero", "collapse"), [(11.9, True), (12.1, False)])
+@pytest.mark.parametrize(("at_one", "robust"), [(81.5, True), (83.0, False)])
+def test_alpha_study_compares_accuracies_with_chance_and_with_each_other(
+    at_zero, collapse, at_one, robust, findings
+):
+    """A guess among ten digits is right with 10 %. The alphas above 0 are compared."""
+    given = {0.0: at_zero, 0.1: 80.0, 0.5: 80.5, 0.7: 81.0, 1.0: at_one}
+    expected = {"collapse": collapse, "shrinks": True, "robust": robust}
+    expected |= {f"{key}_recommended": holds for key, holds in expected.items()}
+    assert verdicts(findings("alpha", given)) == expected
 
 
 @pytest.mark.parametrize("holds", [True, False])
