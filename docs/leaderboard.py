@@ -139,8 +139,9 @@ probe.
   each at 64, and some of them at 16 and 256. All are below SimCLR at 0.5 with the same seed. With
   constants chosen on validation images, the differences from SimCLR at 0.5 at batch 64 are
   {simclr[barlow_twins_tuned][64]} (Barlow Twins), {simclr[vicreg_tuned][64]} (VICReg)
-  and {simclr[byol_tuned][64]} (BYOL), and the means of all three are below DCL's. One or two seeds
-  decide nothing, but so far losses without negatives show no advantage at these batch sizes.
+  and {simclr[byol_tuned][64]} (BYOL), and the means of all three are below DCL's. Tuned VICReg has
+  three seeds. The others have one or two, which decide nothing, but so far losses without negatives
+  show no advantage at these batch sizes.
 - **XBM**, 4096 past embeddings as negatives of SimCLR, fails at 64, where they are of 32 steps: the
   network hardly surpasses an untrained one. It moves away from its past embeddings
   ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)). At 256, where they

@@ -45,8 +45,8 @@ def with_accuracy(accuracy, seed=0):
     """Return a result whose accuracy is the same up to a hundredth for all seeds."""
     noise = np.random.default_rng([round(10 * accuracy), seed]).random()
     metrics = dict.fromkeys((KNN, LINEAR, SVM), accuracy + 0.01 * noise)
-    row = {"step": 1, "epoch": 1.0, KNN: metrics[KNN], "support": 0.3, "at_bound": 0.1}
-    row |= {"feature_std": 0.1, "b": 0.97}
+    others = {"support": 0.3, "at_bound": 0.1, "feature_std": 0.1, "b": 0.97}
+    row = {"step": 1, "epoch": 1.0, KNN: metrics[KNN], **others}
     return RunResult(seed, Path("nowhere"), metrics, [row], 1.0, "abc")
 
 
