@@ -28,6 +28,7 @@ test-matrix:  ## the oldest and the newest packages on Python 3.11 to 3.13; CELL
 	.ci/matrix $(CELLS)
 
 mutants: .venv/ready  ## random defects that tests of a folder miss: FOLDER=losses SAMPLE=40 SEED=1
+	$(PY) -m pip install --quiet --editable ".[dev]"
 	$(PY) tests/mutants.py $(FOLDER) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),1)
 
 release: .venv/ready  ## all tests, then wheel, source archive, and the commands from both

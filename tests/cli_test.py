@@ -194,7 +194,7 @@ def test_printing_help_to_a_full_disk_is_no_error(command):
         ([], 2, "usage: jaxssl COMMAND"),
         (["--help"], 0, "usage: jaxssl COMMAND"),
         (["help", "train"], 0, "Pretrain an encoder."),
-        (["data"], 0, "usage: jaxssl COMMAND [arguments]\n\nData\n  data show"),
+        (["data"], 0, "usage: jaxssl data COMMAND [arguments]\n\nData\n  data show"),
         (["trian"], 2, "error: command 'trian' is unknown; did you mean 'train'?"),
         (["data", "shw"], 2, "error: command 'data shw' is unknown; did you mean 'data show'?"),
         (["--seed=1", "train"], 2, "error: the command comes first: jaxssl COMMAND --seed=1\n"),

@@ -116,6 +116,34 @@ def test_python_code_in_docs_pages_is_inside_python_blocks():
         assert set(re.findall("^```(.+)", text, re.MULTILINE)) <= kinds
 
 
+def test_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)|src(?:set)?=\"([^\"]+)\"", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site name them."""
+    headings = re.findall(r"^#+ (.+)", page.read_text(), re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", re.sub(r"\]\(.*?\)", "", text)).lower() for text in headings]
+    return {text.replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_links_of_a_page_lead_to_files_and_headings_that_exist(page):
+    text = re.sub(r"^```.*?^```|`[^`]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = {link for links in LINK.findall(text) for link in links if link}
+    for link in sorted(links):
+        path, _, anchor = link.partition("#")
+        if "://" not in link:
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
 def test_table_of_contents_of_the_site_lists_every_page_and_notebook_once():
     text = (ROOT / "docs" / "index.md").read_text()
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

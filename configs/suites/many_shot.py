@@ -1,14 +1,14 @@
 """Many-shot transfer: SSL-transfer's fine-tuning, as MMCL's Table 1 reports it.
 
 Papers: Ericsson et al., How Well Do Self-Supervised Models Transfer?, CVPR 2021; Shah et al.,
-MMCL, AAAI 2022, Table 1. Flowers, Pets and Caltech-101 report mean per-class accuracy, which also
-selects their learning rate and weight decay.
+MMCL, AAAI 2022, Table 1. Aircraft, Flowers, Pets and Caltech-101 report mean per-class accuracy,
+which also selects their learning rate and weight decay.
 Command: jaxssl eval --suite many_shot --weights A.safetensors,B.pth
 Differs from the released code, which uses the validation sets of Aircraft, DTD and Flowers (here a
 fifth of the training images is drawn), decays all parameters (here only matrices), and keeps the
 whole short side of test images (here 87.5 % of it if images have many sizes).
-FGVC-Aircraft is not in TFDS: add {"name": "folder", "path": ...} with "protocol":
-"finetune:ssl_transfer_per_class" and "metric": "finetune_mean_per_class".
+FGVC-Aircraft is not in TFDS. It is the folder `fgvc_aircraft`, with train/CLASS/*.jpg and
+test/CLASS/*.jpg.
 """
 
 from typing import Any
@@ -25,6 +25,7 @@ def get_suite() -> dict[str, Any]:
         "protocol": "finetune:ssl_transfer",
         "metric": "finetune_top1",
         "datasets": {
+            "Aircraft": {"name": "folder", "path": "fgvc_aircraft", **per_class},
             "Caltech-101": {"name": "caltech101", **per_class},
             "Cars": {"name": "cars196"},
             "CIFAR-10": {"name": "cifar10"},

@@ -28,6 +28,7 @@ from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.results import Row, read_results
+from jaxssl.report.run_report import write_report
 from jaxssl.training import config as configs
 from jaxssl.training.config import values
 from jaxssl.training.config.overrides import apply_overrides
@@ -113,13 +114,9 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The HTML report of the run."""
+        """The HTML report of the run, which is written if it does not exist."""
         path = self.workdir / "report.html"
-        if not path.exists():
-            raise UserError(
-                f"{self.workdir} has no report yet; write it: jaxssl report {self.workdir}"
-            )
-        return Report(path)
+        return Report(path if path.exists() else write_report(self.workdir))
 
 
 def get_config(name: str | Path, *, trust: bool = False) -> ConfigDict:

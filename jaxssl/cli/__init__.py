@@ -137,13 +137,13 @@ def _run_without_command(words: Sequence[str]) -> int:
             return _fail(UserError(f"the command comes first: jaxssl COMMAND {words[0]}"))
         word = " ".join(words[:number])
         return _fail(UserError(f"command {word!r} is unknown{suggest(word, names)}"))
-    _print_commands(names)
+    _print_commands(names, f"{words[0]} COMMAND" if begun else "COMMAND")
     return 0 if words else 2
 
 
-def _print_commands(names: Iterable[str]) -> None:
-    """Print the list of commands, with purpose and example of each."""
-    print("usage: jaxssl COMMAND [arguments]")
+def _print_commands(names: Iterable[str], form: str) -> None:
+    """Print the list of commands of a form, with purpose and example of each."""
+    print(f"usage: jaxssl {form} [arguments]")
     for heading, commands in itertools.groupby(names, lambda name: COMMANDS[name].heading):
         print(f"\n{heading}")
         for name in commands:

@@ -13,6 +13,7 @@ from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.overrides import data_config
 from jaxssl.evaluation.run import evaluate
 from jaxssl.evaluation.selection import select_protocols
+from jaxssl.pretrained.hub import hub_address
 from jaxssl.report import results
 from jaxssl.training.config import find
 from jaxssl.training.output import console
@@ -89,7 +90,7 @@ def run(
                 f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
                 f"{metric!r}{suggest(metric, metrics)}"
             )
-        all_rows += [Row(**row, encoder=str(encoder), column=column) for row in rows]
+        all_rows += [Row(**row, encoder=hub_address(encoder), column=column) for row in rows]
     console.show_table(table(suite, all_rows))
     return all_rows
 

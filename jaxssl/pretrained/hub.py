@@ -21,6 +21,11 @@ def is_hub(path: str | PathLike[str]) -> bool:
     return fspath(path).startswith("hf:/")
 
 
+def hub_address(path: str | PathLike[str]) -> str:
+    """Return the text of a path, with both slashes of hf://, one of which `Path` leaves out."""
+    return re.sub("^hf:/+", "hf://", fspath(path))
+
+
 def local(path: str | PathLike[str]) -> Path:
     """Return the path of a run, or the path on this machine of a weights file or folder.
 
@@ -50,11 +55,11 @@ def source_name(path: Path) -> str:
 
 def _download(path: str | PathLike[str]) -> Path:
     """Download weights from the Hub to its cache, and return their folder."""
-    match = REPOSITORY.fullmatch(fspath(path))
+    match, address = REPOSITORY.fullmatch(fspath(path)), hub_address(path)
     if match is None:
-        raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+        raise UserError(f"{address} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = match.groups()
-    client, files = _client(path), None
+    client, files = _client(address), None
     try:
         files = client.list_repo_files(name, revision=revision)
         weights = next((file for file in WEIGHTS_FILES if file in files), None)

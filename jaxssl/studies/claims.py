@@ -152,8 +152,10 @@ def _item(results: Sequence[Settings]) -> str:
     words = Counter(result["verdict"] or missing for result in results)
     ours = ", ".join(f"{word} ({n})" if n > 1 else word for word, n in words.items())
     published = f" {claim['published']}" if claim["published"] else ""
+    # The first result is of the largest scale: documents come by folder, medium, small and tiny.
+    figure = f" Ours at {claim['figure']}." if claim["verdict"] else ""
     command = "" if claim["verdict"] else f" `{claim['command']}`{setting}"
-    return wrap_text(f"- {place}{claim['text']}. **{ours}**.{published}{command}", indent="  ")
+    return wrap_text(f"- {place}{claim['text']}. **{ours}**.{figure}{published}{command}", "  ")
 
 
 def _not_run(command: str) -> tuple[str, str]:

@@ -250,7 +250,7 @@ def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (3, "the training data is a int; expected uint8 images"),
+        (3, "the training data has type int; expected uint8 images"),
         (np.zeros((4, 2, 8, 8), np.uint8), "shape [4, 2, 8, 8]; expected images [n, h, w, c]"),
         (np.zeros((4, 8, 8, 1)) + 2, "values in [2, 2]; expected floats in [0, 1]"),
         (np.zeros((4, 8, 8, 1)) + 1.0001, "values in [1.0001, 1.0001]; expected floats"),

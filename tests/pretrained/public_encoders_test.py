@@ -153,7 +153,8 @@ def test_export_of_a_hub_repository_is_written_to_the_current_folder(hub, tmp_pa
 def test_hugging_face_hub_errors_are_one_line(hub, monkeypatch, caplog):
     for path, message in (
         ("hf://owner/other", r"hf://owner/other cannot be downloaded \(ConnectionError: no route"),
-        ("hf://vit", "must be hf://OWNER/NAME"),
+        ("hf://vit", "hf://vit must be hf://OWNER/NAME"),
+        (Path("hf://vit"), "hf://vit must be hf://OWNER/NAME"),  # the path has one slash
     ):
         with refused(message):
             jaxssl.load_encoder(path)

@@ -302,7 +302,7 @@ def _read(
         labels = [label for _, label in pairs] if labels is None else labels
     else:
         raise UserError(
-            f"{name} is a {type(data).__name__}; expected uint8 images [n, h, w, c], (images, "
+            f"{name} has type {type(data).__name__}; expected uint8 images [n, h, w, c], (images, "
             "labels), a pair (train, test) of these, or an object with __len__ and __getitem__ "
             "whose items are images, (image, label) or dicts"
         )

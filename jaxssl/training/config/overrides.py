@@ -3,11 +3,13 @@
 import ast
 import typing
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.errors import UserError, closest_key, one_line
 from jaxssl.training.config import schedules
@@ -86,15 +88,23 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
             keys = [prefix + name for name in node]
             if prefix[:-1] in VIEW_GROUPS:  # They may set any argument of the augmentation.
                 keys = sorted({*keys, *(prefix + name for name in arguments(config.augment))})
-            others = [] if key in MEASURED_KEYS else flat_keys(config)
-            close = closest_key(name, keys) or closest_key(name, others)
-            hint = f"; did you mean {close!r}?" if close else ";"
+            all_keys = [] if key in MEASURED_KEYS else flat_keys(config)
+            close = closest_key(name, keys) or closest_key(name, all_keys)
+            hint, others = f"; did you mean {close!r}?" if close else ";", ""
             if not close and prefix in ("augment.", "loss.", "method.", "net."):
                 hint = f" to {prefix}name={str(node.name)!r};"
-            raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}")
+                others = _others_with(name, prefix[:-1])
+            raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}{others}")
         if not dot:
             return node
         node, prefix = child, f"{prefix}{name}."
+
+
+def _others_with(argument: str, group: str) -> str:
+    """Say which components of a group have an argument, or return ""."""
+    factories = {name: components.factory(group, name) for name in components.names(group)}
+    names = [name for name, make in factories.items() if argument in signature(make).parameters]
+    return f"; {group}.name with {argument!r}: {', '.join(names)}" if names else ""
 
 
 def _convert(key: str, given: object, kind: object) -> object:
