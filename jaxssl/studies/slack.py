@@ -1,6 +1,7 @@
 """MMCL's slack penalty C, whose small values bind while values above 20 never do.
 
-With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 never binds.
+With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 never binds, and
+stands for the hard margin, C = infinity.
 """
 
 from jaxssl.studies import grid
