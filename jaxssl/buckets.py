@@ -65,6 +65,8 @@ def as_path(path: str | PathLike[str]) -> Path:
         return cast(Path, path)
     if not isinstance(path, str | PathLike):
         raise UserError(f"expected a path, got {type(path).__name__}")
+    if not fspath(path):
+        raise UserError("expected a path, got an empty text")
     if re.match("gs:/(?!/)", fspath(path)):
         raise UserError(
             f"{fspath(path)} must be gs://BUCKET/PATH; pass a str, as pathlib.Path drops a slash"

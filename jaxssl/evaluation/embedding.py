@@ -116,6 +116,8 @@ def embed_pictures(
     if not ours.pictures:
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | PathLike):
+        if not fspath(images):
+            raise UserError("the path of the pictures is empty; name a picture, folder or archive")
         path = Path(os.path.expanduser(fetch(images)))
         suffixes = decoding.suffixes(encoder.inputs.channels)
         is_file = path.is_file() and not path.name.lower().endswith(files.ARCHIVES)

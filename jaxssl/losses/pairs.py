@@ -338,18 +338,6 @@ def mean_where(x: Array, where: Array) -> Array:
     return jnp.sum(jnp.where(where, x, 0), axis=1) / jnp.maximum(count, 1)
 
 
-def distance(pairs: Pairs) -> Array:
-    """Compute Euclidean distances [n, m] of unnormalised rows. Equal rows have no gradient."""
-    x, y = promote(pairs.anchor), promote(pairs.candidate)
-    largest = jnp.maximum(*(collectives.max(jnp.abs(z), None) for z in (x, y)))
-    scale = jnp.where(largest < ZERO, 1, largest)
-    x, y = x / scale, y / scale
-    size = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :]
-    square = size - 2 * dot(x, y)
-    equal = square <= 32 * jnp.finfo(x.dtype).eps * size  # 0.3 % of their length
-    return jnp.where(equal, 0, jnp.sqrt(jnp.where(equal, 1, square))) * scale
-
-
 def _same_id(pairs: Pairs) -> Array:
     return pairs.anchor_id[:, None] == pairs.candidate_id[None, :]
 
@@ -391,6 +379,8 @@ def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> A
     """Check ids and return them as int32 [b]. None gives positions in the global batch."""
     if ids is None:
         return collectives.device_index(axis_name) * b + _arange(b)
+    if isinstance(ids, np.ma.MaskedArray):
+        raise ValueError(f"{name} must not be a masked array; give masked rows ids of their own")
     # Converted to a JAX array, an integer beyond int32 would wrap around.
     given = ids if isinstance(ids, Tracer) else np.asarray(ids)
     if given.shape != (b,) or not jnp.issubdtype(given.dtype, jnp.integer):

@@ -242,9 +242,16 @@ def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
     for largest in (33, 16):
         load_splits(PIXELS % (largest + 1))
     load_images(PIXELS[0] // 16)
-    assert [r.getMessage() for r in caplog.records if "pixel" in r.getMessage()] == [
-        "data       the largest pixel of data is 16 of 255; scale it"
-    ]
+    load_images(np.full((2, 8, 8), 4095, np.uint16))  # of a camera of 12 bits
+    texts = [r.getMessage() for r in caplog.records if "pixel" in r.getMessage()]
+    assert [text.partition(" is ")[2] for text in texts] == ["16 of 255; scale it"] * 2
+
+
+def test_masked_labels_are_missing_and_masked_images_are_refused():
+    labels = np.ma.array([5, 1, 1, 0, 1, 0], mask=[1, 0, 0, 0, 0, 0])
+    assert load_splits((PIXELS, labels)).train.labels.tolist() == [-1, 1, 1, 0, 1, 0]
+    with refused("is a masked array of images; fill the masked pixels"):
+        load_splits(np.ma.array(PIXELS, mask=PIXELS > 9))
 
 
 @pytest.mark.parametrize(

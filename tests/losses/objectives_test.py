@@ -19,8 +19,9 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
 
 from jaxssl import collectives, distributed, losses
+from jaxssl.losses.decl import distance
 from jaxssl.losses.lejepa import draw_directions
-from jaxssl.losses.pairs import anchor_keys, distance, pair_towers, pair_views, unit
+from jaxssl.losses.pairs import anchor_keys, pair_towers, pair_views, unit
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
 SETTINGS = {

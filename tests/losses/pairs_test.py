@@ -10,10 +10,10 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
+from jaxssl.losses.decl import distance
 from jaxssl.losses.pairs import (
     Pairs,
     count_positives,
-    distance,
     gather_by_view,
     negatives,
     not_self,
@@ -27,6 +27,7 @@ from jaxssl.losses.pairs import (
 )
 
 pytestmark = pytest.mark.fast
+MASKED = np.ma.array([0, 0, 1, 1], mask=[1, 0, 0, 0])
 
 
 def embeddings(*shape, seed=0):
@@ -123,6 +124,15 @@ def test_distance_is_exact_at_any_scale_with_zero_gradient_between_equal_rows():
     np.testing.assert_array_equal(gradient(jnp.ones((2, 3))), 0)
 
 
+def test_distance_is_exact_for_rows_with_a_common_offset_and_beside_a_large_row():
+    z = np.asarray(embeddings(2, 4, 5))
+    expected = np.linalg.norm(z[0][:, None] - z[1], axis=-1)
+    shifted = pair_towers(jnp.asarray(z[0] + 1024), jnp.asarray(z[1] + 1024))
+    np.testing.assert_allclose(distance(shifted), expected, atol=1e-3)
+    large = [jnp.asarray(np.r_[view, np.full((1, 5), 1e4)]) for view in z]
+    np.testing.assert_allclose(distance(pair_towers(*large))[:4, :4], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize("given", ["index", "labels", "both", "none"])
 def test_pairs_on_several_devices_contain_the_whole_batch(devices, given):
@@ -184,6 +194,7 @@ def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
         (lambda: pair_views([]), "one or more arrays"),
         (lambda: pair_views(jnp.ones((2, 4, 0))), r"must have shape \[b, d\] per view, d > 0, got"),
         (lambda: pair_views(jnp.ones((2, 4, 3)), labels=list("abcd")), r"integers, got <U1\[4\]"),
+        (lambda: pair_views(jnp.ones((2, 4, 3)), labels=MASKED), "not be a masked array"),
         (lambda: pair_views(jnp.ones((2, 2, 3)), labels=[0, -1]), r"in \[0, 2\^31\), got -1"),
         (lambda: pair_views(jnp.ones((2, 2, 3)), [0, 2**40]), r"index must be .* got 1099511"),
         (lambda: pair_views(jnp.ones((2, 4, 3), jnp.int32)), "must be floating point, got int32"),

@@ -278,10 +278,10 @@ def _read(
     is_array = hasattr(data, "shape") and hasattr(data, "dtype")
     streamed = items.is_streamed(data, name, channels, cache)
     if is_array and not streamed:
-        images = samples = items.pixels_of(np.asarray(data), name)
+        images = samples = items.pixels_of(data, name)
         shapes: list[kind.Shape | None] = [images.shape[1:]]
         largest = int(images[:: len(images) // 1024 or 1].max(initial=0))
-        if labelled and 0 < largest <= DARK:
+        if 0 < largest <= DARK and (labelled or data.dtype == np.uint16):
             log.warning("data       the largest pixel of %s is %d of 255; scale it", name, largest)
     elif streamed:
         images = items.Stream(data, name, channels)

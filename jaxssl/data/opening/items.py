@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from jaxssl.data.decoders import decoding
@@ -259,8 +260,11 @@ def label_column(data: Any) -> str | None:
     return next((key for key in LABEL_KEYS if key in columns), None)
 
 
-def pixels_of(images: np.ndarray, name: str) -> np.ndarray:
+def pixels_of(images: ArrayLike, name: str) -> np.ndarray:
     """Return uint8 [n, h, w, c] of arrays in any of the accepted forms."""
+    if isinstance(images, np.ma.MaskedArray):
+        raise UserError(f"{name} is a masked array of images; fill the masked pixels: x.filled(0)")
+    images = np.asarray(images)
     if images.ndim == 3:
         images = images[..., None]
     shape = images.shape
@@ -289,8 +293,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
 
     Args:
         labels: [n] or [n, 1], either class indices of any numeric type, or strings. The sorted
-            strings become the classes. -1, None, NaN and "" stand for no label. None in place of
-            the array is for examples without any label.
+            strings become the classes. -1, None, NaN, "" and masked entries stand for no label.
+            None in place of the array is for examples without any label.
         count: n, the number of examples.
         name: of the data, for messages.
 
@@ -303,6 +307,8 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     indices = np.full(count, UNLABELLED, np.int32)
     if labels is None:
         return indices, ()
+    if isinstance(labels, np.ma.MaskedArray):  # NumPy would ignore the mask.
+        labels = np.where(np.ma.getmaskarray(labels), None, labels.data)
     try:
         values = np.asarray(labels)
         if values.dtype.kind in "UT":  # NumPy has turned numbers among strings into strings.
