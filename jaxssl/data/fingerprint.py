@@ -5,14 +5,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxssl.data.decoders import files
+from jaxssl.data.decoders.arrays import RECORD_FILES, SAMPLES
 from jaxssl.data.decoders.decoding import PNG_SIGNATURE
-from jaxssl.data.records import PreparedSplit, Record
+from jaxssl.data.records import PictureReader, PreparedSplit, Record
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line
 
 # Evenly spaced records are hashed: `FEWEST` to `MOST`, in between as many as fill `MOST_BYTES`.
 MOST_BYTES = 2**25
 FEWEST, MOST = 64, 1024
+# Results of this process by files, indices and reader. A run hashes the same splits several times.
+_known: dict[tuple[object, ...], str] = {}
 
 
 def fingerprint(source: Source) -> str:
@@ -25,9 +29,23 @@ def fingerprint(source: Source) -> str:
     Raises:
         UserError: if a record cannot be read or decoded.
     """
-    digest = hashlib.sha256()
     description = [source.kind, source.class_names, source.shape, len(source), source.relabel]
-    digest.update(_content(description))
+    chosen = hashlib.sha256(_content([description, *(i for _, i in source.parts)])).digest()
+    origins = [
+        (part.decode, str(part.path), files.fingerprint(part.path.parent, RECORD_FILES, SAMPLES))
+        for part, _ in source.parts
+        if part.path and isinstance(part.decode, PictureReader)
+    ]
+    if len(origins) < len(source.parts):  # The records of a part are in no known files.
+        return _hash(source, description)
+    key = chosen, *origins
+    if key not in _known:
+        _known[key] = _hash(source, description)
+    return _known[key]
+
+
+def _hash(source: Source, description: list[object]) -> str:
+    digest = hashlib.sha256(_content(description))
     for part, indices in source.parts:
         digest.update(_content(indices.astype(np.int64)))
         if not len(indices):

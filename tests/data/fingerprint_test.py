@@ -1,14 +1,18 @@
 """The fingerprint of a split changes with its examples, their order and their classes."""
 
+import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from data_cases import data_config
 from file_cases import encoded, refused
 from graph_cases import random_graphs
 from PIL import ExifTags, Image
 
 from jaxssl.data import fingerprint as fingerprint_lib
+from jaxssl.data import source as source_lib
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.records import PictureReader, PreparedSplit
 from jaxssl.data.splits import Source
@@ -74,6 +78,22 @@ def test_fingerprint_changes_with_pixels_labels_indices_or_class_names():
         replace(source(), relabel=np.array([1, 0])),
     ]
     assert len(set(map(fingerprint, changed))) == len(changed)
+
+
+def test_unchanged_files_are_hashed_once_for_each_split(data_dir, tmp_path, monkeypatch):
+    shutil.copytree(data_dir / "digits", tmp_path / "digits")
+    config = data_config(dir=str(tmp_path))
+    train, test = (source_lib.load(config, f"{split}[:50]") for split in ("train", "test"))
+    first, other = fingerprint(train), fingerprint(test)
+    assert first != other
+    hashed, compute = [], fingerprint_lib._hash
+    monkeypatch.setattr(
+        fingerprint_lib, "_hash", lambda *args: hashed.append(args) or compute(*args)
+    )
+    assert fingerprint(train) == first and not hashed
+    for path in tmp_path.rglob("*.array_record*"):
+        os.utime(path, ns=(1, 1))
+    assert fingerprint(train) == first and len(hashed) == 1
 
 
 def test_fingerprint_of_a_split_with_a_damaged_picture_is_refused():

@@ -249,7 +249,8 @@ def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
 
 def test_masked_labels_are_missing_and_masked_images_are_refused():
     labels = np.ma.array([5, 1, 1, 0, 1, 0], mask=[1, 0, 0, 0, 0, 0])
-    assert load_splits((PIXELS, labels)).train.labels.tolist() == [-1, 1, 1, 0, 1, 0]
+    splits, _ = load_splits(((PIXELS, labels), (PIXELS, LABELS)))
+    assert splits.train.labels.tolist() == [-1, 1, 1, 0, 1, 0]
     with refused("is a masked array of images; fill the masked pixels"):
         load_splits(np.ma.array(PIXELS, mask=PIXELS > 9))
 

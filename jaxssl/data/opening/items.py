@@ -308,7 +308,7 @@ def convert_labels(labels: object, count: int, name: str) -> tuple[np.ndarray, t
     if labels is None:
         return indices, ()
     if isinstance(labels, np.ma.MaskedArray):  # NumPy would ignore the mask.
-        labels = np.where(np.ma.getmaskarray(labels), None, labels.data)
+        labels = np.where(np.ma.getmaskarray(labels), np.array(None), labels.data)
     try:
         values = np.asarray(labels)
         if values.dtype.kind in "UT":  # NumPy has turned numbers among strings into strings.
