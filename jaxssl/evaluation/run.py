@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
@@ -89,32 +90,10 @@ def evaluate(
     """
     logs.log_to_screen(distributed.process_index())
     kinds = _check_kinds(kinds)
-    # ---- The encoder, and the folder of its results.
-    path = workdir = None
-    if isinstance(encoder_or_path, PretrainedEncoder):
-        encoder = encoder_or_path
-    else:
-        path = hub.local(encoder_or_path)
-        out = out or results_folder(encoder_or_path)
-        if is_run(path):
-            read_config(path)  # raises an error if the config is missing or damaged
-            workdir = path if path.resolve() == out.resolve() else None
-        encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
-
-    # ---- The protocols and the data set, by default from the run.
-    config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
-    name, run_name = path or "the encoder", path or "the run of the encoder"
-    names, settings = protocols, None if data is None else ConfigDict(data)
-    if names is None:
-        if config is None:
-            raise UserError(f"name the protocols to run on {name}, such as knn,linear")
-        names = config.eval.protocols
-        trusted.require(names, run_name, trust)
-    if settings is None:
-        if config is None:
-            raise UserError(f"name the data set to evaluate {name} on, such as cifar10")
-        settings = config.data
-        trusted.require_data(settings, run_name, trust)
+    # ---- The encoder, the folder of its results, the protocols and the data set.
+    target = _resolve(encoder_or_path, step, out, trust, weights_options or {})
+    encoder, name, config, out, workdir, identity = target
+    names, settings = _defaults_of_run(name, config, protocols, data, trust)
     selected = select_protocols(names, encoder.inputs.kind)
     if out is not None:
         # These raise an error before any work is done.
@@ -132,14 +111,9 @@ def evaluate(
         raise UserError(str(error)) from error
     content = distributed.raise_together(lambda: rows_of.content(splits))
     memory.keep_freed()  # Memory that was needed only to read the data is returned before.
-    weights = ""
-    if (path is None and out is not None) or distributed.process_count() > 1:
-        weights = run_record.digest(digests.compute(encoder.variables))
-    identity = weights if path is None else str(path.resolve())
-    if workdir:
-        identity = ""
     if distributed.process_count() > 1:
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
+        weights = _digest(encoder)
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
         run_record.require_equal({**asked, **measured, "bank and test examples": content})
     strict = protocols is not None if strict is None else strict
@@ -212,6 +186,77 @@ def evaluate(
             console.show(f"report:  {run_report.write_report(workdir)}")
     _require_results([one for one in selected if strict and one.text not in with_results], kinds)
     return rows
+
+
+class _Target(NamedTuple):
+    """An encoder, and what depends on whether it is a run, a weights file or an object.
+
+    Attributes:
+        encoder: the encoder.
+        name: its path or "the encoder", for messages.
+        config: the config of the run that trained it, if the encoder has one.
+        out: folder of results.json. None does not write results.
+        workdir: the run, if its results are written to its own folder.
+        identity: what tells encoders of the same name apart in results.json. "" for ``workdir``.
+    """
+
+    encoder: PretrainedEncoder
+    name: str
+    config: ConfigDict | None
+    out: Path | None
+    workdir: Path | None
+    identity: str
+
+
+def _resolve(
+    encoder_or_path: Path | PretrainedEncoder,
+    step: int | str | None,
+    out: Path | None,
+    trust: bool,
+    weights_options: Settings,
+) -> _Target:
+    """Load the encoder, if it is not given, and find the folder of its results."""
+    workdir, identity = None, ""
+    if isinstance(encoder_or_path, PretrainedEncoder):
+        encoder, name = encoder_or_path, "the encoder"
+        if out is not None or distributed.process_count() > 1:
+            identity = _digest(encoder)
+    else:
+        path = hub.local(encoder_or_path)
+        out = out or results_folder(encoder_or_path)
+        if is_run(path):
+            read_config(path)  # raises an error if the config is missing or damaged
+            workdir = path if path.resolve() == out.resolve() else None
+        encoder = load_pretrained(path, step, trust=trust, **weights_options)
+        name, identity = str(path), "" if workdir else str(path.resolve())
+    config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
+    return _Target(encoder, name, config, out, workdir, identity)
+
+
+def _digest(encoder: PretrainedEncoder) -> str:
+    return run_record.digest(digests.compute(encoder.variables))
+
+
+def _defaults_of_run(
+    name: str,
+    config: ConfigDict | None,
+    protocols: Sequence[str] | None,
+    data: Settings | None,
+    trust: bool,
+) -> tuple[Sequence[str], ConfigDict]:
+    """Return protocols and data set, by default those of the run, which the user must trust."""
+    names, settings = protocols, None if data is None else ConfigDict(data)
+    if names is None:
+        if config is None:
+            raise UserError(f"name the protocols to run on {name}, such as knn,linear")
+        names = config.eval.protocols
+        trusted.require(names, f"the config of {name}", trust)
+    if settings is None:
+        if config is None:
+            raise UserError(f"name the data set to evaluate {name} on, such as cifar10")
+        settings = config.data
+        trusted.require_data(settings, f"the config of {name}", trust)
+    return names, settings
 
 
 def _require_results(lacking: Iterable[Selected], kinds: Sequence[str]) -> None:
