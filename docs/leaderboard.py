@@ -139,8 +139,9 @@ probe.
   each at 64, and some of them at 16 and 256. All are below SimCLR at 0.5 with the same seed. With
   constants chosen on validation images, the differences from SimCLR at 0.5 at batch 64 are
   {simclr[barlow_twins_tuned][64]} (Barlow Twins), {simclr[vicreg_tuned][64]} (VICReg)
-  and {simclr[byol_tuned][64]} (BYOL), and the means of all three are below DCL's. Tuned VICReg has
-  three seeds. The others have one or two, which decide nothing, but so far losses without negatives
+  and {simclr[byol_tuned][64]} (BYOL, one seed). From DCL, tuned Barlow Twins differs by
+  {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, tuned VICReg
+  differs from SimCLR by {simclr[vicreg_tuned][16]}, with one seed. So far losses without negatives
   show no advantage at these batch sizes.
 - **XBM**, 4096 past embeddings as negatives of SimCLR, fails at 64, where they are of 32 steps: the
   network hardly surpasses an untrained one. It moves away from its past embeddings
