@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxssl.data.decoders import files
-from jaxssl.data.decoders.arrays import RECORD_FILES, SAMPLES
+from jaxssl.data.decoders.arrays import RECORD_FILES
 from jaxssl.data.decoders.decoding import PNG_SIGNATURE
 from jaxssl.data.records import PictureReader, PreparedSplit, Record
 from jaxssl.data.splits import Source
@@ -15,7 +15,8 @@ from jaxssl.errors import UserError, one_line
 # Evenly spaced records are hashed: `FEWEST` to `MOST`, in between as many as fill `MOST_BYTES`.
 MOST_BYTES = 2**25
 FEWEST, MOST = 64, 1024
-# Results of this process by files, indices and reader. A run hashes the same splits several times.
+# Results of this process by indices, reader, and names, sizes and times of the files. A run hashes
+# the same splits several times.
 _known: dict[tuple[object, ...], str] = {}
 
 
@@ -32,7 +33,7 @@ def fingerprint(source: Source) -> str:
     description = [source.kind, source.class_names, source.shape, len(source), source.relabel]
     chosen = hashlib.sha256(_content([description, *(i for _, i in source.parts)])).digest()
     origins = [
-        (part.decode, str(part.path), files.fingerprint(part.path.parent, RECORD_FILES, SAMPLES))
+        (part.decode, str(part.path), files.fingerprint(part.path.parent, RECORD_FILES))
         for part, _ in source.parts
         if part.path and isinstance(part.decode, PictureReader)
     ]
