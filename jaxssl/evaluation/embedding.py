@@ -116,9 +116,7 @@ def embed_pictures(
     if not ours.pictures:
         raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | PathLike):
-        if not fspath(images):
-            raise UserError("the path of the pictures is empty; name a picture, folder or archive")
-        path = Path(os.path.expanduser(fetch(images)))
+        path = fetch(as_path(images))
         suffixes = decoding.suffixes(encoder.inputs.channels)
         is_file = path.is_file() and not path.name.lower().endswith(files.ARCHIVES)
         images = path if is_file else _list_pictures(path, suffixes, on_error)

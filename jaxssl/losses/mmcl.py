@@ -100,7 +100,7 @@ def mmcl_loss(
             "inv", the clipped unconstrained solution, which is not the optimum. "admm" and "inv"
             do not support labels.
         regularization: beta, > 0. In float32, "inv" needs about 0.01 or more: with 0.001 and 128
-            examples its alpha is wrong by half. "pgd" and "admm" do not depend on it so.
+            examples its alpha is wrong by half, where that of "admm" stays accurate.
         num_steps: number of steps of pgd or admm, > 0, or their limit if ``tol`` is given.
         tol: an anchor stops once its ``suboptimality`` is at most this, > 0. None takes all steps.
         step: step size of pgd, > 0. None is 1 / (a bound on the largest eigenvalue), "frobenius"

@@ -160,6 +160,11 @@ def test_row_groups_of_a_parquet_file_are_small_enough_to_be_read(tmp_path, monk
     np.testing.assert_array_equal(np.stack(file.read()["embedding"].to_numpy()), expected)
 
 
+def test_empty_path_of_pictures_is_refused():
+    with refused("expected a path, got an empty text"):
+        jaxssl.embed(flat_encoder(), "")
+
+
 def test_archive_of_pictures_that_memory_may_not_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "MAX_HELD", 10)
     files, _ = pictures(SHAPES)
