@@ -70,6 +70,9 @@ STYLES = {
     "sogclr": ("#56b4e9", "--"),
     "moco_v3": ("#808080", "-"),
 }
+PICTURE = """
+![k-NN accuracy by batch size, of the methods with every run](leaderboard-light.svg)
+"""
 TABLE = re.compile(r"(<!-- docs/leaderboard.py.*?-->\n).*?(<!-- end -->)", re.DOTALL)
 LEVEL = 0.05
 INTRODUCTION = """\
@@ -399,6 +402,7 @@ def page() -> str:
     for title, name in DOCUMENTS.items():
         board = read(name)
         text += f"## {title}\n\n{board.where}.\n\n    {board.command}\n"
+        text += PICTURE if title == next(iter(DOCUMENTS)) else ""
         for metric, label in METRICS.items():
             rows = table(board, metric, list(board.accuracies[metric]), note=True)
             text += f"\n### {label}\n\n{rows}"
@@ -455,7 +459,7 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
         axes.minorticks_off()
         figure.legend(loc="outside right center", frameon=False)
         path = DOCS / f"leaderboard-{'dark' if dark else 'light'}.svg"
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        figure.savefig(path, transparent=dark, metadata={"Date": None})
 
 
 def biases() -> dict[str, dict[int, float]]:
