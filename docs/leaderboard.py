@@ -11,8 +11,9 @@ from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr, ttest_rel
+from scipy.stats import spearmanr, t, ttest_rel
 
 from jaxssl.report.markdown import markdown_table
 from jaxssl.studies.verdicts import are_equal
@@ -97,14 +98,12 @@ seeds, which are in no document). Each section has its command, and this one wri
 
     python docs/leaderboard.py    # from the JSON documents in docs/studies
 
-**Bold** marks a method that is significantly better than every other method of its column (paired
-t-tests over seeds with Holm's correction, 5 %). Most columns have none, because three seeds detect
-only large differences. The list below a table names the methods that the same tests do not place
-below the highest mean. With three seeds the tests are unstable: a method can be listed although
-another one with a higher mean is not. Methods with one seed are not tested. An analysis of variance
-of methods and seeds, which pools the spread of all methods with three seeds, has more power, and
-assumes that the spread is equal. On all of CIFAR-10 it places TCL above all other losses at 16 by
-k-NN and at 64 by both probes, and SogCLR, DCL and SimCLR at 0.1 not below the best at 256.
+**Bold** marks a method that is significantly better than every other tested one of its column by
+paired t-tests over seeds with Holm's correction (5 %). Most columns have none, because three seeds
+detect only large differences. The list below a table names the methods that are not significantly
+below the highest mean by an analysis of variance of methods and seeds, with t-tests and Holm's
+correction. It pools the spread of all methods, which gives it more power, and assumes that the
+spread is equal. Methods without all seeds are not tested.
 
 ## What to use when
 
@@ -292,30 +291,61 @@ def read(name: str) -> Board:
     return Board(document["where"], document["command"], accuracies, data["baselines"])
 
 
-def beaten(cells: dict[str, dict[int, float]]) -> tuple[str, set[str]]:
-    """Return the loss with the highest mean, and the losses that are significantly below it.
+def winner(cells: dict[str, dict[int, float]]) -> str | None:
+    """Return the loss that is significantly better than every other one, None without one.
 
-    Losses with one seed cannot be tested. They are left out if another one has more seeds.
+    Paired t-tests over seeds are corrected by Holm. Losses with one seed cannot be tested.
 
     Args:
         cells: accuracy by loss and seed.
     """
-    tested = {loss: values for loss, values in cells.items() if len(values) > 1} or cells
+    tested = {loss: values for loss, values in cells.items() if len(values) > 1}
+    if len(tested) < 2:
+        return None
     best = max(tested, key=lambda loss: mean(tested[loss].values()))
     p_values = {}
-    for loss, values in tested.items():
-        seeds = sorted(values.keys() & cells[best].keys())
-        if loss != best and len(seeds) > 1:
-            pair = [[cells[name][seed] for seed in seeds] for name in (best, loss)]
-            # Equal differences of all seeds decide nothing: their test would give p = 0.
-            equal = are_equal([a - b for a, b in zip(*pair, strict=True)])
-            p_values[loss] = 1.0 if equal else float(ttest_rel(*pair).pvalue)
-    below = set()
-    for rank, loss in enumerate(sorted(p_values, key=lambda loss: p_values[loss])):
-        if not p_values[loss] < LEVEL / (len(p_values) - rank):
+    for loss in tested.keys() - {best}:
+        seeds = sorted(tested[loss].keys() & tested[best].keys())
+        pair = [[tested[name][seed] for seed in seeds] for name in (best, loss)]
+        # Equal differences of all seeds decide nothing: their test would give p = 0.
+        undecided = len(seeds) < 2 or are_equal([a - b for a, b in zip(*pair, strict=True)])
+        p_values[loss] = 1.0 if undecided else float(ttest_rel(*pair).pvalue)
+    return best if holm(p_values) == p_values.keys() else None
+
+
+def holm(p_values: dict[str, float]) -> set[str]:
+    """Return the keys whose hypotheses Holm's correction rejects at `LEVEL`."""
+    rejected = set()
+    for rank, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
+        if not p_values[key] < LEVEL / (len(p_values) - rank):
             break
-        below.add(loss)
-    return best, below
+        rejected.add(key)
+    return rejected
+
+
+def not_below(cells: dict[str, dict[int, float]]) -> tuple[list[str], list[str]]:
+    """Return the tested losses, and those not significantly below the best, highest mean first.
+
+    In an analysis of variance, an accuracy is the mean of its loss, plus an effect of its seed,
+    plus noise of the same spread for all losses. The t-tests against the best loss are corrected by
+    Holm. Losses without all seeds are not tested.
+
+    Args:
+        cells: accuracy by loss and seed.
+    """
+    seeds = sorted({seed for values in cells.values() for seed in values})
+    losses = [loss for loss, values in cells.items() if len(values) == len(seeds)]
+    losses.sort(key=lambda loss: mean(cells[loss].values()), reverse=True)
+    if len(losses) < 2 or len(seeds) < 2:
+        return losses, losses
+    values = np.array([[cells[loss][seed] for seed in seeds] for loss in losses])
+    means = values.mean(1)
+    noise = values - means[:, None] - values.mean(0) + values.mean()
+    freedom = (len(losses) - 1) * (len(seeds) - 1)
+    error = np.sqrt(2 * (noise**2).sum() / freedom / len(seeds))
+    chances = 2 * t.sf((means[0] - means[1:]) / error, freedom)
+    below = holm(dict(zip(losses[1:], chances.tolist(), strict=True)))
+    return losses, [loss for loss in losses if loss not in below]
 
 
 def table(board: Board, metric: str, shown: Collection[str], note: bool = False) -> str:
@@ -329,37 +359,32 @@ def table(board: Board, metric: str, shown: Collection[str], note: bool = False)
     """
     accuracies = board.accuracies[metric]
     sizes = sorted({size for cells in accuracies.values() for size in cells})
-    ranks = {}
-    for size in sizes:
-        # Runs that diverged have no accuracy.
-        cells = {loss: cells[size] for loss, cells in accuracies.items() if cells.get(size)}
-        ranks[size] = (*beaten(cells), set(cells)) if cells else ("", set(), set())
+    # Runs that diverged have no accuracy.
+    columns = {
+        size: {loss: cells[size] for loss, cells in accuracies.items() if cells.get(size)}
+        for size in sizes
+    }
+    winners = {size: winner(cells) for size, cells in columns.items()}
     rows = []
     for loss in shown:
-        cells, texts = accuracies[loss], []
-        for size in sizes:
-            values = list(cells.get(size, {}).values())
-            without = "diverged" if size in cells else "not run"
+        texts = []
+        for size, cells in columns.items():
+            values = list(cells.get(loss, {}).values())
+            without = "diverged" if size in accuracies[loss] else "not run"
             text = f"{mean(values):.1f}" if values else without
             text += f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-            best, below, run = ranks[size]
-            all_run = len(accuracies) == len(run) > 1
-            wins = loss == best and all_run and below == run - {best}
-            texts.append(f"**{text}**" if wins else text)
+            texts.append(f"**{text}**" if loss == winners[size] else text)
         rows.append([NAMES[loss], *texts])
     for key, name in (("raw", "raw pixels"), ("untrained", "untrained network")):
         value = f"{board.baselines[key][metric]:.1f}"
         rows.append([name, *[value] * len(sizes)])
     lines = markdown_table(["loss", *(f"B = {size}" for size in sizes)], rows)
-    for size in [size for size in sizes if note and ranks[size][0]]:
-        _, below, run = ranks[size]
-        single = {loss for loss in run if len(accuracies[loss][size]) < 2}
-        rest = [NAMES[loss] for loss in accuracies if loss in run - below - single]
-        names = "; ".join(rest) if below or single else "all"
+    for size, cells in columns.items() if note else ():
+        tested, level = not_below(cells)
+        names = "; ".join(NAMES[loss] for loss in level)
         lines += f"\n- B = {size}, not significantly below the best: {names}."
-        if single:
-            names = [NAMES[loss] for loss in accuracies if loss in single]
-            lines += f" Not tested, with one seed: {'; '.join(names)}."
+        if rest := "; ".join(NAMES[loss] for loss in cells if loss not in tested):
+            lines += f" Not tested, without all seeds: {rest}."
     return lines + "\n" if note else lines
 
 

@@ -168,17 +168,35 @@ def test_leaderboard_page_and_readme_table_are_generated_from_the_study_document
     assert leaderboard.table(board, "knn_top1", shown) in (ROOT / "README.md").read_text()
 
 
+def accuracies_below_the_best(differences):
+    """Return accuracies by loss and seed that lie d - 1, d and d + 1 below the best."""
+    cells = {
+        name: {seed: 50 - d + (seed - 1) for seed in range(3)} for name, d in differences.items()
+    }
+    return cells | {"best": dict.fromkeys(range(3), 50.0)}
+
+
 def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
     """With differences of d - 1, d and d + 1, the test gives 0.001 for d = 18 and 0.03 for 3.4."""
-    differences = {"best": 0.0, "mmcl": 18.0, "decl": 3.4, "tcl": 3.4}
-    cells = {
-        name: {seed: 50 - d + (seed - 1) * (d > 0) for seed in range(3)}
-        for name, d in differences.items()
-    }
-    beaten = load_leaderboard().beaten
-    assert beaten(cells) == ("best", {"mmcl"})
-    del cells["tcl"], cells["mmcl"]
-    assert beaten(cells) == ("best", {"decl"})
+    winner = load_leaderboard().winner
+    assert winner(accuracies_below_the_best({"mmcl": 18.0, "decl": 3.4, "tcl": 3.4})) is None
+    assert winner(accuracies_below_the_best({"mmcl": 18.0, "decl": 3.4})) == "best"
+    assert winner(accuracies_below_the_best({"decl": 2.4})) is None
+
+
+def test_leaderboard_names_the_losses_that_an_analysis_of_variance_does_not_place_below_the_best():
+    """With two losses it equals the paired t-test. More losses of equal noise raise its power."""
+    not_below = load_leaderboard().not_below
+    assert not_below(accuracies_below_the_best({"decl": 3.4})) == (["best", "decl"], ["best"])
+    assert not_below(accuracies_below_the_best({"decl": 2.4}))[1] == ["best", "decl"]
+    # The residuals' mean square is (8/9 + 4/9) / 4 = 1/3. A difference has the standard error
+    # sqrt(2/3 * 1/3) = 0.47, so that t is 7.2 (p = 0.002) and 2.1 (p = 0.10).
+    cells = accuracies_below_the_best({"decl": 3.4, "dcl": 1.0, "tcl": 3.4})
+    del cells["tcl"][2]
+    cells["sogclr"] = {0: 46.0}
+    tested, level = not_below(cells)
+    assert tested == ["best", "dcl", "decl"]
+    assert level == ["best", "dcl"]
 
 
 def test_leaderboard_differences_are_paired_by_seed_with_an_interval():
