@@ -112,11 +112,13 @@ def _measured_section(title: str, claims: Iterable[Settings]) -> str:
 
 
 def _runs_section(studies: Sequence[Settings], folder: Path) -> str:
-    """Return a section of Markdown with data, document and command of each study, by number."""
+    """Return a section of Markdown with data, code and command of each study, by number."""
     items = []
     for number, document in enumerate(studies, 1):
         path = Path(os.path.relpath(document["path"], folder)).as_posix()
-        item = f"- **[{number}]** {document['scale']}, {document['where']} ([document]({path})):"
+        code = " at ".join(document[key] for key in ("version", "commit") if document.get(key))
+        about = ", ".join(filter(None, [document["scale"], document["where"], code]))
+        item = f"- **[{number}]** {about} ([document]({path})):"
         items.append(wrap_text(f"{item} `{document['command']}`", indent="  "))
     return "\n".join(["\n## Studies behind the verdicts\n", *items]) + "\n" if items else ""
 

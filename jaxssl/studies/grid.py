@@ -57,8 +57,9 @@ def run_grid(
 ) -> dict[T, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, unless an earlier command has.
 
-    Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
-    trained, and runs that are not finished are left out.
+    Runs of the document ``setting.earlier`` count as finished. If others are trained beside them
+    by another commit, a warning says so. With ``setting.finished`` nothing is trained, and runs
+    that are not finished are left out.
 
     Args:
         setting: scale, data set, seeds and folder.
@@ -79,6 +80,8 @@ def run_grid(
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     digests: dict[str, str] = {}
     earlier = _read_earlier(setting, setting.earlier, cells, digests) if setting.earlier else {}
+    if not setting.finished and len(earlier) < len(runs):
+        _warn_of_other_commits(setting, earlier.values())
     results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
@@ -146,8 +149,9 @@ def judge_claims(
         if isinstance(verdict, Verdict):
             judged[key] = verdict
         elif pairs := pair_values(results, verdict):
-            of_pairs = judge_all(claims[key], pairs, top=100.0)
-            undecided = of_pairs.holds and len(pairs) < len(verdict.cells)
+            number = len(verdict.cells)
+            of_pairs = judge_all(claims[key], pairs, number=number, top=100.0)
+            undecided = of_pairs.holds and len(pairs) < number
             judged[key] = of_pairs._replace(holds=None) if undecided else of_pairs
     return judged
 
@@ -325,6 +329,18 @@ def _read_earlier(
         run_results.require_same_data(settings, result, digests, f"{refusal}: {label}")
         runs[name, seed] = result
     return runs
+
+
+def _warn_of_other_commits(setting: Setting, runs: Iterable[RunResult]) -> None:
+    """Warn if the views or the training of earlier runs may differ from those of new ones."""
+    others = sorted({run.commit for run in runs} - {git.current_commit()})
+    if others:
+        logs.log.warning(
+            "--earlier %s: new runs are comparable with its runs, of the commits %s, only if views "
+            "and training have not changed since (CHANGELOG.md)",
+            setting.earlier,
+            ", ".join(others),
+        )
 
 
 def _workdir(setting: Setting, cell: Cell) -> Path:

@@ -103,12 +103,26 @@ def judge(
     return Verdict(text, holds, OPPOSITE if high < 0 else SMALLER)
 
 
-def judge_all(claim: Claim, pairs: Pairs, *, top: float | None = None, digits: int = 2) -> Verdict:
+def judge_all(
+    claim: Claim,
+    pairs: Pairs,
+    *,
+    number: int | None = None,
+    top: float | None = None,
+    digits: int = 2,
+) -> Verdict:
     """Judge a claim about every pair, with Bonferroni's correction.
 
     The intervals hold together at `LEVEL`. The claim holds if all of them lie above zero.
+
+    Args:
+        claim: with the paper's difference, if it reports one.
+        pairs: values by name, as `judge` takes them.
+        number: of the pairs that the claim is about, if some of them are not measured yet.
+        top: the highest possible value, as for `judge`.
+        digits: of the printed numbers.
     """
-    level = bonferroni_level(len(pairs))
+    level = bonferroni_level(number or len(pairs))
     one = partial(judge, claim, top=top, level=level, digits=digits)
     return combine_verdicts({name: one(*pair) for name, pair in pairs.items()})
 

@@ -27,7 +27,7 @@ from jaxssl.studies.study import (
 )
 from jaxssl.training.output import console, git
 
-ABOUT = {"command": "jaxssl study x", "seconds": "1"}
+ABOUT = {"command": "jaxssl study x", "seconds": "1", "version": "0.2.0", "commit": "0a1b2c3d"}
 WORDS = ["holds", "smaller than claimed", "opposite", "does not hold", "cannot be told"]
 WORDS += ["not measured"]
 PLACES = {  # all tables, figures and algorithms of the papers
@@ -144,7 +144,7 @@ def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judge
         found = judged._replace(data={"config": shared, "runs": some}, where=name)
         documents.write_study(name, "X", setting(tmp_path), TWO_CLAIMS, found, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
-    shown = [name for name in selected if f"tiny, {name} (" in text]
+    shown = [name for name in selected if f"tiny, {name}, 0.2.0" in text]
     # Of the same runs, the document whose path comes first is kept.
     assert shown == ["alpha-others", "alpha-same", "alpha-longer"]
 
@@ -232,7 +232,8 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     sections = {section.partition("\n")[0]: section for section in page.split("\n### ")[1:]}
     section = " ".join(sections[module.CLAIMS["collapse"].text].split())
     assert "- **holds**: tiny [1]: +0.60 [+0.35, +0.85]" in section
-    listed = f"- **[1]** tiny, here ([document](tiny/alpha.json)): `{ABOUT['command']}`"
+    listed = "- **[1]** tiny, here, 0.2.0 at 0a1b2c3d ([document](tiny/alpha.json)):"
+    listed += f" `{ABOUT['command']}`"
     assert listed in section and f"“{module.CLAIMS['collapse'].quote}”" in section
     assert module.CLAIMS["robust"].text not in sections
     assert page.count("\n- **") == 2 + len(WORDS)

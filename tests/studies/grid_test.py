@@ -1,5 +1,6 @@
 """Grids of runs: training, resuming, and sharing of runs between studies."""
 
+import copy
 import functools
 import importlib
 import json
@@ -350,6 +351,18 @@ def test_only_cells_and_seeds_missing_from_an_earlier_document_are_trained(conti
     trained.clear()
     results, _ = continue_grid(seeds=2, finished=True)
     assert not trained and [len(runs) for runs in results.values()] == [1, 1]
+
+
+def test_new_runs_beside_runs_of_other_commits_are_preceded_by_a_warning(
+    document, continue_grid, caplog
+):
+    document = copy.deepcopy(document)
+    document["data"]["runs"][0]["commit"] = "0a1b2c3d"
+    continue_grid(document)
+    assert "0a1b2c3d" not in caplog.text
+    continue_grid(document, seeds=2)
+    assert "only if views and training have not changed" in caplog.text
+    assert "0a1b2c3d" in caplog.text
 
 
 OF_ALPHA = ("data", "runs", 1, "config", "loss.alpha")

@@ -68,6 +68,8 @@ def test_confidence_interval_widens_with_the_number_of_comparisons():
     # Three intervals have confidence 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
     three = verdicts.judge_all(claim(), dict.fromkeys(("16", "64", "256"), pair))
     assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.measured
+    one_of_three = verdicts.judge_all(claim(), {"16": pair}, number=3)
+    assert one_of_three.measured == "16: +2.00 [-0.80, +4.80]"
     clear: Any = [b + 10 + i / 10 for i, b in enumerate(THEIRS)], THEIRS
     assert verdicts.judge_all(claim(), {"16": clear, "64": clear}).holds is True
     opposite = verdicts.judge_all(claim(), {"16": clear, "64": clear[::-1]})
