@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
@@ -54,7 +54,7 @@ def barlow_twins_loss(
     variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
     variance = variance + epsilon / scaled_by**2
     constant = variance <= 0
-    normal = jnp.where(constant, 0, centred / jnp.sqrt(jnp.where(constant, 1, variance)))
+    normal = centred * jnp.where(constant, 0, lax.rsqrt(jnp.where(constant, 1, variance)))
     values = []
     for one, other in combinations(normal, 2):
         c = collectives.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)

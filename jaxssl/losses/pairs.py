@@ -302,10 +302,12 @@ def centre(z: Array, axis_name: str | None) -> tuple[Array, Array]:
 
     Returns:
         The centred embeddings, divided by their largest entry if it exceeds 1, because their
-        squares could overflow, and that divisor [].
+        squares could overflow, and that divisor []. Gradients take it as a constant, because the
+        losses do not depend on it.
     """
     centred = z - collectives.mean(jnp.mean(z, axis=-2, keepdims=True), axis_name)
-    scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
+    largest = collectives.max(jnp.abs(lax.stop_gradient(centred)), axis_name)
+    scale = jnp.maximum(largest, 1)
     return centred / scale, scale
 
 
