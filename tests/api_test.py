@@ -298,9 +298,11 @@ def test_embed_returns_the_file_names_and_the_features_that_load_encoder_gives(r
     np.testing.assert_array_equal(np.array(table["embedding"], np.float32), features)
 
 
-def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, tmp_path):
+def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, tmp_path, caplog):
+    caplog.set_level("INFO", "jaxssl")
     folder = tmp_path / "pictures"
     folder.mkdir()
+    (folder / "notes.txt").write_text("no picture")
     for index, image in enumerate(images()[0][:3]):
         Image.fromarray(image[..., 0]).save(folder / f"{index}.png")
     expected = jaxssl.embed(run, folder / "2.png", tmp_path / "one.npy")
@@ -312,6 +314,8 @@ def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, t
             jaxssl.embed(run, path)
         features = jaxssl.embed(run, path, tmp_path / "some.npy", on_error="skip")
         assert (tmp_path / "some.files.csv").read_text() == "file\n0.png\n2.png\n"
+        assert "left out, not pictures: notes.txt" in caplog.text
+        caplog.clear()
         np.testing.assert_allclose(features[1:], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match="images=.*none does not exist"):
         jaxssl.embed(run, folder / "none")

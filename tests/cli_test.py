@@ -293,6 +293,10 @@ NEIGHBOURS = ("neighbours", "run", "x")
         ((*NEIGHBOURS, "--config.seed=1"), "neighbours has no --config.seed: a run has its own"),
         (("export", "x", "--to=timm", "--config.data.dir=y"), "export has no --config.data.dir"),
         (("neighbours", "nowhere", "x"), "nowhere holds no checkpoint"),
+        (
+            ("data show", "--config=pictures", "--config.data.path=."),
+            "--out views_pictures.png lies among the data; name a file outside",
+        ),
         (("eval",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
         (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],

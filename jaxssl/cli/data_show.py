@@ -42,6 +42,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
             f"augment.name={settings.augment.name!r} makes no pictures; "
             "show an image or video config"
         )
+    folder = settings.data.path and Path(settings.data.path).expanduser().resolve()
+    if folder and out.resolve().is_relative_to(folder):
+        raise UserError(f"--out {out} lies among the data; name a file outside {folder}")
     train = source.load(settings.data, settings.data.train_split, examples.data)
     gallery.write_sheet(settings, train, ROWS.value, out)
     show(train.describe())

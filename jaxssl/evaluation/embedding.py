@@ -17,7 +17,7 @@ from jaxssl.buckets import as_path, fetch, is_bucket
 from jaxssl.data import kind
 from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
-from jaxssl.data.formats.user_files import ON_ERROR
+from jaxssl.data.formats.user_files import ON_ERROR, log_left_out
 from jaxssl.data.opening import in_memory, items
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.features import encode_images
@@ -192,9 +192,10 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list[items.PictureFile]:
     """List the pictures of a folder or an archive. An archive's pictures are kept in memory."""
     root, inside = files.locate(str(path), "images")
-    pictures, held = [], 0
+    pictures, other, held = [], [], 0
     for name, read in files.read_files(root, inside):
         if not name.lower().endswith(suffixes):
+            other.append(name)
             continue
         try:
             content = root / name if root.is_dir() else read()
@@ -211,6 +212,7 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
             )
     if not pictures:
         raise UserError(f"{path} holds no pictures, files ending in {', '.join(suffixes)}")
+    log_left_out(other, "not pictures")
     return pictures
 
 

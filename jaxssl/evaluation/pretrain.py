@@ -121,7 +121,7 @@ def _accuracy(
         later = f"; protocols left out after training: {unfit}" if unfit else ""
         logs.log.warning("evaluation %s; k-NN counts them as errors%s", novel, later)
     preset = knn.PRESETS[settings.knn]
-    values = ", ".join(f"{name} {value:g}" for name, value in preset.items())
+    values = ", ".join(f"{name} {value}" for name, value in preset.items())
     description = (
         f"k-NN {settings.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {settings.every:g} epochs"

@@ -99,8 +99,8 @@ def _as_protocol(name: str, component: object) -> Protocol:
 def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:
     """Drop the protocols that do not fit the labels of the data set.
 
-    These are protocols that need labels if the set has none, and protocols that do not support
-    test images of classes without training images if the set has some.
+    These are protocols that need labels if the set has none or a single class, and protocols that
+    do not support test images of classes without training images if the set has some.
 
     Args:
         selected: the protocols.
@@ -118,6 +118,11 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
                 "data.bank_split (or train_split) or data.test_split"
             )
         reason = f"{splits.test.name!r} has no labels"
+    elif len(np.union1d(splits.bank.labels, splits.test.labels)) < 2:
+        unfit = [one for one in selected if one.protocol.needs_labels]
+        reason = f"all labels of {splits.test.name!r} are the same"
+        if names := [one.text for one in unfit if strict and one.named]:
+            raise UserError(f"{reason}, so that any features have 100 % in {','.join(names)}")
     else:
         of_known = of_known_classes(selected)
         reason = describe_novel_classes(splits) if of_known else ""

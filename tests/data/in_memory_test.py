@@ -241,10 +241,19 @@ def test_labels_that_cannot_be_class_indices_are_refused(labels, message):
 def test_pixels_that_were_not_scaled_to_bytes_are_reported(caplog):
     for largest in (33, 16):
         load_splits(PIXELS % (largest + 1))
+        load_splits(list(PIXELS % (largest + 1)))
     load_images(PIXELS[0] // 16)
     load_images(np.full((2, 8, 8), 4095, np.uint16))  # of a camera of 12 bits
     texts = [r.getMessage() for r in caplog.records if "pixel" in r.getMessage()]
-    assert [text.partition(" is ")[2] for text in texts] == ["16 of 255; scale it"] * 2
+    assert [text.partition(" is ")[2] for text in texts] == ["16 of 255; scale it"] * 3
+
+
+def test_test_images_that_are_also_training_images_are_reported(caplog):
+    images, labels = examples([0, 1, 1, 0])
+    load_splits(((images[:2], labels[:2]), (images[2:], labels[2:])))
+    assert not any("also training images" in message for message in caplog.messages)
+    load_splits(((images[:3], labels[:3]), (images[1:], labels[1:])))
+    assert "2 test images are also training images: remove them" in caplog.text
 
 
 def test_masked_labels_are_missing_and_masked_images_are_refused():
@@ -368,6 +377,23 @@ def test_paths_give_the_images_and_labels_of_their_files(files, form):
         expected = [] if form in ("all.npy", "paths") else ["a", "b"]
         assert list(split.class_names) == expected
         assert split.labels.tolist() == [expected.index(x) if expected else -1 for x in labels]
+
+
+def test_label_column_of_a_table_is_stripped_and_is_no_coordinate(files):
+    folder, *_ = files
+    rows = [f'"x/{i},\n.png",{i},{7 * i}, {"ab"[i % 2]}\n' for i in range(6)]
+    table = "".join(["file,x,y,class\n", *rows])
+    (folder / "t.csv").write_text(table)
+    assert load_splits(folder / "t.csv")[0].train.class_names == ("a", "b")
+    (folder / "t.csv").write_text(table.replace("class", "width"))
+    assert not load_splits(folder / "t.csv")[0].train.labelled
+
+
+def test_table_that_names_a_picture_in_several_rows_is_refused(files):
+    folder, *_ = files
+    (folder / "t.csv").write_text('file,label\n"x/0,\n.png",a\n"x/0,\n.png",b\n')
+    with refused("t.csv names ", "in several rows", "; keep one row for each picture"):
+        load_splits(folder / "t.csv")
 
 
 @pytest.mark.parametrize("form", ["a data frame", "array of paths"])
@@ -503,8 +529,8 @@ def test_load_images_takes_one_image(files):
 
 @pytest.mark.parametrize("name", ["val", "valid", "dev", "eval"])
 def test_split_of_a_mapping_under_any_usual_name_is_the_test_split(name, caplog):
-    images = np.zeros((4, 2, 2, 3), np.uint8)
-    splits, _ = load_splits({"train": (images, [0, 1, 0, 1]), name: (images[:2], [0, 1])})
+    images = np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3)
+    splits, _ = load_splits({"train": (images, [0, 1, 0, 1]), name: (images[:2] + 48, [0, 1])})
     assert len(splits.train) == 4 and len(splits.test) == 2 and not caplog.text
     load_splits({"train": (images, [0, 1, 0, 1]), "unlabelled": images})
     assert "'unlabelled' is not used; splits are train, test" in caplog.text

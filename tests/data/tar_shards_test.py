@@ -83,6 +83,16 @@ def test_linked_folders_of_tar_shards_are_read_and_hidden_ones_are_not(tmp_path)
     assert sorted(values(splits.train) + values(splits.test)) == list(range(2 * PICTURES))
 
 
+def test_hidden_files_and_folders_in_tar_shards_are_not_read(tmp_path):
+    image = {at: encoded(np.full((8, 8, 3), at, np.uint8)) for at in range(4)}
+    hidden = {"./.0.png": image[1], ".thumbnails/0.png": image[1], "__MACOSX/0.png": image[1]}
+    shown = {f"a/{at}.png": image[at] for at in range(4)}
+    (tmp_path / "shards").mkdir()
+    pack(tmp_path / "shards" / "0.tar", {**shown, "a/.b/9.png": image[1], **hidden})
+    splits = load_splits(settings(tmp_path / "shards", cache="none"))
+    assert values(splits.train) == [0, 1, 2, 3]
+
+
 NAMES = [("cat", "dog"), ("3000000000", "4000000000"), ("caf\\xe8", "caf\\xe9")]
 
 
@@ -191,6 +201,10 @@ BAD = [
     (
         lambda shard: pack(shard, {"0.jpg": b"", "0.coarse.cls": b"a", "0.fine.cls": b"b"}),
         "0.tar: 0 has several labels; names end at the first dot",
+    ),
+    (
+        lambda shard: pack(shard, {"0.left.png": b"", "0.right.png": b""}),
+        "0.tar: the sample 0 has several pictures",
     ),
     (
         lambda shard: write_shard(shard, 0, lambda index: index * "long" * 300),

@@ -344,6 +344,16 @@ def test_protocols_that_need_labels_are_dropped_or_refused_on_data_without_label
         drop_unlabelled(selected, splits, strict=True)
 
 
+def test_protocols_that_need_labels_are_dropped_or_refused_on_data_with_one_class():
+    part = SimpleNamespace(labels=np.zeros(3, np.int32), name="pictures")
+    splits = SimpleNamespace(labelled=True, bank=part, test=part)
+    selected = select_protocols(["knn", "diagnostics", "linear"], "image")
+    rest = drop_unlabelled(selected, splits, strict=False)
+    assert [one.text for one in rest] == ["diagnostics"]
+    with refused("all labels of 'pictures' are the same", "100 % in knn,linear"):
+        drop_unlabelled(selected, splits, strict=True)
+
+
 def test_protocols_without_labels_accept_classes_without_training_images():
     def part(*labels):
         names = {"name": "set", "split": "split", "class_names": ("a", "b")}

@@ -113,6 +113,8 @@ def test_linear_probe_supports_single_example_classes_and_constant_features():
     few = labelled(8, 8, 6, 4)
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         linear.accuracy(few._replace(train_labels=np.arange(8)), **SETTINGS)
+    with pytest.raises(ValueError, match="train_labels have one class"):
+        linear.accuracy(few._replace(train_labels=np.zeros(8, np.int32)), **SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from jaxssl.data import source
 from jaxssl.data.opening import in_memory
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.embedding import embed
+from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.rows import online_rows
 from jaxssl.evaluation.run import evaluate
 from jaxssl.methods import siamese
@@ -156,7 +157,8 @@ def test_held_out_loss_is_computed_on_the_test_split(monkeypatch):
 @pytest.mark.fast
 def test_online_knn_warns_of_test_classes_that_the_bank_lacks(caplog):
     images = np.zeros((4, 8, 8, 1), np.uint8)
-    train, test = (images, ["cat", "cat", "dog", "dog"]), (images, ["Cat", "cat", "dog", "dog"])
+    train = images, ["cat", "cat", "dog", "dog"]
+    test = images + 255, ["Cat", "cat", "dog", "dog"]
     settings = config.load(DIGITS, [("eval.protocols", "knn,linear:fast,retrieval")]).eval
     for pair in [(test, train), (train, test)]:
         assert not caplog.records  # of the first pair, whose bank has all classes
@@ -165,6 +167,15 @@ def test_online_knn_warns_of_test_classes_that_the_bank_lacks(caplog):
     text = caplog.text.strip()
     assert "(1: Cat); k-NN counts them as errors; protocols left out after training" in text
     assert text.endswith(": knn, linear:fast")  # but not retrieval
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("preset", knn.PRESETS)
+def test_online_knn_describes_its_preset(preset):
+    splits, _ = in_memory.load_splits((np.zeros((8, 8, 8, 1), np.uint8), [0, 1] * 4))
+    settings = config.load(DIGITS, [("eval.knn", preset)]).eval
+    line, _ = pretrain._accuracy(settings, splits, Inputs(8, 1), None)
+    assert line.startswith(f"k-NN {preset} (k {knn.PRESETS[preset]['k']}, temperature ")
 
 
 @pytest.mark.fast

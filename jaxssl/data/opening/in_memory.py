@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -26,7 +26,6 @@ from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 Images = Sequence[np.ndarray | items.PictureFile] | np.ndarray | items.Stream
-DARK = 32  # Pixels up to this value were probably not scaled to [0, 255].
 TEST_SPLITS = ("test", "validation", "val", "valid", "dev", "eval")  # the preferred one first
 
 
@@ -49,13 +48,16 @@ class Examples(NamedTuple):
     samples: Sequence[np.ndarray | items.PictureFile] | np.ndarray
     texts: tuple[str, ...]
 
-    def fingerprint(self) -> str:
-        """Return a hash of labels, texts and samples."""
+    def fingerprint(self) -> tuple[str, set[int]]:
+        """Return a hash of labels, texts and samples, and the hashes of single samples."""
         digest = hashlib.sha256(self.labels.tobytes())
         digest.update("".join(f"{x}\0" for x in self.texts).encode())
+        hashes = set()
         for image in self.samples:
-            digest.update(image.tobytes())
-        return digest.hexdigest()
+            content = image.tobytes()
+            digest.update(content)
+            hashes.add(hash(content))
+        return digest.hexdigest(), hashes
 
 
 def load_splits(
@@ -97,7 +99,9 @@ def load_splits(
     """
     options = {"on_error": on_error, "channels": channels, "cache": cache}
     train, test, read = _load_pair(data, test_fraction, seed, **options)
-    digests = [examples.fingerprint() for examples in read]
+    digests, hashes = zip(*map(Examples.fingerprint, read), strict=True)
+    if len(read) == 2 and test.class_names and (number := len(hashes[0] & hashes[1])):
+        log.warning("data       %d test images are also training images: remove them", number)
     joined = digests[0] if len(read) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     return make_splits(train, train, test), joined
 
@@ -280,9 +284,6 @@ def _read(
     if is_array and not streamed:
         images = samples = items.pixels_of(data, name)
         shapes: list[kind.Shape | None] = [images.shape[1:]]
-        largest = int(images[:: len(images) // 1024 or 1].max(initial=0))
-        if 0 < largest <= DARK and (labelled or data.dtype == np.uint16):
-            log.warning("data       the largest pixel of %s is %d of 255; scale it", name, largest)
     elif streamed:
         images = items.Stream(data, name, channels)
         samples = images.probe()
@@ -306,7 +307,8 @@ def _read(
             "labels), a pair (train, test) of these, or an object with __len__ and __getitem__ "
             "whose items are images, (image, label) or dicts"
         )
-
+    if not streamed and (labelled or getattr(data, "dtype", None) == np.uint16):
+        items.report_dark(images, name)
     labels, texts = items.convert_labels(labels if labelled else None, len(images), name)
     largest = labels.max(initial=UNLABELLED)
     class_names = class_names or texts or tuple(str(label) for label in range(largest + 1))
@@ -324,8 +326,7 @@ def _read(
 
 def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     """Open a file or a table, and separate the images from their labels (or None)."""
-    pair: Any = data if _is_labelled(data) else (data, None)
-    images, labels = pair
+    images, labels = cast(tuple[Any, Any], data if _is_labelled(data) else (data, None))
     if isinstance(images, str | Path):
         images = items.open_path(Path(os.path.expanduser(images)))
     elif hasattr(images, "columns"):
@@ -335,9 +336,8 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(images, Mapping):
         images, beside = items.image_and_label(images, name, warn=labels is None)
         labels = beside if labels is None else labels
-    if getattr(images, "ndim", 0) == 1:  # paths
-        images = list(images)
-    return images, labels
+    is_paths = getattr(images, "ndim", 0) == 1
+    return list(images) if is_paths else images, labels
 
 
 def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:

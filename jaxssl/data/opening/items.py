@@ -26,6 +26,7 @@ IN_ADVANCE = 2**30  # largest data set in bytes, lists aside, that is read as a 
 PROBED = 64  # number of images of a streamed data set that are read first, to learn their shape
 CONVERTED = 1024  # number of images that are rounded to 8 bits at once
 MAX_ITEMS = 2**31 - 1
+DARK = 32  # Pixels up to this value were probably not scaled to [0, 255].
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
 FILE_COLUMNS = ("file", "path", "file_name", "filename", "image_path", *IMAGE_KEYS)
@@ -69,7 +70,7 @@ def open_path(path: Path) -> Any:
                 return dict(file)
         if suffix == ".csv":
             names, rows = user_files.read_table(path.read_bytes().decode("utf-8-sig"), str(path))
-            columns = {name: [row[name] or None for row in rows] for name in names}
+            columns = {name: [(row[name] or "").strip() or None for row in rows] for name in names}
             return from_columns(columns, str(path), path.parent)
         if suffix == ".parquet":
             from pyarrow import parquet
@@ -109,8 +110,18 @@ def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> di
             f"{name} has the columns {', '.join(map(str, columns))}; expected the paths of "
             f"pictures in one of {', '.join(FILE_COLUMNS)}"
         )
+    if image != "x" and "x" in columns:  # of boxes: "y" is a coordinate, and no label
+        columns = {key: values for key, values in columns.items() if key not in ("x", "y")}
     label = next((key for key in LABEL_KEYS if key in columns), None)
     files = [folder / x if isinstance(x, str | Path) else x for x in columns[image]]
+    seen = set()
+    for file in filter(lambda x: isinstance(x, Path), files):
+        if file in seen:
+            raise UserError(
+                f"{name} names {str(file)!r} in several rows, which could be in training and test "
+                "data; keep one row for each picture"
+            )
+        seen.add(file)
     rest = {key: values for key, values in columns.items() if key not in (image, label)}
     labels = {} if label is None else {"label": list(columns[label])}
     return {**rest, "image": files, **labels}
@@ -132,6 +143,8 @@ def image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tu
             "data       %s has no labels, and ignores %s; name labels one of %s",
             *(name, ignored, ", ".join(LABEL_KEYS)),
         )
+    elif warn and (rest := ", ".join(str(key) for key in item if key not in (image, label))):
+        log.info("data       %s: labels are %r, ignored are %s", name, label, rest)
     return item[image], None if label is None else item[label]
 
 
@@ -167,6 +180,14 @@ def read_item(
             return pixels_of(values[None], name)[0], label
     got = f"a {type(image).__name__}; the order is (images, labels)"
     raise UserError(f"{name} must be an image or (image, label), got {got}")
+
+
+def report_dark(images: Sequence[np.ndarray | PictureFile] | np.ndarray, name: str) -> None:
+    """Warn if the pixels of arrays were probably not scaled to [0, 255]."""
+    some = [image for image in images[:: len(images) // 1024 or 1] if isinstance(image, np.ndarray)]
+    largest = max((int(image.max(initial=0)) for image in some), default=0)
+    if 0 < largest <= DARK:
+        log.warning("data       the largest pixel of %s is %d of 255; scale it", name, largest)
 
 
 def check_files(

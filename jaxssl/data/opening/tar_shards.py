@@ -194,7 +194,7 @@ def _find_index(root: Path, paths: tuple[Path, ...], folder: Path) -> Index:
 
 def _scan(number: int, path: Path) -> Index:
     """Read the headers of the shard with this number, and the texts of its labels."""
-    labels, pictures = {}, []
+    labels, pictures, samples = {}, [], set()
     try:
         shard_size = path.stat().st_size
         # Without "r:", tarfile would unpack a compressed shard.
@@ -205,9 +205,10 @@ def _scan(number: int, path: Path) -> Index:
                 if end > shard_size:
                     raise tarfile.ReadError(f"{member.name} is cut off")
                 folder, name = os.path.split(member.name)
+                parts = member.name.split("/")
                 key = os.path.join(folder, name.partition(".")[0])
-                if name.startswith("."):
-                    continue
+                if any(part[:1] == "." != part or part == "__MACOSX" for part in parts):
+                    continue  # hidden files and folders
                 is_read = name.lower().endswith((LABEL, *decoding.SUFFIXES))
                 if member.issym() or (member.islnk() and is_read):
                     raise UserError(
@@ -229,6 +230,12 @@ def _scan(number: int, path: Path) -> Index:
                             f"give each picture one file {LABEL}"
                         )
                 elif name.lower().endswith(decoding.SUFFIXES):
+                    if key in samples:
+                        raise UserError(
+                            f"{path}: the sample {key} has several pictures, which could be in "
+                            "training and test data; pack one picture for each sample"
+                        )
+                    samples.add(key)
                     pictures.append((member.offset_data, member.size, key))
     except (*files.ARCHIVE_ERRORS, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}; copy or download it again") from error

@@ -115,14 +115,16 @@ def accuracy(
         fit.
 
     Raises:
-        ValueError: if a feature is not finite, a setting is out of range, or every class is too
-            small to choose C on.
+        ValueError: if a feature is not finite, a setting is out of range, there is one class, or
+            every class is too small to choose C on.
     """
     features.require_finite()
     if normalised:
         train, test = l2_normalise(features.train), l2_normalise(features.test)
         features = features._replace(train=train, test=test)
     classes, y = np.unique(features.train_labels, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError("train_labels have one class; a linear classifier needs two")
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter, "seed": seed}
     probe = logistic_regression.fit_probe(features.train, y, C=C, **options)
     logits = logistic_regression.scores(probe, features.test)
