@@ -321,6 +321,7 @@ def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, t
         jaxssl.embed(run, folder / "none")
 
 
+@pytest.mark.long
 def test_run_on_16_bit_images_with_five_channels_trains_evaluates_embeds_and_exports(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 2**16, (24, 9, 10, 5), np.uint16)
     np.savez(tmp_path / "data.npz", image=pixels, label=np.arange(24) % 3)

@@ -58,6 +58,7 @@ def trained(data_dir, tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.long
 def test_train_prints_a_table_and_writes_results_and_report(trained):
     folder, done = trained
     workdir = folder / "runs" / "digits"
@@ -79,6 +80,7 @@ def test_train_prints_a_table_and_writes_results_and_report(trained):
     assert f"knn_<wbr>top1</th>{cells}" in report and report.rstrip().endswith("</html>")
 
 
+@pytest.mark.long
 def test_train_continues_after_its_terminal_is_closed(data_dir, tmp_path):
     workdir = tmp_path / "m[/x]"
     flags = ("--config.eval.protocols=()", f"--config.data.dir={data_dir}", f"--workdir={workdir}")
@@ -138,6 +140,7 @@ def test_train_does_nothing_for_a_finished_run(trained, data_dir):
     assert after == before and len(after) > 5
 
 
+@pytest.mark.long
 def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     folder, _ = trained
     arguments = ("--workdir=runs/digits", "--protocols=knn:uniform", "--step=6")

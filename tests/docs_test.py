@@ -92,6 +92,7 @@ def test_python_blocks_of_each_docs_page_run_in_order(page, tmp_path, monkeypatc
         assert rows == set(product(("knn", "linear"), ("raw", "untrained", "pretrained")))
 
 
+@pytest.mark.long
 def test_docs_example_of_a_stream_reads_few_of_its_million_items(tmp_path, monkeypatch):
     blocks = BLOCK.findall((ROOT / "docs" / "data.md").read_text())
     [code] = [code for code in blocks if "class Generated" in code]

@@ -46,6 +46,7 @@ def test_nnx_example_lowers_the_loss_and_raises_the_accuracy():
     assert after > before + 3
 
 
+@pytest.mark.long
 def test_training_the_time_series_example_raises_the_accuracy():
     before, after = example("time_series").main(steps=80)
     assert after > before + 5

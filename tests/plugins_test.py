@@ -200,6 +200,7 @@ def train(folder: Path, workdir: Path, *flags: str) -> Path:
     return workdir
 
 
+@pytest.mark.long
 def test_config_records_user_components_with_arguments_and_file_digests(run):
     settings = config.read_config(run)
     net = {"name": f"{run.parent}/own_network.py:SmallMixer", "width": 6, "patch": 4}
@@ -306,6 +307,7 @@ def test_linen_nnx_and_function_networks_are_initialised_applied_and_updated(plu
     assert not np.allclose(again, evaluated)
 
 
+@pytest.mark.long
 @pytest.mark.fast
 def test_user_batch_norm_spans_all_devices_in_nnx_and_needs_axis_name_in_linen(plugin):
     mesh = Mesh(np.array(jax.devices()[:2]), "i")
@@ -922,6 +924,7 @@ def test_python_objects_as_components_have_names_that_depend_on_their_settings()
         components.factory("net", "python:Missing-0123abcd")
 
 
+@pytest.mark.long
 def test_train_accepts_python_objects_and_refuses_to_resume_with_changed_ones(tmp_path):
     def loss(pairs, *, scale: float = 1.0):
         return scale * jaxssl.losses.nt_xent_loss(pairs)

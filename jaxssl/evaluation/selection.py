@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from jaxssl import components
+from jaxssl.data import IN_MEMORY
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol, Result
@@ -128,9 +129,8 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
         reason = describe_novel_classes(splits) if of_known else ""
         unfit = of_known if reason else []
         if any(strict and one.named for one in unfit):
-            raise UserError(
-                f"{reason}; choose another data.test_split or a protocol for novel classes"
-            )
+            named = "pass (train, test)" if splits.test.name == IN_MEMORY else "choose another split"
+            raise UserError(f"{reason}; {named}, or choose a protocol for novel classes")
     if unfit:
         level = logging.WARNING if splits.labelled else logging.INFO
         logs.log.log(level, "left out, as %s: %s", reason, ",".join(one.text for one in unfit))

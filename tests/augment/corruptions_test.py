@@ -295,6 +295,7 @@ def context_of(photos):
     return EvalContext(features, source, source, encode, size=32), images
 
 
+@pytest.mark.long
 def test_corruption_evaluation_classifies_the_corrupted_images(photos):
     seen = []
 

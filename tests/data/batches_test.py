@@ -293,6 +293,7 @@ def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs)
     assert_same(take(again, 2), expected[PER_EPOCH:])
 
 
+@pytest.mark.long
 def test_worker_processes_give_the_batches_that_the_main_process_reads(make, photographs):
     settings = {"source": photographs, "crops": TWO_VIEWS}
     expected = take(make("auto", workers=0, **settings), PER_EPOCH + 1)

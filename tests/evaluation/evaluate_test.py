@@ -66,6 +66,7 @@ def by_kind(rows, metric="knn_top1"):
     return {row["features"]: row for row in rows if row["metric"] == metric}
 
 
+@pytest.mark.long
 def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsys):
     rows = by_kind(knn(run, out))
     assert set(rows) == {"raw", "untrained", "pretrained"}
@@ -242,6 +243,7 @@ def test_error_of_a_protocol_with_several_lines_is_shown_in_one(run, out, monkey
         evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [MemoryError("32 GiB"), JaxRuntimeError("RESOURCE_EXHAUSTED:")])
 def test_protocol_that_does_not_fit_in_memory_leaves_the_results_of_others(
     run, out, monkeypatch, error
@@ -305,6 +307,7 @@ def test_untrained_baseline_does_not_depend_on_the_seed_of_the_protocol(run, out
     assert rows[0]["value"] == rows[1]["value"] and [row["seed"] for row in rows] == [0, 5]
 
 
+@pytest.mark.long
 def test_evaluation_on_another_data_set_leaves_the_results_of_the_run_unchanged(run, out, data_dir):
     knn(run, out)
     half = [("data.train_split", "train[:50%]")]

@@ -136,6 +136,7 @@ def tuned(train):
     return encoder, classifiers
 
 
+@pytest.mark.long
 def test_fine_tuning_gives_the_same_classifier_on_one_and_eight_devices(tuned):
     _, classifiers = tuned
     one, eight = classifiers[1][0], classifiers[8][0]
@@ -385,6 +386,7 @@ def test_linear_probe_on_crops_reports_the_best_of_its_evaluated_epochs(monkeypa
     assert actual == ({"top1": 30.0, "top5": 90.0}, 1.0, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "preset", [name for name, settings in linear.PRESETS.items() if "training" in settings]
 )

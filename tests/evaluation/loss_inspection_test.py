@@ -78,6 +78,7 @@ def test_nearest_neighbour_classes_use_a_sample_of_many_test_images(monkeypatch)
     assert result[:, 2].tolist() == [1] * 4 and (result[:, 0] == result[:, 1]).all()
 
 
+@pytest.mark.long
 def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     workdir, arrays = run
     rows = json.loads((workdir / "results.json").read_text())["results"]

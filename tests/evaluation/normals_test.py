@@ -85,6 +85,7 @@ def test_angles_between_normals_and_their_summary_equal_numpy():
 # Feature maps and pyramid pooling of the network.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{"depth": 18}, {"depth": 26, "stem": "imagenet"}], ids=str)
 def test_dilated_feature_maps_contain_those_of_the_strided_network(settings):
     net = resnet.net(width=4, **settings)
@@ -143,6 +144,7 @@ def read_scenes(indices):
     return [(Image.fromarray(image), target.astype(np.float32)) for image, _, target in scenes]
 
 
+@pytest.mark.long
 def test_training_of_a_dense_head_on_a_frozen_backbone_is_repeatable():
     encoder = make_encoder(resnet.net(depth=18, width=4))
     options = encoder, SHORT._replace(sides=(24, 32)), read_scenes, 6, 3
@@ -155,6 +157,7 @@ def test_training_of_a_dense_head_on_a_frozen_backbone_is_repeatable():
     np.testing.assert_array_equal(predicted, again(picture, (32, 48)))
 
 
+@pytest.mark.long
 def test_training_of_a_dense_head_moves_every_kernel_of_a_backbone_that_is_not_frozen():
     encoder = make_encoder(resnet.net(depth=18, width=4))
     training = SHORT._replace(frozen=False, weight_decay=0.0)
@@ -180,6 +183,7 @@ def test_dense_head_learns_the_direction_of_the_training_normals(monkeypatch):
     assert np.median(sn.angles(actual, target)) < 5
 
 
+@pytest.mark.long
 def test_pixels_without_a_normal_have_no_part_in_the_mean_loss_of_a_dense_head(monkeypatch):
     """A second copy of the image changes nothing, whether its normals are the same or unknown."""
     target = render(0)[2].astype(np.float32)
@@ -295,6 +299,7 @@ class NyuDepth(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             yield seed, {"image": file.read_bytes(), "depth": depth.astype(np.float16)}
 
 
+@pytest.mark.long
 def test_nyu_depth_of_tfds_gives_normals_from_its_depth(tmp_path, monkeypatch):
     (tmp_path / "nyu_depth_v2").mkdir()
     NyuDepth(data_dir=tmp_path).download_and_prepare(file_format="array_record")

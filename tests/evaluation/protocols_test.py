@@ -69,6 +69,7 @@ def test_linear_probe_is_that_of_scikit_learn_if_the_devices_hold_padding():
     np.testing.assert_allclose(probe.fit.bias, expected.intercept_, atol=2e-3)
 
 
+@pytest.mark.long
 def test_logistic_regression_in_blocks_equals_the_fit_on_all_examples(monkeypatch):
     x, y, *_ = labelled(160, 80, 6, 4, spread=2.0)
     settings = {**SETTINGS, "C": (0.1, 1.0), "validation": 0.2}

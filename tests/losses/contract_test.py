@@ -30,6 +30,7 @@ from loss_cases import (
     pairs_of,
     with_rows,
 )
+from marks import long_except
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.objective import mean_over_anchors
@@ -75,8 +76,19 @@ def values_of(kind: str):
     return jax.jit(lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases})
 
 
+# Each kind of pairs compiles all losses that take it, and `make test` keeps these.
+SHORT_KINDS = ("views", "towers", "labels", "queue")
+
+
 @pytest.mark.parametrize(
-    ("case", "kind"), [(c, kind) for kind in KINDS for c in CASES if kind in kinds(c)], ids=str
+    ("case", "kind"),
+    [
+        pytest.param(case, kind, marks=() if kind in SHORT_KINDS else long)
+        for kind in KINDS
+        for case in CASES
+        if kind in kinds(case)
+    ],
+    ids=str,
 )
 def test_loss_equals_the_numpy_oracle(case, kind):
     z = jnp.asarray(embeddings())
@@ -202,8 +214,9 @@ def split(devices: int, mapping: str, kind: str = ""):
 MAPPED = [
     *((case, 4, "checked") for case in PROGRAMS),
     *(pytest.param(case, 8, "shard_map", marks=long) for case in MAPPINGS["shard_map"]),
-    *((case, 8, "pmap") for case in MAPPINGS["pmap"]),
-    *((case, 4, name) for name in ("ring checked", "ring") for case in MAPPINGS[name]),
+    *(pytest.param(case, 8, "pmap", marks=long) for case in MAPPINGS["pmap"]),
+    *((case, 4, "ring") for case in MAPPINGS["ring"]),
+    *(pytest.param(case, 4, "ring checked", marks=long) for case in MAPPINGS["ring checked"]),
 ]
 
 
@@ -273,10 +286,13 @@ def hard(kind: str, temperature: float):
     return run(jnp.asarray(HARD[kind]), jnp.float32(temperature))
 
 
+LONG_KINDS = ("one example", "two examples", "bfloat16")  # compile programs of their own
+
+
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        pytest.param(case, kind, marks=long if kind in ("two examples", "bfloat16") else ())
+        pytest.param(case, kind, marks=long if kind in LONG_KINDS else ())
         for kind in HARD
         for case in hard_cases(kind)
         # These losses sum squares of huge, unnormalised embeddings, which overflow float32.
@@ -444,7 +460,7 @@ def test_two_array_loss_with_labels_on_eight_devices_averages_anchors_with_a_pos
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", long_except(("nt_xent", "vicreg", "siglip"), EXPORTED))
 def test_two_array_loss_has_the_argument_labels_only_if_labels_change_it(name):
     labels, loss_fn = jnp.asarray(LABELS, jnp.int32), getattr(losses, f"{name}_loss")
     hyper = {"prototypes": jnp.eye(3, embeddings().shape[2])} if name == "swav" else {}
@@ -542,7 +558,10 @@ def test_temperature_of_each_anchor_gives_the_losses_of_these_temperatures(name)
     np.testing.assert_allclose(ours, jnp.diagonal(jnp.stack(table)), rtol=1e-5)
 
 
-@each_name
+SLOW = ("mmcl", "mochi", "arb", "dclw", "lejepa", "swav", "clip", "debiased", "auc_dino")
+
+
+@pytest.mark.parametrize("name", long_except(set(NAMES) - {*SLOW}, NAMES))
 def test_number_in_half_precision_is_widened(name):
     parameters = inspect.signature(loss_of(name)).parameters.items()
     numbers = [key for key, p in parameters if float in get_args(p.annotation)]

@@ -17,6 +17,7 @@ from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from loss_cases import DEFAULTS, EXPORTED, PROGRAMS, embeddings, inputs, kinds, pairs_of
+from marks import long_except
 
 from jaxssl import losses, solvers
 from jaxssl.losses.objective import Number
@@ -136,7 +137,9 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("case", LOOPS, ids=str)
+@pytest.mark.parametrize(
+    "case", long_except([case for case in LOOPS if case.name != "mmcl"][-2:], LOOPS), ids=str
+)
 def test_second_call_without_jit_compiles_nothing(case, compilations):
     call = jax.value_and_grad(lambda z: case.loss(pairs_of(kinds(case)[0], z)).mean())
     z = jnp.asarray(embeddings())
@@ -162,6 +165,7 @@ def test_second_solution_without_jit_compiles_nothing(solve, compilations):
     assert not compilations
 
 
+@pytest.mark.long
 def test_losses_take_arrays_with_explicit_sharding():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
     z = embeddings()
@@ -192,6 +196,7 @@ def symbolic():
     return jax.ShapeDtypeStruct((b, 4), jnp.float32)
 
 
+@pytest.mark.long
 def test_losses_and_gradients_can_be_exported_with_a_symbolic_batch_size():
     shape = symbolic()
     cases = [case for case in CASES if case.extra in ((), ("prototypes",))]

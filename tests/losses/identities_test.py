@@ -148,6 +148,7 @@ def test_blockwise_loss_of_changed_pairs_equals_the_full_matrix_loss(changed):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss, losses.dcl_loss])
 def test_second_derivatives_of_blockwise_losses_equal_those_of_the_full_matrix(loss):
     z = views(d=5)

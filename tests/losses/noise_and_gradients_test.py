@@ -107,6 +107,7 @@ def test_tcl_metrics_are_means_over_anchors_with_a_positive():
         assert metrics[f"{name}_gradient"] == pytest.approx(float(each.sum() / 5), rel=1e-6)
 
 
+@pytest.mark.long
 def test_tcl_gradients_are_finite_without_positives_and_for_equal_rows():
     alone = pair_views(jnp.ones((1, 4, 3)), labels=jnp.arange(4))
     np.testing.assert_array_equal(np.stack(tcl_gradients(alone)), 0)

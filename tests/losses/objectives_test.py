@@ -17,6 +17,7 @@ import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
+from marks import long_except
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.decl import distance
@@ -106,13 +107,20 @@ def trained(setting: str, devices: int, check_vma: bool = False) -> Any:
 
 # Settings that are also tested with check_vma=False; whole_step_test.py tests the other objectives.
 UNCHECKED = ("decl by the batch", "decl under noise", "tcl with gradients", "sogclr", "isogclr")
+# Settings of `make test`: a trained parameter, averages, a buffer, a queue and prototypes.
+KEPT = ("auc_cl", "sogclr", "decl by a buffer", "nnclr", "swav")
 UNCHECKED += ("fastclip", "auc_dino", "mochi", "lejepa", "siglip", "mmcl")
 
 
 @pytest.mark.parametrize(
     ("setting", "check_vma"),
     [
-        *((setting, True) for setting in SETTINGS),
+        *((setting, True) for setting in KEPT),
+        *(
+            pytest.param(setting, True, marks=pytest.mark.long)
+            for setting in SETTINGS
+            if setting not in KEPT
+        ),
         *(pytest.param(setting, False, marks=pytest.mark.long) for setting in UNCHECKED),
     ],
 )
@@ -248,6 +256,7 @@ def test_averages_of_several_pairings_are_means_of_numbers_and_not_of_their_logs
     close(np.exp(merged), [2.0, 2.0, 6.0, 2.5])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_losses_draw_anew_in_every_step(seed):
     """MoCHi draws the mixtures of every anchor, and LeJEPA its directions."""
@@ -523,7 +532,11 @@ def test_number_of_solver_steps_may_be_traced():
 
 
 @pytest.mark.parametrize(
-    "name", ["auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb", "auc_dino"]
+    "name",
+    long_except(
+        ("auc_cl", "tcl"),
+        ("auc_cl", "mmcl", "tcl", "lejepa", "barlow_twins", "w_mse", "arb", "auc_dino"),
+    ),
 )
 def test_loss_of_an_empty_batch_is_zero(name):
     value, gradient = jax.value_and_grad(getattr(losses, name))(*jnp.zeros((2, 0, 3)))

@@ -126,6 +126,7 @@ def test_labels_of_two_arrays_are_checked_before_they_are_converted(form):
         jax.jit(lambda z: losses.nt_xent(*z, labels=form([0, 1, -1, 0])))(z)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
 def test_jit_vmap_and_grad_compose(name):
     """vmap over batches gives the gradients of the single batches."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 
 from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
@@ -245,7 +246,10 @@ def kernel(name: str, s: float | None, letter: str) -> jax.Array:
     return cosine if name == "linear" else jnp.exp((2 * cosine - 2) / s)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "/pgd_" in c])
+PGD = [c for c in CASES if "/pgd_" in c]
+
+
+@pytest.mark.parametrize("case", long_except(PGD[:3], PGD))
 def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
     public = golden(case)
     if case.startswith("mmcl_cifar"):

@@ -51,6 +51,7 @@ PREDICTING = ENCODER._replace(predictor=Head())
 NT_XENT = objective("nt_xent", temperature=0.3)
 
 
+@pytest.mark.long
 def test_siamese_queue_adds_past_embeddings_of_all_views_as_negatives():
     method = siamese.method(ENCODER, NT_XENT, queue_size=2 * B + 3)
     params, carried = start(method, batch_of())
@@ -88,6 +89,7 @@ def test_queue_is_refused_with_labels(scheme):
         scheme.method(ENCODER, NT_XENT, queue_size=8, labels=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
 def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views):
     """With a sum, the 2(B - 1) negatives of two views weigh twice the B - 1 of a crop.
@@ -158,6 +160,7 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
     close(method.features(params, carried, images), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "encoder"),
     [(siamese.method, ENCODER), (partial(momentum.method, momentum=0.9), PREDICTING)],

@@ -115,6 +115,7 @@ def test_two_tower_with_labels_uses_the_class_as_positives():
     close(value, oracles.decl(pair_towers(*z, labels=batch["label"])).mean())
 
 
+@pytest.mark.long
 def test_two_tower_accumulation_keeps_all_negatives():
     batch = batch_of()
     chunked = PAIRS._replace(num_chunks=2, text=Encoder(TEXT_NET, Head(), num_chunks=2))

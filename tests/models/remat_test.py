@@ -55,6 +55,7 @@ def run(name: str, remat: bool, rounding: float = 0.0):
     return all_of_it(params, INPUTS[name] * np.float32(1 + rounding))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["vit", *(pytest.param(n, marks=slow) for n in ("resnet", "s3d"))])
 def test_remat_changes_neither_values_statistics_nor_gradients(name):
     plain, remat = run(name, False), run(name, True)
@@ -99,6 +100,7 @@ def test_remat_reduces_the_memory_of_a_training_step(make, share):
     assert memory(True) < share * memory(False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["resnet", "s3d"])
 def test_remat_does_not_repeat_the_all_reduce_of_batch_norm(name):
     def reductions(remat):

@@ -16,6 +16,7 @@ import pytest
 import safetensors
 import weights_cases
 from jax import export as programs
+from marks import long_except
 from safetensors.numpy import save_file
 from weights_cases import refused
 
@@ -149,8 +150,8 @@ def test_export_does_not_replace_files_of_other_projects(runs, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "timm"}
 
 
-@pytest.mark.parametrize("distilled", [False, True])
-@pytest.mark.parametrize("registers", [0, 2])
+@pytest.mark.parametrize("distilled", long_except([True], [False, True]))
+@pytest.mark.parametrize("registers", long_except([2], [0, 2]))
 def test_encoder_prepared_for_timm_has_the_same_features(distilled, registers):
     """In timm, class and distillation tokens beside registers have no positions."""
     net = vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="learned",
@@ -452,6 +453,7 @@ def command(*arguments):
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 
+@pytest.mark.long
 def test_export_command_accepts_the_folder_before_or_after_flags(runs, tmp_path):
     done = command("--to=safetensors", "--step", "best", "--out", tmp_path, runs("convnet"))
     assert done.returncode == 0, done.stderr

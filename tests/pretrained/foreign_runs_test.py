@@ -83,6 +83,7 @@ READERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READERS)
 def test_loading_an_untrusted_run_executes_no_python_file_that_it_names(name, forge, plugin):
     group = {"loss.name": f"{plugin}:loss", "eval.protocols": [f"{plugin}:loss"]}
@@ -146,6 +147,7 @@ def test_warning_says_why_trust_cannot_be_recorded(plugin, tmp_path, monkeypatch
     assert f"cannot record that you train with {plugin} (Not a directory)" in caplog.text
 
 
+@pytest.mark.long
 def test_training_starts_from_a_run_that_the_user_trusts(forge, plugin):
     run = forge({"config.loss.name": f"{plugin}:loss"})
     report = train_from(run, trust=True).init

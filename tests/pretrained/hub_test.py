@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import weights_cases
+from marks import long_except
 from public_encoders_test import CASES as ENCODERS
 from public_encoders_test import write_folder
 
@@ -68,7 +69,10 @@ def test_timm_export_writes_a_config_json_for_network_and_preprocessing(exported
     assert again.inputs == encoder.inputs and again.encoder.net == encoder.encoder.net
 
 
-@pytest.mark.parametrize("case", ENCODERS)
+KEPT = {case for case in ENCODERS if "resn" not in case} | {"timm_resnet18d"}
+
+
+@pytest.mark.parametrize("case", long_except(KEPT, ENCODERS))
 def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_to, tmp_path):
     if case in REFUSED:
         with pytest.raises(UserError, match=f"timm has no .*{REFUSED[case]}.* --to safetensors"):
@@ -81,6 +85,7 @@ def test_public_encoder_exported_for_timm_is_read_back_unchanged(case, exported_
     jax.tree.map(np.testing.assert_array_equal, *both)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "rule"),
     [

@@ -451,6 +451,7 @@ def test_comparison_of_a_damaged_run_names_the_file_and_writes_no_page(two, name
     assert not out.exists()
 
 
+@pytest.mark.long
 @fuzzed(150)
 @given(
     config=texts(CONFIG),

@@ -80,6 +80,7 @@ def test_report_of_long_runs_reads_evenly_spaced_metrics_and_all_evaluations(tmp
     assert reading.read_metrics(path) == rows  # a short file is read whole
 
 
+@pytest.mark.long
 def test_resuming_and_evaluating_do_not_hold_all_metrics_rows_in_memory(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "loss": 2.0, "epoch": 0.5, "learning_rate": 0.125}\n' * 20_000)

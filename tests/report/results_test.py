@@ -32,6 +32,7 @@ for i in range({ADDITIONS}):
 """
 
 
+@pytest.mark.long
 def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests")))}

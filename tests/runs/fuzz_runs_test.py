@@ -101,6 +101,7 @@ METRICS = [{"step": 3, "loss": 1.5, "knn_top1": 9.0}, {"step": 6, "loss": None}]
 LINES = "".join(json.dumps(row) + "\n" for row in METRICS).encode()
 
 
+@pytest.mark.long
 @fuzzed(200)
 @given(
     config_=texts(WHOLE.to_dict()),
@@ -240,6 +241,7 @@ def no_wait():
         time.sleep(seconds)
 
 
+@pytest.mark.long
 @fuzzed(1000)
 @given(data=st.data())
 def test_damaged_checkpoints_resume_or_raise_a_one_line_error(below, run, no_wait, data):

@@ -74,6 +74,7 @@ def whole(tiny, tmp_path_factory):
     return trained(tmp_path_factory, "graphs", tiny())
 
 
+@pytest.mark.long
 def test_graph_run_ends_with_results_and_a_report(whole):
     rows = [row for row in results.read_results(whole) if row["protocol"] != "online"]
     actual = {row["features"]: row for row in rows}
@@ -204,6 +205,7 @@ def test_graph_encoder_is_evaluated_on_another_set_with_the_same_tags(tiny, sets
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
 
+@pytest.mark.long
 def test_image_protocols_are_skipped_by_protocols_all_and_rejected_by_name_for_graphs(
     whole, tmp_path, caplog
 ):

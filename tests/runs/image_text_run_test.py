@@ -20,7 +20,7 @@ from jaxssl.training import config
 from jaxssl.training.output import metrics_writer
 from jaxssl.training.workdir import checkpoint
 
-pytestmark = pytest.mark.usefixtures("tokenizer")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("tokenizer")]
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3

@@ -22,6 +22,7 @@ from jaxssl.kinds.video import VideoInputs
 from jaxssl.models import s3d
 from jaxssl.training import config
 
+pytestmark = pytest.mark.long
 CONFIG = DIGITS.parent / "video" / "moving_digits.py"
 STEPS = 4
 TINY = {"batch_size": "8", "total_steps": str(STEPS), "log_every": "2", "net.width": "0.02"}

@@ -113,6 +113,7 @@ def test_printed_study_tables_have_every_cell_below_its_heading(judged, monkeypa
     assert lines == [f"{row[4]}: {row[0]} ({row[2]}): {row[3]}" for row in CELLS]
 
 
+@pytest.mark.long
 def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_path):
     documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()

@@ -41,6 +41,7 @@ def results(setting):
     return grid.run_grid(setting, CELLS)
 
 
+@pytest.mark.long
 def test_every_cell_of_a_study_grid_is_trained_and_evaluated(setting, results):
     assert list(results) == list(CELLS)
     for [result] in results.values():
@@ -139,6 +140,7 @@ def test_grid_baselines_are_raw_pixels_and_an_untrained_network(setting, results
     assert base["untrained"] != base["raw"] != result.metrics != base["untrained"]
 
 
+@pytest.mark.long
 def test_grid_trained_on_another_machine_has_baselines(setting, results, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing was trained here"))
     result = grid.run_grid(setting, CELLS)["auc_cl"][0]
@@ -245,6 +247,7 @@ def test_grid_below_a_file_raises_an_error(setting, tmp_path):
         grid.run_grid(setting._replace(out=tmp_path), CELLS)
 
 
+@pytest.mark.long
 def test_gradient_bias_embeds_two_views_of_the_images_of_a_run(results, monkeypatch):
     module = importlib.import_module("jaxssl.studies.gradient_bias")
     [result] = results["nt_xent"]

@@ -113,6 +113,7 @@ def test_unknown_protocols_are_refused_before_any_training(data_dir, tmp_path):
     assert not (tmp_path / "grid").exists()
 
 
+@pytest.mark.long
 def test_parameter_grid_trains_all_combinations_once_and_writes_the_table(
     data_dir, tmp_path, monkeypatch, run_command
 ):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 from study_cases import EPOCHS, NAMES, setting, study, with_accuracy
 
 from jaxssl.errors import UserError
@@ -40,8 +41,13 @@ MEASURE = {"gradient_bias", "solver_time", "toy_noise", "support_vectors"}
 ON_REQUEST = {"batch_size": {"printed_above_simclr", "printed_stable", "mmcl_inv_above_simclr"}}
 
 
+# "tuning" takes seconds, and tests of directions_test.py run it too.
+TRAINED = sorted(set(NAMES) - MEASURE)
+each_trained = pytest.mark.parametrize("name", long_except({*TRAINED} - {"tuning"}, TRAINED))
+
+
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
+@each_trained
 def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells, tmp_path):
     if scale == "paper_simclr" and getattr(study(name), "PAPER", "simclr") != "simclr":
         with pytest.raises(UserError, match="paper_simclr is not for this study of .*take paper$"):
@@ -56,7 +62,7 @@ def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells
 
 
 @pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
-@pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
+@each_trained
 def test_study_tables_count_diverged_runs(name, seeds, diverged, trained_cells, tmp_path):
     diverged += seeds
     findings = study(name).run(setting(tmp_path))
@@ -66,7 +72,7 @@ def test_study_tables_count_diverged_runs(name, seeds, diverged, trained_cells, 
         assert not any(verdict.holds for verdict in findings.verdicts.values())
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
+@each_trained
 def test_verdict_with_a_single_seed_is_undecided(name, trained_cells, tmp_path):
     findings = study(name).run(setting(tmp_path)._replace(seeds=1))
     assert {verdict.holds for verdict in findings.verdicts.values()} <= {None}

@@ -292,6 +292,7 @@ def cheap_factory(group: str, name: str):
 # The dry run of a config
 
 
+@pytest.mark.long
 def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, 50, ((1,), True))
     overrides = {"batch_size": "4096", "augment.size": "8", "net.width": "2", "views": "2"}

@@ -73,6 +73,7 @@ def workdir(request):
     return as_path(f"gs://bucket/{re.sub('[^a-z0-9_]', '-', request.node.name)}")
 
 
+@pytest.mark.long
 def test_run_in_a_bucket_equals_a_local_run(tiny, whole, workdir):
     pretrain.train(tiny(**{"eval.protocols": "('knn',)"}), workdir)
     assert checkpoint.steps(workdir) == [SAVED, STEPS]

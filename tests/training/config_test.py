@@ -206,6 +206,7 @@ def test_error_names_the_wrong_key_or_value_and_suggests_a_valid_one(override, m
         load(*override.split("|"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", flat(load().to_dict()))
 def test_unusual_values_of_every_key_build_a_run_or_raise_a_user_error(key):
     mesh = distributed.make_mesh(jax.devices()[:1])

@@ -140,6 +140,7 @@ def test_metrics_see_all_views_are_synced_before_checkpoints_and_exclude_their_t
         assert calls[at - 1 : at + 2] == [("sync",), ("save", step), ("restart_clock", step)]
 
 
+@pytest.mark.long
 def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
     tiny, tmp_path, monkeypatch
 ):
@@ -209,6 +210,7 @@ def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkey
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
 
+@pytest.mark.long
 def test_run_with_momentum_network_queue_and_memory_resumes_bit_for_bit(tiny, tmp_path):
     """With a momentum network, a queue, a per-example buffer and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
@@ -471,6 +473,7 @@ def test_checkpoint_of_a_network_with_other_shapes_is_rejected(tiny, whole, tmp_
         checkpoint.restore(whole, template)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["online", "target"])
 def test_features_of_load_encoder_equal_the_evaluated_features(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole
@@ -505,6 +508,7 @@ def test_damaged_lines_and_those_after_the_checkpoint_of_metrics_jsonl_are_dropp
     assert metrics_writer.read_metrics(path) == [rows[0], {"step": 2, "loss": None}]
 
 
+@pytest.mark.long
 def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, monkeypatch):
     make, diagnosed = loop.make_diagnosis, []
 
@@ -533,6 +537,7 @@ def test_run_with_nonfinite_steps_stops_and_writes_a_diagnosis(tiny, tmp_path, m
     assert checkpoint.steps(tmp_path) == []
 
 
+@pytest.mark.long
 def test_run_that_skips_all_of_its_few_steps_stops(tiny, tmp_path):
     code = "def loss(pairs):\n    return 0 / (pairs.anchor * 0)[:, 0]\n"
     (tmp_path / "nan.py").write_text(code)

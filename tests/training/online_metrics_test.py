@@ -57,6 +57,7 @@ def state_of(**values):
     return TrainState(**{**fields, **values})
 
 
+@pytest.mark.long
 def test_held_out_loss_is_the_training_loss_of_a_batch_on_any_number_of_devices():
     net = encoder.Encoder(convnet.net(widths=(16,), strides=(2,)), MLP(16, 6, 1))
     method = siamese.method(net, losses.objective("nt_xent", temperature=0.5))
@@ -258,6 +259,7 @@ def test_online_probe_learns_and_ignores_skipped_steps():
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
+@pytest.mark.long
 def test_online_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(tiny, whole, tmp_path):
     switches = {"eval.held_out_loss": "True", "eval.online_linear": "True", "eval.every": "0.05"}
 

@@ -56,9 +56,7 @@ def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, tex
         pretrain.train(tiny(), whole, profile=profiling.parse(text))
 
 
-@pytest.mark.parametrize(
-    "last", [3, *(pytest.param(last, marks=pytest.mark.long) for last in (4, 5))]
-)
+@pytest.mark.parametrize("last", [pytest.param(last, marks=pytest.mark.long) for last in (3, 4, 5)])
 def test_profile_has_a_perfetto_trace_even_if_the_run_is_interrupted(tmp_path, last):
     x = jnp.zeros(2)
     with closing(profiling.Profiler(range(2, 4), tmp_path)) as profiler:

@@ -34,6 +34,7 @@ def losses(workdir):
     return [row["loss"] for row in metrics_writer.read_metrics(workdir / "metrics.jsonl")]
 
 
+@pytest.mark.long
 def test_runs_that_differ_in_seed_and_numbers_share_their_programs(data_dir, tmp_path, caplog):
     first = {"eval.online_linear": "True"}
     other = {**first, "seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
@@ -171,6 +172,7 @@ def test_settings_of_the_compilation_cache_that_the_user_made_are_kept(folder):
     assert getattr(jax.config, compile_cache.MIN_COMPILE_SECONDS) == 5.0 and folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.fast
 def test_damaged_compiled_programs_are_compiled_again_with_one_warning(folder, caplog, monkeypatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)

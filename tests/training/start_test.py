@@ -50,6 +50,7 @@ def equal(one, other):
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["run", "file"])
 def test_network_started_from_weights_has_their_features_to_the_bit(tiny, whole, tmp_path, kind):
     path = whole if kind == "run" else export(whole, ["safetensors"], out=tmp_path)[0]
@@ -75,6 +76,7 @@ def test_init_projector_also_loads_the_projector_of_the_run(tiny, whole):
     assert report["missing"] == ["objective", "predictor"] and not report["extra"]
 
 
+@pytest.mark.long
 def test_run_started_from_weights_resumes_without_them_bit_for_bit(tiny, whole, tmp_path):
     source = shutil.copytree(whole, tmp_path / "source")
     settings = tiny(init=str(source))
@@ -104,7 +106,10 @@ def test_restart_from_other_weights_is_refused_before_the_first_checkpoint(tiny,
     ("case", "net", "options", "reshaped"),
     [
         ("tiny", weights_cases.TINY, {"num_heads": 2}, "patches/kernel [12, 8] -> [4, 8]"),
-        ("resnet", weights_cases.RESNET, {}, "Conv_0/kernel [3, 3, 3, 4] -> [3, 3, 1, 4]"),
+        pytest.param(
+            *("resnet", weights_cases.RESNET, {}, "Conv_0/kernel [3, 3, 3, 4] -> [3, 3, 1, 4]"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_weights_for_colour_are_adapted_to_grey_images(tmp_path, case, net, options, reshaped):
@@ -139,6 +144,7 @@ def adapted(tmp_path_factory):
     return folder / "first", folder / "second"
 
 
+@pytest.mark.long
 def test_lora_adapters_start_without_effect_and_only_they_train_in_the_backbone(adapted):
     first, second = adapted
     settings = vit_settings(**{"init": str(first), "optim.lora": "2"})
@@ -185,6 +191,7 @@ def test_lora_adapters_for_a_network_without_attention_are_refused(tiny):
         started(tiny(**{"optim.lora": "2"}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prefix", ["", "teacher.backbone."])  # of timm and DINO
 def test_positions_are_interpolated_as_by_load_encoder_and_reported(prefix, tmp_path):
     path = tmp_path / "vit.safetensors"

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 from method_cases import as_numpy
 
 from jaxssl import distributed
@@ -85,9 +86,7 @@ def run(name: str, devices: int) -> Any:
 
 
 # whole_step_test.py tests steps of the other methods and losses on eight devices.
-@pytest.mark.parametrize(
-    "name", ["auc_cl", "moco_v3", *(pytest.param(name, marks=long) for name in ("mmcl", "xbm"))]
-)
+@pytest.mark.parametrize("name", long_except(("auc_cl",), ("auc_cl", "moco_v3", "mmcl", "xbm")))
 def test_training_steps_do_not_depend_on_the_number_of_devices(name):
     (state, losses, embeddings), eight = run(name, 1), run(name, 8)
     np.testing.assert_allclose(eight[1], losses, rtol=1e-4)
@@ -101,6 +100,7 @@ def test_training_steps_do_not_depend_on_the_number_of_devices(name):
     jax.tree.map(close, eight[0], state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("run", "optimiser"),
     [("moco_v3", "lars"), pytest.param("auc_cl", "adamw", marks=long)],
@@ -276,6 +276,7 @@ def test_training_step_checks_each_array_for_finiteness_once(spoilt):
     assert 0 < text.count(" is-finite(") <= arrays + 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=long), 8])
 def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
     method, optimiser, augment = parts("decl")  # DeCL has per-example memory and a schedule.

@@ -75,6 +75,7 @@ def test_pod_that_is_unknown_or_has_no_compiler_here_is_refused(monkeypatch, nam
 TINY = [("batch_size", "16"), ("net.widths", "(4, 8)"), ("net.strides", "(2, 2)")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pod", ["cpu:4", "v5e-8", "h100-8"])
 def test_dry_run_for_a_pod_counts_communication_without_taking_a_step(pod, capsys):
     """The last two run where the compilers of JAX for TPUs and GPUs are installed."""
@@ -88,6 +89,7 @@ def test_dry_run_for_a_pod_counts_communication_without_taking_a_step(pod, capsy
     assert "all-reduce" in lines["sends"] and "one" not in lines
 
 
+@pytest.mark.long
 def test_dry_run_of_a_ring_loss_counts_messages_to_the_next_device(capsys):
     dry_run(config_lib.load("digits", [*TINY, ("loss.name", "nt_xent"), ("loss.ring", "True")]))
     sends = capsys.readouterr().out.split("sends")[1]

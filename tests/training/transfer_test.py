@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax import nnx
 from graph_cases import packed, random_graphs
 from jax import numpy as jnp
+from marks import long_except
 from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
@@ -161,7 +162,7 @@ def steps(num_steps=2, **changes):
     return before, jax.device_get(state)
 
 
-@pytest.mark.parametrize("keep", ["True", "False"])
+@pytest.mark.parametrize("keep", long_except(["True"], ["True", "False"]))
 def test_frozen_backbone_is_unchanged_and_freeze_stats_decides_on_batch_norm(keep):
     before, after = steps(**{"optim.freeze": "net", "optim.freeze_stats": keep})
     same = lambda one, other: jax.tree.all(jax.tree.map(np.array_equal, one, other))  # noqa: E731
@@ -172,6 +173,7 @@ def test_frozen_backbone_is_unchanged_and_freeze_stats_decides_on_batch_norm(kee
     assert not same(stats[0]["projector"], stats[1]["projector"])
 
 
+@pytest.mark.long
 def test_frozen_blocks_normalise_by_running_statistics_and_others_by_the_batch():
     net, x = NETS["convnet"], np.random.default_rng(0).standard_normal((4, 8, 8, 1), np.float32)
     variables = net.init(jax.random.key(0), x, train=False)

@@ -124,11 +124,20 @@ def folder():
     shutil.rmtree(path, ignore_errors=True)  # Orbax may still write in the background.
 
 
+SLOW = ("checkpoint", "tensorboard")
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("name", "place"),
     # A lock file is empty, so a full disk has room for it.
-    [(name, place) for name in WRITERS for place in PLACES if (name, place) != ("lock", full)],
+    [
+        # Checkpoints and TensorBoard are written in the background, which takes seconds.
+        pytest.param(name, place, marks=pytest.mark.long if name in SLOW and place != full else ())
+        for name in WRITERS
+        for place in PLACES
+        if (name, place) != ("lock", full)
+    ],
     ids=lambda x: x if isinstance(x, str) else x.__name__,
 )
 def test_write_error_names_the_path_and_the_reason(folder, name, place, monkeypatch):
