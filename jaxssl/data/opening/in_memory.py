@@ -307,8 +307,8 @@ def _read(
             "labels), a pair (train, test) of these, or an object with __len__ and __getitem__ "
             "whose items are images, (image, label) or dicts"
         )
-    if not streamed and (labelled or getattr(data, "dtype", None) == np.uint16):
-        items.report_dark(images, name)
+    if labelled or getattr(data, "dtype", None) == np.uint16:
+        items.report_dark(samples, name)
     labels, texts = items.convert_labels(labels if labelled else None, len(images), name)
     largest = labels.max(initial=UNLABELLED)
     class_names = class_names or texts or tuple(str(label) for label in range(largest + 1))
