@@ -143,7 +143,9 @@ def evaluate(
     }
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
-        metrics = iterate_metrics(workdir / "metrics.jsonl")
+        since = _last_step_on_other_data(out, content)
+        lines = iterate_metrics(workdir / "metrics.jsonl")
+        metrics = (line for line in lines if line["step"] > since)
         _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     rows, features = [], None
     with_results: set[str] = set()  # texts of the protocols
@@ -322,6 +324,20 @@ def _make_row(one: Selected, result: Result, fields: Settings) -> results.Row:
             f"{one_line(ValueError(result))}; convert arrays with float() or tolist()"
         )
     return row
+
+
+def _last_step_on_other_data(out: Path | None, content: str) -> int:
+    """Return the last step whose online metrics are of other bank or test examples, or -1."""
+    rows = results.read_results(out) if out else []
+    others = [x for x in rows if x["protocol"] == "online" and x.get("content", content) != content]
+    step = max((row["step"] or 0 for row in others), default=-1)
+    if others:
+        logs.log.warning(
+            "evaluation the bank or the test examples have changed after step %d: online metrics "
+            "until then are no results on the present ones",
+            step,
+        )
+    return step
 
 
 def _write(out: Path | None, rows: Sequence[results.Row]) -> None:

@@ -129,8 +129,9 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
         reason = describe_novel_classes(splits) if of_known else ""
         unfit = of_known if reason else []
         if any(strict and one.named for one in unfit):
-            named = "pass (train, test)" if splits.test.name == IN_MEMORY else "choose another split"
-            raise UserError(f"{reason}; {named}, or choose a protocol for novel classes")
+            in_memory = splits.test.name == IN_MEMORY
+            advice = "pass (train, test)" if in_memory else "choose another data.test_split"
+            raise UserError(f"{reason}; {advice}, or a protocol for novel classes")
     if unfit:
         level = logging.WARNING if splits.labelled else logging.INFO
         logs.log.log(level, "left out, as %s: %s", reason, ",".join(one.text for one in unfit))

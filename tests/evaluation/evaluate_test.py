@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 from tune_cases import digits
-from workdir_cases import initial_state, trained
+from workdir_cases import ROW, changed, initial_state, trained
 
 import jaxssl
 from jaxssl import cli, components, distributed
@@ -345,6 +345,16 @@ def test_protocols_that_need_labels_are_dropped_or_refused_on_data_without_label
     assert [one.text for one in rest] == ["diagnostics"]
     with refused("protocols knn,linear need labels, and 'pictures' has none"):
         drop_unlabelled(selected, splits, strict=True)
+
+
+def test_online_metrics_on_other_test_examples_are_no_results_on_the_present_ones(tmp_path, caplog):
+    online = [
+        changed(ROW, protocol="online", step=step, details__preset=str(step)) for step in (20, 40)
+    ]
+    results.add_results(tmp_path, [*online, changed(ROW, step=60, content="5e11f9")])
+    assert evaluate._last_step_on_other_data(tmp_path, "3b9ac1") == -1 and not caplog.text
+    assert evaluate._last_step_on_other_data(tmp_path, "5e11f9") == 40
+    assert "the bank or the test examples have changed after step 40" in caplog.text
 
 
 def test_protocols_that_need_labels_are_dropped_or_refused_on_data_with_one_class():
