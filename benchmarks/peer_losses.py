@@ -26,7 +26,7 @@ LOSSES = {
     "barlow_twins": (1024, "BarlowTwinsLoss", {}),
     "vicreg": (1024, "VICRegLoss", {}),
 }
-EXAMPLES = (512, 2048)  # 1 024 and 4 096 rows
+EXAMPLES = (512, 2048)  # 1 024 and 4 096 rows of two views
 
 
 def embeddings(examples: int, width: int) -> np.ndarray:
