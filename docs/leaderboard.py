@@ -19,9 +19,11 @@ from jaxssl.report.markdown import markdown_table
 from jaxssl.studies.verdicts import are_equal
 
 DOCS = Path(__file__).parent
+FIVE = "medium/five_batch_sizes"  # is in the picture too
 # Documents of the study batch_size, by title. The first one is in README.md.
 DOCUMENTS = {
     "All of CIFAR-10": "medium/batch_size",
+    "All of CIFAR-10, five batch sizes": FIVE,
     "A fifth of CIFAR-10": "small/batch_size-simclr-simclr_tuned-auc_cl-decl",
     "Handwritten digits": "tiny/batch_size",
     "Handwritten digits, equal steps": "tiny/batch_size-equal_steps",
@@ -340,7 +342,7 @@ def not_below(cells: dict[str, dict[int, float]]) -> tuple[list[str], list[str]]
     losses = [loss for loss, values in cells.items() if len(values) == len(seeds)]
     losses.sort(key=lambda loss: mean(cells[loss].values()), reverse=True)
     if len(losses) < 2 or len(seeds) < 2:
-        return losses, losses
+        return [], []
     values = np.array([[cells[loss][seed] for seed in seeds] for loss in losses])
     means = values.mean(1)
     noise = values - means[:, None] - values.mean(0) + values.mean()
@@ -384,9 +386,10 @@ def table(board: Board, metric: str, shown: Collection[str], note: bool = False)
     lines = markdown_table(["loss", *(f"B = {size}" for size in sizes)], rows)
     for size, cells in columns.items() if note else ():
         tested, level = not_below(cells)
-        names = "; ".join(NAMES[loss] for loss in level)
+        names = "; ".join(NAMES[loss] for loss in level) or "not tested, with one seed"
         lines += f"\n- B = {size}, not significantly below the best: {names}."
-        if rest := "; ".join(NAMES[loss] for loss in cells if loss not in tested):
+        rest = "; ".join(NAMES[loss] for loss in cells if loss not in tested)
+        if tested and rest:
             lines += f" Not tested, without all seeds: {rest}."
     return lines + "\n" if note else lines
 
@@ -460,7 +463,11 @@ def differences_section() -> str:
 
 def draw(board: Board, shown: Collection[str], dark: bool) -> None:
     """Plot the accuracies against the batch size, for a page in light or dark colours."""
-    accuracies = board.accuracies["knn_top1"]
+    more = read(FIVE).accuracies["knn_top1"]
+    accuracies = {
+        loss: dict(sorted((cells | more.get(loss, {})).items()))
+        for loss, cells in board.accuracies["knn_top1"].items()
+    }
     text = "#e6e6e6" if dark else "#1b1b1b"
     style = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text)
     lines = {"axes.edgecolor": "#808080", "grid.color": "#80808040", "axes.grid": True}
@@ -475,7 +482,7 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
             axes.errorbar(
                 list(cells),
                 [mean(v) for v in values],
-                [stdev(v) for v in values],
+                [stdev(v) if len(v) > 1 else 0 for v in values],
                 color=colour,
                 linestyle=line,
                 marker="o",
@@ -483,7 +490,8 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
                 label=NAMES[name],
             )
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes := sorted(board.seeds("knn_top1")), map(str, sizes))
+        sizes = sorted({size for name in shown for size in accuracies[name]})
+        axes.set_xticks(sizes, map(str, sizes))
         axes.minorticks_off()
         figure.legend(loc="outside right center", frameon=False)
         path = DOCS / f"leaderboard-{'dark' if dark else 'light'}.svg"
@@ -510,7 +518,8 @@ def bias_section() -> str:
     panels = figure.subplots(1, 2, sharey=True)
     rows = []
     colours = ("#d55e00", "#009e73", "#cc79a7")
-    for title, colour in zip(list(DOCUMENTS)[:3], colours, strict=True):
+    titles = ("All of CIFAR-10", "A fifth of CIFAR-10", "Handwritten digits")
+    for title, colour in zip(titles, colours, strict=True):
         accuracies = read(DOCUMENTS[title]).accuracies["knn_top1"]
         for size, axes in zip((16, 64), panels, strict=True):
             points = {
