@@ -389,11 +389,15 @@ def test_label_column_of_a_table_is_stripped_and_is_no_coordinate(files):
     assert not load_splits(folder / "t.csv")[0].train.labelled
 
 
-def test_table_that_names_a_picture_in_several_rows_is_refused(files):
+def test_pictures_of_a_table_that_are_in_the_test_split_too_are_reported(files, caplog):
     folder, *_ = files
-    (folder / "t.csv").write_text('file,label\n"x/0,\n.png",a\n"x/0,\n.png",b\n')
-    with refused("t.csv names ", "in several rows", "; keep one row for each picture"):
-        load_splits(folder / "t.csv")
+    (folder / "t.csv").write_text("file,label\n" + '"x/0,\n.png",a\n' * 10)
+    load_splits(folder / "t.csv")
+    assert "1 test images are also training images: remove them" in caplog.text
+    caplog.clear()
+    load_splits(folder / "all.csv")
+    load_splits(folder / "all.npy")  # has no labels
+    assert "also training images" not in caplog.text
 
 
 @pytest.mark.parametrize("form", ["a data frame", "array of paths"])

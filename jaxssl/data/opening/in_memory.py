@@ -48,15 +48,11 @@ class Examples(NamedTuple):
     samples: Sequence[np.ndarray | items.PictureFile] | np.ndarray
     texts: tuple[str, ...]
 
-    def fingerprint(self) -> tuple[str, set[int]]:
-        """Return a hash of labels, texts and samples, and the hashes of single samples."""
+    def fingerprint(self) -> tuple[str, np.ndarray]:
+        """Return a hash of labels, texts and samples, and one of each sample, int64."""
         digest = hashlib.sha256(self.labels.tobytes())
         digest.update("".join(f"{x}\0" for x in self.texts).encode())
-        hashes = set()
-        for image in self.samples:
-            content = image.tobytes()
-            digest.update(content)
-            hashes.add(hash(content))
+        hashes = items.hash_samples(self.samples, digest)
         return digest.hexdigest(), hashes
 
 
@@ -100,7 +96,9 @@ def load_splits(
     options = {"on_error": on_error, "channels": channels, "cache": cache}
     train, test, read = _load_pair(data, test_fraction, seed, **options)
     digests, hashes = zip(*map(Examples.fingerprint, read), strict=True)
-    if len(read) == 2 and test.class_names and (number := len(hashes[0] & hashes[1])):
+    if len(read) == 1 and test_fraction > 0 and not isinstance(read[0].images, items.Stream):
+        hashes = [hashes[0][part.parts[0][1]] for part in (train, test)]
+    if len(hashes) == 2 and test.labelled and (number := len(np.intersect1d(*hashes))):
         log.warning("data       %d test images are also training images: remove them", number)
     joined = digests[0] if len(read) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     return make_splits(train, train, test), joined

@@ -114,14 +114,6 @@ def from_columns(columns: Mapping[str, Iterable], name: str, folder: Path) -> di
         columns = {key: values for key, values in columns.items() if key not in ("x", "y")}
     label = next((key for key in LABEL_KEYS if key in columns), None)
     files = [folder / x if isinstance(x, str | Path) else x for x in columns[image]]
-    seen = set()
-    for file in filter(lambda x: isinstance(x, Path), files):
-        if file in seen:
-            raise UserError(
-                f"{name} names {str(file)!r} in several rows, which could be in training and test "
-                "data; keep one row for each picture"
-            )
-        seen.add(file)
     rest = {key: values for key, values in columns.items() if key not in (image, label)}
     labels = {} if label is None else {"label": list(columns[label])}
     return {**rest, "image": files, **labels}
@@ -180,6 +172,16 @@ def read_item(
             return pixels_of(values[None], name)[0], label
     got = f"a {type(image).__name__}; the order is (images, labels)"
     raise UserError(f"{name} must be an image or (image, label), got {got}")
+
+
+def hash_samples(samples: Iterable[np.ndarray | PictureFile], digest: Any) -> np.ndarray:
+    """Add samples to a digest of hashlib, and return a hash of each, int64 [n]."""
+    hashes = []
+    for image in samples:
+        content = image.tobytes()
+        digest.update(content)
+        hashes.append(hash(content))
+    return np.array(hashes, np.int64)
 
 
 def report_dark(images: Sequence[np.ndarray | PictureFile] | np.ndarray, name: str) -> None:
