@@ -1,6 +1,7 @@
 """`jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`, as a notebook calls them."""
 
 import csv
+import os
 import pickle
 import shutil
 import subprocess
@@ -58,6 +59,8 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert run.encoder.metadata["step"] == 4
     run.report.path.unlink()
     assert run.report._repr_html_().startswith("<!DOCTYPE html>")  # it is written again
+    os.utime(run.report.path, (0, 0))  # as if it had been written before the last metrics
+    assert run.report.path.stat().st_mtime > 0
 
 
 @pytest.mark.long
@@ -105,6 +108,16 @@ def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_ex
     with pytest.raises(UserError, match=f"another config .*--resume {run.workdir}$"):
         train(tmp_path / "run", epochs=2)
     assert jaxssl.get_config(run.workdir / "config.json").loss.name == "nt_xent"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("key", ["name", "preset"])
+def test_config_whose_component_is_exchanged_without_its_values_is_refused(key, tmp_path):
+    config = jaxssl.get_config("digits")
+    config.loss[key] = {"name": "dcl", "preset": "paper"}[key]
+    with pytest.raises(UserError, match="loss.name or loss.preset has changed in the config"):
+        jaxssl.train(config, workdir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_evaluate_reuses_in_memory_data_of_a_trained_run_but_a_reopened_run_needs_data(run):

@@ -1,11 +1,13 @@
 """Components of users: from files of their own, and as Python objects."""
 
+import argparse
 import functools
 import inspect
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import cloudpickle
 import jax
@@ -18,6 +20,7 @@ from flax import nnx
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 from tiny import TINY
 from workdir_cases import ROW
 
@@ -375,6 +378,12 @@ class Alone(nn.Module):
         return nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1))
 
 
+class Fixed(nn.Module):
+    @nn.compact
+    def __call__(self, x, training=False):
+        return nn.BatchNorm(use_running_average=not training)(x.reshape(len(x), -1))
+
+
 class Maps(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -405,6 +414,7 @@ class ConstantNnx(nnx.Module):
     [
         (Dropout(), "Dropout draws random numbers in its layers"),
         (Alone(), "Alone changes its statistics in evaluation; give __call__ the argument train"),
+        (Fixed(), "Fixed does not change its statistics in training; give __call__ the argument"),
         (Maps(), r"Maps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
         (FullDropout(), "FullDropout draws random numbers in its layers"),
         (FullMaps(), r"FullMaps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
@@ -804,6 +814,28 @@ def test_missing_or_broken_component_files_and_paths_without_a_name_are_refused(
             load(net=f"{broken}:net")
     with pytest.raises(UserError, match="names no function; expected path/to/file.py:NAME"):
         load(net=str(broken))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: argparse.Namespace(t=t),
+        lambda t: SimpleNamespace(t=t),
+        lambda t: ConfigDict({"t": t}),
+        lambda t: functools.partial(losses.nt_xent_loss, temperature=t),
+        lambda t: nn.Dense(int(10 * t)),
+    ],
+)
+def test_digest_of_a_function_depends_on_settings_among_the_global_values(make, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("def loss(pairs):\n    return settings, print, np\n")
+    module: Any = components.load_file(path, "own")
+    names = []
+    for t in (0.1, 0.5, 0.1):
+        module.settings, module.np = make(t), np
+        names.append(python_objects.register("loss", module.loss))
+    assert names[0] == names[2] != names[1]
 
 
 @pytest.mark.fast

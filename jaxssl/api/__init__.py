@@ -114,9 +114,11 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The HTML report of the run, which is written if it does not exist."""
-        path = self.workdir / "report.html"
-        return Report(path if path.exists() else write_report(self.workdir))
+        """The HTML report of the run, which is written if it is older than the metrics."""
+        path, metrics = self.workdir / "report.html", self.workdir / "metrics.jsonl"
+        newest = metrics.stat().st_mtime if metrics.exists() else 0
+        is_current = path.exists() and path.stat().st_mtime >= newest
+        return Report(path if is_current else write_report(self.workdir))
 
 
 def get_config(name: str | Path, *, trust: bool = False) -> ConfigDict:
@@ -134,7 +136,15 @@ def get_config(name: str | Path, *, trust: bool = False) -> ConfigDict:
     Raises:
         UserError: if the config does not exist.
     """
-    return ConfigDict(configs.load(name, trust=trust).to_dict())
+    config = ConfigDict(configs.load(name, trust=trust).to_dict())
+    for group in filter(config.get, configs.GROUPS):
+        # A group that is replaced as a whole loses this mark.
+        object.__setattr__(config[group], "_chosen", _choice(config[group]))
+    return config
+
+
+def _choice(group: ConfigDict) -> tuple[object, object]:
+    return group.get("name"), group.get("preset")
 
 
 def train(
@@ -187,6 +197,13 @@ def train(
     if isinstance(config, ConfigDict):
         if workdir is None:
             raise UserError("a config from Python has no name; choose a folder with workdir=...")
+        for group in filter(config.get, configs.GROUPS):
+            if getattr(config[group], "_chosen", None) not in (None, _choice(config[group])):
+                raise UserError(
+                    f"{group}.name or {group}.preset has changed in the config, but the other "
+                    f"values of {group!r} are those of the old choice; replace the whole group: "
+                    f'config.{group} = {{"name": ...}}'
+                )
         run_config = ConfigDict(config.to_dict())
     else:
         run_config = get_config(config, trust=trust)

@@ -15,7 +15,7 @@ from typing import Any
 from jaxssl import components
 
 DIGITS = 8  # of a digest
-# Global values on which the code of a user may depend.
+# Values that describe a class without source code, with its functions.
 PLAIN = (int, float, complex, str, bytes, tuple, list, Mapping, set, frozenset, NoneType)
 
 
@@ -93,9 +93,15 @@ def _references(function: Any) -> dict[str, Any]:
     for name, value in _select(function.__globals__, names).items():
         if inspect.ismodule(value) and _is_own_module(value.__name__):
             values[name] = _of_module(value, names, {value})
-        elif isinstance(value, PLAIN) or hasattr(value, "tobytes") or _is_own(value):
+        elif _is_own(value) or not _is_code(value):
             values[name] = value
     return values
+
+
+def _is_code(value: Any) -> bool:
+    """Return True for a module, function or class, and False for settings, such as a partial."""
+    is_settings = isinstance(value, functools.partial) or dataclasses.is_dataclass(value)
+    return inspect.ismodule(value) or (callable(value) and not is_settings)
 
 
 def _of_module(module: ModuleType, names: Sequence[str], seen: set[ModuleType]) -> dict[str, Any]:

@@ -107,6 +107,14 @@ class LinenNetwork(NamedTuple):
         except errors.InvalidRngError as error:
             raise _random_layers_error(name) from error
         _require_features(name, out[0] if mutable else out, x)
+        if mutable and options.get("train") and "train" not in accepted:
+            stats = (jax.tree.leaves(x.get("batch_stats", {})) for x in (variables, out[1]))
+            pairs = list(zip(*stats, strict=False))
+            if pairs and all(before is after for before, after in pairs):
+                raise ValueError(
+                    f"{name} does not change its statistics in training; give __call__ the "
+                    "argument train, and BatchNorm use_running_average=not train"
+                )
         return out
 
 

@@ -229,11 +229,10 @@ def train(
                 if calls == 1:
                     jax.block_until_ready((metrics, collapse.embedding_metrics(embeddings)))
                     times.lap("compilation")
+                    reporter.restart_clock(step)  # Compilation does not count for the speed.
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
                     report, losses = partial(reporter.report, step, metrics, losses), []
-                elif calls == 1:
-                    reporter.restart_clock(step)  # Compilation does not count for the speed.
                 profiler.end(step, state)
                 if report and (saving or stopping):
                     check_lock()

@@ -110,8 +110,7 @@ class MetricsReporter:
         values = {name: float(value) for name, value in metrics.items()}
         first_step, start = self._clock
         self.restart_clock(step)
-        _, now = self._clock
-        speed = (step - first_step) / (now - start)
+        seconds = self._clock[1] - start
         skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
         if self._writer:
             self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
@@ -121,8 +120,9 @@ class MetricsReporter:
         # itself, unless it was skipped.
         updates = step - skipped
         updates_before = updates if in_a_row else updates - 1
+        if step > first_step:  # not if the first call after a start has just been compiled
+            values["images_per_second"] = self._setup.batch_size * (step - first_step) / seconds
         values |= {
-            "images_per_second": self._setup.batch_size * speed,
             "learning_rate": float(self._setup.learning_rate(updates_before)),
             "epoch": step / self._setup.steps_per_epoch,
         }
@@ -141,7 +141,9 @@ class MetricsReporter:
         if self._bar:
             [task] = self._bar.tasks
             figures = f"loss {self._latest['loss']:.4g}"
-            figures += f"  {self._latest['images_per_second']:.0f} {task.fields['unit']}/s"
+            if "images_per_second" in self._latest:
+                speed = self._latest["images_per_second"]
+                figures += f"  {speed:.0f} {task.fields['unit']}/s"
             if "knn_top1" in self._latest:
                 figures += f"  k-NN {self._latest['knn_top1']:.2f} %"
             self._bar.update(task.id, completed=step, figures=figures)

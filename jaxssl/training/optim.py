@@ -11,6 +11,9 @@ from jax.tree_util import KeyPath
 from jaxssl.models.transfer import ALL_TRAINED, Transfer
 from jaxssl.training.config.schedules import Schedule
 
+# Names of parameters with several axes that do not decay.
+OTHERS = ("positions", "bias")
+
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
     """Return the peak learning rate, scaled by the global batch size.
@@ -100,13 +103,19 @@ def optimiser(
     def labels(params: Any) -> object:
         return jax.tree.map(lambda f: "frozen" if f else "trained", transfer.frozen(params))
 
-    def scale(updates: optax.Updates, params: Any) -> optax.Updates:
-        return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(params))
+    def init(params: optax.Params) -> optax.EmptyState:
+        transfer.rates(params)  # raises an error if the network does not suit them
+        return optax.EmptyState()
+
+    def scale(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(params)), state
 
     partition = optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, labels)
     if (transfer.backbone_lr, transfer.layer_decay) == (1, 1):
         return partition
-    return optax.chain(partition, optax.stateless(scale))
+    return optax.chain(partition, optax.GradientTransformation(init, scale))
 
 
 def _adam() -> optax.GradientTransformation:
@@ -155,9 +164,12 @@ def _larc(
 
 
 def _is_matrix(params: optax.Params) -> object:
-    """Mark matrices and kernels, except learned positions: they decay and have a trust ratio."""
+    """Mark matrices and kernels, which decay and have a trust ratio.
+
+    Learned positions are none, and neither are biases with several axes, as those of attention.
+    """
 
     def is_matrix(path: KeyPath, p: Array) -> bool:
-        return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) != "positions"
+        return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) not in OTHERS
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -341,7 +341,10 @@ def test_training_another_config_in_the_workdir_of_a_run_is_rejected(tiny, whole
             {"loss.alpha": "{'schedule': 'linear', 'start': 0.5, 'end': -0.5}"},
             "hyper-parameter alpha must be .*, got -0.5",
         ),
-        ({"optim.trust_coefficient": "0"}, "'optim.trust_coefficient' must be > 0"),
+        (
+            {"optim.name": "lars", "optim.trust_coefficient": "0"},
+            "'optim.trust_coefficient' must be > 0",
+        ),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         ({"schedule.warmup_epochs": "50"}, "warm-up of 4050 steps must be shorter than the run of"),
         (

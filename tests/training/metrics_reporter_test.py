@@ -44,6 +44,11 @@ def test_reported_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     assert values["images_per_second"] == 8 * 10 / 2
 
 
+def test_call_that_has_just_been_compiled_has_no_speed(reporter):
+    reporter.restart_clock(15)
+    assert "images_per_second" not in reporter.report(15, METRICS, [])
+
+
 def test_collapse_is_logged_once_each_time_it_begins(reporter, caplog):
     for step, spread in enumerate((0.5, 0.1, 0.1, 0.5, 0.1), 1):
         reporter.report(step, {**METRICS, "feature_std": spread}, [])

@@ -135,10 +135,12 @@ def test_larc_with_lars_clip_is_finite_at_a_rate_of_zero():
 def test_weight_decay_at_zero_gradient_changes_only_matrices(name):
     params, gradients = params_and_gradients(1)
     params["positions"] = np.ones((2, 3), np.float32)  # learned positions of a transformer
-    gradients = [{key: np.zeros_like(p) for key, p in params.items()}]
+    params["query"] = {"bias": np.ones((2, 3), np.float32)}  # of Linen's attention
+    gradients = [jax.tree.map(np.zeros_like, params)]
     [after] = run(name, lr, params, gradients, **SETTINGS)
     for key in ("bias", "scalar", "positions"):
         np.testing.assert_array_equal(after[key], params[key])
+    np.testing.assert_array_equal(after["query"]["bias"], params["query"]["bias"])
     moved = np.sign(after["matrix"] - params["matrix"])
     # Solo-learn's code, which larc follows, leaves a matrix without a gradient alone.
     expected = 0 * moved if name == "larc" else -np.sign(params["matrix"])

@@ -115,6 +115,9 @@ def test_layer_decay_without_several_layers_is_refused():
     assert set(top_level(Transfer().rates(params)).values()) == {1.0}
     with pytest.raises(ValueError, match="needs a backbone of several layers.*got layer0, layer1"):
         Transfer(layer_decay=0.5).rates(params)
+    with pytest.raises(ValueError, match="needs a backbone of several layers"):
+        # before a run writes anything
+        optimiser("sgd", 0.1, transfer=Transfer(layer_decay=0.5)).init(params)
 
 
 def test_names_of_modules_may_contain_slashes_as_those_of_haiku():

@@ -31,7 +31,7 @@ from jaxssl.training.config.groups import factory as factory
 from jaxssl.training.config.groups import label as label
 from jaxssl.training.config.overrides import apply_overrides, full_key
 from jaxssl.training.output import file_io
-from jaxssl.training.output.console import show
+from jaxssl.training.output.console import screen, show
 
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # keys that --extend_to changes
 
@@ -283,8 +283,13 @@ def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, object]) -> None
         )
 
 
-@cache  # A grid loads the config of a run several times.
 def _show_once(text: str) -> None:
+    if not screen.quiet:
+        _show(text)
+
+
+@cache  # A grid loads the config of a run several times.
+def _show(text: str) -> None:
     show(text)
 
 

@@ -25,6 +25,15 @@ from jaxssl.training.config.values import (
     time_as_text,
 )
 
+# Keys that only some optimisers or schedules use.
+USED_BY = {
+    "optim.momentum": ("sgd", "lars", "larc"),
+    "optim.nesterov": ("sgd", "lars", "larc"),
+    "optim.trust_coefficient": ("lars", "larc"),
+    "schedule.end_factor": ("cosine", "linear"),
+    "schedule.gamma": ("step",),
+}
+
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]]) -> None:
     """Set existing config keys to the values of command-line or Python overrides.
@@ -34,8 +43,8 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
         overrides: pairs (dotted key, value), where texts are parsed.
 
     Raises:
-        UserError: on an unknown key, a value of another type, or a setting of small crops if there
-            are none.
+        UserError: on an unknown key, a value of another type, or a setting that has no effect,
+            such as one of small crops if there are none.
     """
     for key, text in overrides:
         group, _, leaf = key.rpartition(".")
@@ -53,6 +62,10 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
     for key, _ in overrides:
         if key.startswith("crops.") and key != "crops.number" and not config.crops.number:
             raise UserError(f"{key} has no effect without small crops; set crops.number")
+        group = key.partition(".")[0]
+        if key in USED_BY and (name := config[group].name) not in USED_BY[key]:
+            names = " or ".join(USED_BY[key])
+            raise UserError(f"{key} has no effect with {group}.name={name}, only with {names}")
 
 
 def full_key(config: ConfigDict, key: str) -> str:
