@@ -103,12 +103,12 @@ def optimiser(
     def labels(params: Any) -> object:
         return jax.tree.map(lambda f: "frozen" if f else "trained", transfer.frozen(params))
 
-    def init(params: optax.Params) -> optax.EmptyState:
+    def init(params: Any) -> optax.OptState:
         transfer.rates(params)  # raises an error if the network does not suit them
         return optax.EmptyState()
 
     def scale(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+        updates: optax.Updates, state: optax.OptState, params: Any = None
     ) -> tuple[optax.Updates, optax.OptState]:
         return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(params)), state
 
