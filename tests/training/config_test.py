@@ -153,6 +153,8 @@ def test_component_label_lists_settings_that_differ_from_the_defaults():
         ("second_view.foo=0.2", "'second_view.foo' is unknown; valid: second_view.crop_scale"),
         ("crops.siz=8", "'crops.siz' is unknown; did you mean 'crops.size'? valid: crops.crop"),
         ("crops.size=8", "crops.size has no effect without small crops; set crops.number"),
+        ("views=1|second_view.crop_scale=(1, 1)", "crop_scale has no effect with a single view"),
+        ("init_projector=True", "init_projector has no effect without init; set init to a run"),
         ("optim.momentum=0.99", "no effect with optim.name=adamw, only with sgd or lars or larc"),
         ("schedule.gamma=0.5", "has no effect with schedule.name=cosine, only with step"),
         ("data.mean=1", "'data.mean' is unknown; valid: "),

@@ -62,6 +62,10 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, object]])
     for key, _ in overrides:
         if key.startswith("crops.") and key != "crops.number" and not config.crops.number:
             raise UserError(f"{key} has no effect without small crops; set crops.number")
+        if key.startswith("second_view.") and config.views == 1:
+            raise UserError(f"{key} has no effect with a single view; set views=2")
+        if key == "init_projector" and config.init_projector and not config.init:
+            raise UserError(f"{key} has no effect without init; set init to a run")
         group = key.partition(".")[0]
         if key in USED_BY and (name := config[group].name) not in USED_BY[key]:
             names = " or ".join(USED_BY[key])
