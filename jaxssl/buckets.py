@@ -224,8 +224,11 @@ class BucketPath(PosixGPath):
         """Do nothing, because buckets have no folders."""
 
     def iterdir(self) -> "Iterator[BucketPath]":
+        own = fspath(self).removeprefix("gs://").rstrip("/")
         names = self._call("ls", detail=False) if self.is_dir() else []
-        return (self / name.rpartition("/")[2] for name in names)
+        # gcsfs lists the empty object that stands for a folder, such as of "Create folder" in the
+        # console, as the folder itself.
+        return (self / name.rpartition("/")[2] for name in names if name.rstrip("/") != own)
 
     def read_bytes(self) -> bytes:
         return self._call("cat_file")

@@ -20,6 +20,7 @@ from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import picture_neighbours
 from jaxssl.kinds.image import statistics
 from jaxssl.pretrained.export import export
+from jaxssl.report.results import add_results
 from jaxssl.training import config as configs
 from jaxssl.training.workdir import goodput
 
@@ -61,6 +62,10 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert run.report._repr_html_().startswith("<!DOCTYPE html>")  # it is written again
     os.utime(run.report.path, (0, 0))  # as if it had been written before the last metrics
     assert run.report.path.stat().st_mtime > 0
+    # An evaluation on other data adds results without writing the report.
+    rows = [{**row, "dataset": "other data"} for row in run.results]
+    add_results(run.workdir, rows)
+    assert "other data" in run.report.path.read_text()
 
 
 @pytest.mark.long

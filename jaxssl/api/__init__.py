@@ -114,9 +114,10 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The HTML report of the run, which is written if it is older than the metrics."""
-        path, metrics = self.workdir / "report.html", self.workdir / "metrics.jsonl"
-        newest = metrics.stat().st_mtime if metrics.exists() else 0
+        """The HTML report of the run, which is written if it is older than metrics or results."""
+        path = self.workdir / "report.html"
+        sources = [self.workdir / name for name in ("metrics.jsonl", "results.json")]
+        newest = max((source.stat().st_mtime for source in sources if source.exists()), default=0)
         is_current = path.exists() and path.stat().st_mtime >= newest
         return Report(path if is_current else write_report(self.workdir))
 

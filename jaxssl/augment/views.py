@@ -25,8 +25,8 @@ class Inputs(NamedTuple):
         channels: number of channels, such as 1 (grey) or 3 (RGB).
         mean: mean to subtract, per channel or for all channels, for values in [0, 1].
         std: standard deviation to divide by, per channel or for all channels.
-        crop: side of a central square crop, as a fraction of the short side; 0 resizes the whole
-            image instead, and means 0.875 in a data set of images of different sizes.
+        crop: side of a central square crop, as a fraction of the short side. 0 resizes the whole
+            image. None resizes it too, but is 0.875 in a data set of images of different sizes.
         interpolation: "bilinear" or "bicubic".
     """
 
@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
     channels: int
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    crop: float = 0.0
+    crop: float | None = None
     interpolation: str = "bilinear"
 
     kind = "image"
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
 
     @property
-    def resizing(self) -> tuple[int, float, str]:
+    def resizing(self) -> tuple[int, float | None, str]:
         """Return size, crop and interpolation for `jaxssl.data.splits.Source.images`."""
         return self.size, self.crop, self.interpolation
 

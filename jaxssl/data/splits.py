@@ -203,9 +203,9 @@ class Source:
 
         name, arrays = f"{shape[0]}x{shape[1]}", []
         if not self.one_size:
-            # The crop 0 stands for the default share, so that both use one file.
-            crop_or_default = (0.0 if x == decoding.CENTRE_SHARE else x for x in settings)
-            name = "-".join([name, *map(str, crop_or_default)])
+            # The default and its share use one file. Version 0.2.0 called it 0.0.
+            names = {None: 0.0, decoding.CENTRE_SHARE: 0.0, 0.0: "whole"}
+            name = "-".join([name, *(str(names.get(x, x)) for x in settings)])
         for part, indices in self.parts:
             array = part.cache(name, shape, np.uint8, partial(decode, part))
             arrays.append(array if len(indices) == len(array) else array[indices])

@@ -125,7 +125,7 @@ def embed_pictures(
     if distributed.process_count() > 1:
         run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
     inputs = ours.fit_inputs(encoder.inputs, source)
-    if not encoder.inputs.crop:  # Weights that name a crop treat all pictures alike.
+    if encoder.inputs.crop is None:  # Others treat all pictures alike.
         way = (
             f"all of {ours.describe(source.shape)}, which are resized whole"
             if source.one_size

@@ -302,7 +302,7 @@ class EvalContext(NamedTuple):
     views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
     encoder: "PretrainedEncoder | None" = None
     size: int = 0
-    resizing: tuple[float | str, ...] = ()
+    resizing: tuple[float | str | None, ...] = ()
     mesh: Mesh | None = None
     embed_images: Callable[[], np.ndarray] | None = None
     embed_texts: Callable[[np.ndarray], np.ndarray] | None = None

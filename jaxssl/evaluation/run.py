@@ -22,7 +22,7 @@ from jaxssl.evaluation.context import load_arrays, make_contexts
 from jaxssl.evaluation.protocol import EvalContext, Result, check_seed
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained import hub
-from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.pretrained.encoder import PretrainedEncoder, weights_digest
 from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report import results, run_report
 from jaxssl.report.workdir import iterate_metrics
@@ -30,7 +30,7 @@ from jaxssl.training import memory
 from jaxssl.training.config import read_config
 from jaxssl.training.config import trust as trusted
 from jaxssl.training.output import console, file_io, logs
-from jaxssl.training.workdir import digests, run_record
+from jaxssl.training.workdir import run_record
 
 
 def evaluate(
@@ -113,7 +113,7 @@ def evaluate(
     memory.keep_freed()  # Memory that was needed only to read the data is returned before.
     if distributed.process_count() > 1:
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
-        weights = _digest(encoder)
+        weights = weights_digest(encoder)
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
         run_record.require_equal({**asked, **measured, "bank and test examples": content})
     strict = protocols is not None if strict is None else strict
@@ -141,6 +141,8 @@ def evaluate(
         **rows_of.data_fields(splits, settings, encoder, identity, seed),
         "content": content,
     }
+    if identity:  # Another encoder may replace a weights file of this name.
+        data_fields["weights"] = weights_digest(encoder)
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         since = _last_step_on_other_data(out, content)
@@ -222,7 +224,7 @@ def _resolve(
     if isinstance(encoder_or_path, PretrainedEncoder):
         encoder, name = encoder_or_path, "the encoder"
         if out is not None or distributed.process_count() > 1:
-            identity = _digest(encoder)
+            identity = weights_digest(encoder)
     else:
         path = hub.local(encoder_or_path)
         out = out or results_folder(encoder_or_path)
@@ -233,10 +235,6 @@ def _resolve(
         name, identity = str(path), "" if workdir else str(path.resolve())
     config = ConfigDict(encoder.metadata["config"]) if encoder.metadata.get("config") else None
     return _Target(encoder, name, config, out, workdir, identity)
-
-
-def _digest(encoder: PretrainedEncoder) -> str:
-    return run_record.digest(digests.compute(encoder.variables))
 
 
 def _defaults_of_run(

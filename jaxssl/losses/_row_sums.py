@@ -277,7 +277,9 @@ def _add_candidates(
     # per entry is enough, because positives and negatives are disjoint.
     top_pos = jnp.max(jnp.where(pos, logits, empty), axis=1)
     top_neg = jnp.max(jnp.where(neg, logits, empty), axis=1)
-    terms = jnp.exp(logits - jnp.where(pos, top_pos[:, None], top_neg[:, None]))
+    # The exponential of an entry in no set could overflow, which spoils second derivatives.
+    below = logits - jnp.where(pos, top_pos[:, None], top_neg[:, None])
+    terms = jnp.exp(jnp.where(pos | neg, below, 0))
 
     def log_sum(mask: Array, top: Array) -> Array:
         x = jnp.sum(jnp.where(mask, terms, 0), axis=1)

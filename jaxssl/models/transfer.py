@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 # Modules that follow the blocks of a backbone, without the numbers at the end of their names.
-LAST = ("LayerNorm", "AttentionPool", "norm", "pool", "projection")
+LAST = ("LayerNorm", "RMSNorm", "AttentionPool", "norm", "pool", "projection")
 BLOCKS = ("Block", "Inception")  # modules that are the blocks of a backbone, without numbers
 ADAPTER = "lora_"  # Names of adapters are this and the name of the layer that they belong to.
 ADAPTED = ("qkv", "attention_out")  # linear layers of attention
@@ -30,10 +30,11 @@ class Transfer(NamedTuple):
     """Which modules of the networks are trained, and at which learning rates.
 
     The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
-    named "Inception_0", ... in S3D, and the modules after the blocks. A downsampling between two
-    blocks belongs to the layer of the second one. Without blocks, the number at the end of a
-    module's name counts, so that "Conv_1" and "BatchNorm_1" are layer 1, and a module without a
-    number is layer 0. A layer of a GIN has two "Dense" modules.
+    named "Inception_0", ... in S3D, and the modules after the blocks, which are named "LayerNorm",
+    "RMSNorm", "AttentionPool", "norm", "pool" or "projection". All others belong to the stem, but a
+    downsampling between two blocks to the layer of the second one. Without blocks, the number at
+    the end of a module's name counts, so that "Conv_1" and "BatchNorm_1" are layer 1, and a module
+    without a number is layer 0. A layer of a GIN has two "Dense" modules.
 
     Attributes:
         freeze: names of networks or modules that are not trained, such as "net", "net/Conv_0".
@@ -260,7 +261,10 @@ def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollectio
     for number, (name, value) in enumerate(sorted(params.items())):
         module_key = jax.random.fold_in(key, number)
         if name in ADAPTED:
-            inner, out = value["kernel"].shape
+            kernel = value.get("kernel") if isinstance(value, Mapping) else None
+            if getattr(kernel, "ndim", 0) != 2:
+                raise ValueError(f"optim.lora needs {name!r} to be nn.Dense, a kernel [in, out]")
+            inner, out = kernel.shape
             down = jax.random.normal(module_key, (inner, rank)) * inner**-0.5
             result[ADAPTER + name] = {"down": down, "up": jnp.zeros((rank, out))}
         elif isinstance(value, Mapping):

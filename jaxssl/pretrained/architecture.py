@@ -21,7 +21,7 @@ from jaxssl.pretrained.names import CLIP, SIGLIP, Dialect, Stored
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 # If a file has two encoders, names that match this pattern belong to the one not meant for use: a
 # momentum copy, or DINO's student.
-SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema|(^|\.)text")
+SECONDARY = re.compile(r"momentum|encoder_k|key_encoder|student|target|(^|[._])ema[._]|(^|\.)text")
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 # Number of blocks of public ViTs by their width.
 DEPTHS = {192: 12, 384: 12, 768: 12, 1024: 24, 1152: 27, 1280: 32, 1408: 40, 1536: 40, 1664: 48}

@@ -14,7 +14,7 @@ from jaxssl.components import Settings
 from jaxssl.errors import UserError
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
-from jaxssl.training.workdir.digests import by_name
+from jaxssl.training.workdir import digests, run_record
 
 LAYERS = ("backbone", "projector")
 Variables = Mapping[str, VariableDict]  # {"params", "batch_stats"} by the name of a network
@@ -41,6 +41,15 @@ class PretrainedEncoder(NamedTuple):
     inputs: Any
     untrained: Callable[[int], Variables]
     metadata: Settings
+
+
+def weights_digest(pretrained: PretrainedEncoder) -> str:
+    """Return a digest of an encoder's variables, network and input format.
+
+    Several processes must call this together.
+    """
+    network, inputs = pretrained.metadata["net"], repr(pretrained.inputs)
+    return run_record.digest([digests.compute(pretrained.variables), dict(network), inputs])
 
 
 def make_apply(pretrained: PretrainedEncoder) -> Callable[[VariableDict, Array], Array]:
@@ -120,7 +129,7 @@ def require_valid(variables: object, source: object) -> None:
         variables: NumPy arrays.
         source: the file or folder of the variables, for the message.
     """
-    for name, array in by_name(variables).items():
+    for name, array in digests.by_name(variables).items():
         fault = None
         if not np.isfinite(array).all():
             fault = "values that are not finite"

@@ -17,7 +17,7 @@ from jaxssl.buckets import as_path, is_bucket
 from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.pretrained import hub, model_card, timm_format, weights
-from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, weights_digest
 from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report.results import read_results
 from jaxssl.training.output.file_io import write_bytes, write_text
@@ -78,6 +78,7 @@ def export(
             f"the output folder {default} is a symbolic link to another folder; see --out"
         )
     out, contents, faults = out or default, {}, []
+    digest = weights_digest(pretrained)
     try:
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
@@ -96,10 +97,9 @@ def export(
     _refuse_overwriting(path, out, [*contents, "README.md"])
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
-    if not is_run(path):  # Weights files may share a folder of results, as m.pth and m.safetensors.
-        # A folder may have been evaluated by another name, such as the name of a link.
-        names = {pretrained.metadata["source"], hub.source_name(hub.local(given))}
-        rows = [x for x in rows if x.get("source") in names]
+    if not is_run(path):
+        # Weights files share results, as m.pth and m.safetensors, or had other content before.
+        rows = [row for row in rows if row.get("weights") == digest]
     files = [name for name in contents if name != "config.json"]
     if is_run(path):  # Earlier exports of this step have the step in their names.
         earlier = [f"{stem}.{suffix}" for suffix in ("safetensors", "pth", "stablehlo")]

@@ -55,18 +55,18 @@ def validate(settings: Settings) -> Inputs:
         raise ValueError(f"channels must be from 1 to {MAX_CHANNELS}, got {channels!r:.80}")
     mean = _statistics("mean", inputs.mean, channels)
     std = _statistics("std", inputs.std, channels)
-    crop = _numbers(inputs.crop)
-    if len(crop) != 1 or not 0 <= crop[0] <= 1:
+    crop = inputs.crop if inputs.crop is None else _numbers(inputs.crop)
+    if crop is not None and (len(crop) != 1 or not 0 <= crop[0] <= 1):
         raise ValueError(
             "crop must be a number in [0, 1], a fraction of the short side (0 resizes the whole "
-            f"image, or takes 0.875 if sizes differ), got {inputs.crop!r:.80}"
+            f"image), or None, got {inputs.crop!r:.80}"
         )
     if inputs.interpolation not in tuple(INTERPOLATIONS):  # A list has no hash.
         raise ValueError(
             f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got "
             f"{inputs.interpolation!r:.80}"
         )
-    return inputs._replace(mean=mean, std=std, crop=crop[0])
+    return inputs._replace(mean=mean, std=std, crop=crop and crop[0])
 
 
 def check_limits(net: nn.Module, size: int) -> None:

@@ -175,10 +175,10 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         run_kind = kind.of(config)
         inputs = run_kind.infer_inputs(config, encoder.net, variables["net"])
         if run_kind.pictures:
-            # Checkpoints of version 0.1 do not name the central crop.
+            # 0.0 if the images had one size. Checkpoints of version 0.1 do not name the crop.
             crop = restored.facts.data.get("centre", 0.0)
             require_type("centre", crop, float)
-            inputs = inputs._replace(crop=crop)
+            inputs = inputs._replace(crop=crop or None)
             input_settings.validate(inputs._asdict())
         length = run_length(config, max(num_examples, config.batch_size))
         method = make_method(config, length, trained=False)

@@ -16,7 +16,7 @@ from jaxssl.components import Settings
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "crop": 0.875}
 IMAGENET_BICUBIC = {**IMAGENET, "interpolation": "bicubic"}
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-SIGLIP = {**HALF, "interpolation": "bicubic"}
+SIGLIP = {**HALF, "interpolation": "bicubic", "crop": 0.0}
 CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),

@@ -99,8 +99,8 @@ def load(
               depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
             - crop: size of the central square crop as a fraction of the short side, in [0, 1]. 0
-              resizes the whole image, but means 0.875 in a data set of images of different sizes.
-              timm calls it ``crop_pct``.
+              resizes the whole image, and so does None, except that it means 0.875 in a data set of
+              images of different sizes. timm calls it ``crop_pct``.
             - size: side length of the network's images in pixels, 1 to 8192. The learned positions
               of a ViT are interpolated to a new size.
             - interpolation: "bilinear" or "bicubic", for the resizing of images.
@@ -386,9 +386,10 @@ def _log_choice(
     ignored = f"; ignored: {abbreviate(modules, 6)}" if modules else ""
     mean, std = (", ".join(f"{x:g}" for x in numbers) for numbers in (inputs.mean, inputs.std))
     log.info("%s: %s (%s)%s%s", path.name, config["name"], settings, prefix, ignored)
+    crop = inputs.crop if inputs.crop is None else f"{inputs.crop:g}"
     log.info(
-        "%s: images of %d pixels, crop %g, %s, mean %s, std %s",
-        *(path.name, inputs.size, inputs.crop, inputs.interpolation, mean, std),
+        "%s: images of %d pixels, crop %s, %s, mean %s, std %s",
+        *(path.name, inputs.size, crop, inputs.interpolation, mean, std),
     )
 
 

@@ -179,12 +179,16 @@ def _other_step(arrays: gallery.Gallery, rows: Rows) -> int | None:
 
 def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
-    for row in reversed(results.own_rows(rows)):
-        if row["features"] == "pretrained" and "verdict" in row["details"]:
-            return str(row["details"]["verdict"])
-    spread = list(filter(files.is_finite, files.metric_series(metrics, "feature_std")[1]))
+    own = [r for r in results.own_rows(rows) if r["features"] == "pretrained"]
+    measured = [r for r in own if "verdict" in r["details"] and r.get("layer") != "projector"]
+    if measured:  # An earlier checkpoint may have been evaluated later.
+        latest = max(reversed(measured), key=lambda row: row["step"] or 0)
+        return str(latest["details"]["verdict"])
+    spread = files.metric_series(metrics, "feature_std")[1]
     if not spread:
         return ""
+    if not files.is_finite(spread[-1]):
+        return "the embeddings of the last logged step are not finite"
     word = "collapse" if spread[-1] < COLLAPSED_STD else "no collapse"
     return f"{word}: standard deviation of the embeddings {spread[-1]:.2f} of at most 1"
 

@@ -154,7 +154,8 @@ def _choose(rows: list[results.Row], seed: object) -> list[results.Row]:
     def distance(row: results.Row) -> tuple[bool, bool, int]:
         return not is_own(row), row["seed"] != seed, -(row["step"] or 0)
 
-    return [min(group, key=distance) for group in groups.values()]
+    # Of equals, the row that was added last is the newest.
+    return [min(reversed(group), key=distance) for group in groups.values()]
 
 
 def _training_seconds(workdir: Path) -> float | None:

@@ -274,6 +274,16 @@ def test_images_of_different_sizes_are_cropped_to_one_size(directory, folder, si
     assert sizes == [SIZES[int(name[0])] for name in files_of(source)]
 
 
+def test_images_of_different_sizes_are_resized_whole_without_a_crop(directory, folder):
+    source = load(of(folder, directory), "train")
+    source.images(8, None, "bilinear")  # It is cached, which must not be taken for the next.
+    whole = source.images(8, 0.0, "bilinear")
+    for image, name in zip(whole, files_of(source), strict=True):
+        with Image.open(folder / name) as picture:
+            expected = np.asarray(picture.resize((8, 8), Image.Resampling.BILINEAR), np.int32)
+        np.testing.assert_allclose(image, expected, rtol=0, atol=2)
+
+
 KEYS = {
     "whole": WHOLE,
     "slice": slice(2, 9),
@@ -338,7 +348,7 @@ def kept(directory):
 def test_default_crop_and_its_number_share_a_decoded_array(directory, folder):
     forget(directory)
     colour = load(of(folder, directory), "train")
-    images = colour.images(16, 0.0, "bilinear")
+    images = colour.images(16, None, "bilinear")
     before = kept(directory)
     np.testing.assert_array_equal(colour.images(16, 0.875, "bilinear"), images)
     assert len(before) == 1 and kept(directory) == before
@@ -402,6 +412,7 @@ def test_damaged_cached_array_is_decoded_again(directory, digits, caplog, what, 
     path.write_bytes(SPOILT[kind](good))
     assert path.read_bytes() != good
     again = load(group(directory), "train")
+    caplog.clear()
     with caplog.at_level(logging.INFO, "jaxssl"):
         np.testing.assert_array_equal(again.images(8), digits["train"]["image"])
         np.testing.assert_array_equal(again.labels, digits["train"]["label"])

@@ -29,7 +29,7 @@ from jaxssl.evaluation.protocol import Result
 from jaxssl.evaluation.protocols import episodes, finetune, linear
 from jaxssl.evaluation.selection import drop_unlabelled, select_protocols
 from jaxssl.pretrained import load
-from jaxssl.pretrained.encoder import make_encode
+from jaxssl.pretrained.encoder import make_encode, weights_digest
 from jaxssl.report import results
 from jaxssl.training import config
 from jaxssl.training.output import file_io
@@ -77,7 +77,7 @@ def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsy
         **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
         **{"dataset": "digits", "data": row["data"], "content": row["content"]},
         **{"bank": "train", "bank_size": 1297, "split": "test", "split_size": 500},
-        "seed": 0,
+        **{"seed": 0, "weights": weights_digest(load.load_pretrained(run))},
     }
     assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
     assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None

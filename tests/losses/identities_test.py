@@ -167,6 +167,22 @@ def test_second_derivatives_of_blockwise_losses_equal_those_of_the_full_matrix(l
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10), actual, expected)
 
 
+def test_second_derivative_of_a_blockwise_loss_without_negatives_is_that_of_the_full_matrix():
+    """The anchor's own logit, 1 / temperature, has no maximum to subtract."""
+
+    def penalty(z, **how):
+        def value(z):
+            return losses.sup_con_loss(pair_views(z, jnp.zeros(4, int)), **how).mean()
+
+        return (jax.grad(value)(z) ** 2).sum()
+
+    z = views(d=5)[:, :4].astype(jnp.float32)
+    actual, expected = (
+        jax.jit(jax.grad(partial(penalty, **k)))(z) for k in ({"block_size": 3}, {})
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+
+
 # Logits of distant rows differ by up to 2 / temperature. In float32, e^-87 is the smallest normal
 # number, so positives and negatives must each subtract the maximum of their own logits.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -351,6 +351,7 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("crop", "rule"),
     [
+        (None, "the whole image to 64 x 64"),
         (0.0, "the whole image to 64 x 64"),
         (0.875, "the central square of 0.875 of the short side, to 64 x 64"),
         (1.0, "the central square of 1 of the short side, to 64 x 64"),

@@ -18,6 +18,7 @@ from public_encoders_test import write_folder
 from jaxssl.errors import UserError
 from jaxssl.pretrained import export as export_lib
 from jaxssl.pretrained import load, timm_format
+from jaxssl.pretrained.encoder import weights_digest
 
 # Encoders that timm cannot hold, with the setting that the error names.
 REFUSED = {
@@ -213,10 +214,10 @@ def test_export_reads_the_results_and_keeps_the_whole_name_of_a_folder(tmp_path)
     row = {"protocol": "knn", "metric": "knn_top1", "value": 71.25, "std": None, "unit": "%"}
     row |= {"details": {}, "features": "pretrained", "layer": "backbone", "step": None, "seed": 3}
     row |= {"checkpoint": "file", "dataset": "digits", "bank": "train", "split": "test"}
-    row |= {"source": "vit.v1"}
+    row |= {"source": "vit.v1", "weights": weights_digest(load.load_pretrained(source))}
     (tmp_path / "vit.v1.eval").mkdir()
-    # The results of the file vit.v1.pth are stored in the same folder.
-    other = row | {"source": "vit.v1.pth", "value": 99.5}
+    # The folder also has results of the file vit.v1.pth, or of earlier weights of this name.
+    other = row | {"weights": "another digest", "value": 99.5}
     (tmp_path / "vit.v1.eval" / "results.json").write_text(json.dumps({"results": [row, other]}))
     weights, card = export_lib.export(source, ["safetensors"])
     assert weights == tmp_path / "export" / "vit.v1.safetensors"

@@ -138,6 +138,8 @@ def nested(*keys, value=None):
             {f"{x}.layer1.0.conv1.weight": Shape() for x in ("momentum_backbone", "backbone")},
             "backbone.",
         ),
+        ({**nested("ema_model"), **nested("model")}, "model."),
+        ({**nested("key_encoder"), **nested("query_encoder")}, "query_encoder."),
         (nested("net"), "net."),
         ({"teacher": {"backbone.patch_embed.proj.weight": Shape()}}, "teacher.backbone."),
     ],
@@ -249,7 +251,7 @@ def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn(
     small = arrays | {"conv1.weight": Shape((64, 3, 3, 3))}
     net, inputs = described(small)
     assert net["stem"] == "cifar"
-    assert inputs == Inputs(32, 3, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 0.0)
+    assert inputs == Inputs(32, 3, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
     solo = described(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
     assert solo[0]["stem"] == "cifar_wide"
@@ -441,7 +443,7 @@ def test_load_encoder_arguments_override_the_inferred_preprocessing(file):
         inputs = weights.load(path, mean=0.5, std=std, crop=0.9, size=48).inputs
         assert inputs == Inputs(48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
     inputs = weights.load(path, std=[0.5], interpolation="bicubic").inputs
-    assert inputs == Inputs(32, 3, architecture.CIFAR["mean"], (0.5,), 0.0, "bicubic")
+    assert inputs == Inputs(32, 3, architecture.CIFAR["mean"], (0.5,), None, "bicubic")
     ours = exported_file(file, lambda header: header)
     _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
     x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))

@@ -355,6 +355,10 @@ def test_table_of_runs_compares_results_of_every_layer_data_set_and_preset(tmp_p
     rows = [ROW, *(changed(ROW, **change) for change in changes)]
     [run] = read_runs([write(tmp_path, rows=[*rows, changed(ROW, seed=7)])])
     assert (run.rows, run.left_out) == (rows, 1)
+    # A row that is added later replaces an equal one, such as one of a renamed folder.
+    newest = changed(ROW, source="renamed", value=1.5)
+    [run] = read_runs([write(tmp_path, rows=[*rows, newest])])
+    assert run.rows[0] == newest
 
 
 @pytest.mark.fast

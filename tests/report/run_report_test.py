@@ -188,7 +188,8 @@ def test_summary_shows_the_backbone_of_the_last_checkpoint_whatever_was_evaluate
     ("spread", "text"),
     [
         ([0.9, 0.1], "collapse: standard deviation of the embeddings 0.10 of at most 1"),
-        ([0.1, 0.9, None], "no collapse: standard deviation of the embeddings 0.90 of at most 1"),
+        ([0.1, 0.9], "no collapse: standard deviation of the embeddings 0.90 of at most 1"),
+        ([0.1, 0.9, None], "the embeddings of the last logged step are not finite"),
         ([], ""),
     ],
 )
@@ -197,7 +198,10 @@ def test_summary_says_whether_the_embeddings_have_collapsed(spread, text):
     metrics: list[Any] = [{"step": i, "feature_std": value} for i, value in enumerate(spread)]
     assert run_report._collapse(metrics, RESULTS) == text
     told: Any = {**RESULTS[2], "details": {"verdict": "dimensional collapse"}}
-    assert run_report._collapse(metrics, [*RESULTS, told]) == "dimensional collapse"
+    earlier: Any = {**told, "step": 1, "details": {"verdict": "no collapse"}}
+    projector: Any = {**earlier, "layer": "projector", "step": told["step"]}
+    rows = [*RESULTS, told, earlier, projector]
+    assert run_report._collapse(metrics, rows) == "dimensional collapse"
 
 
 def test_confusion_section_names_the_worst_classes_and_shows_the_most_confused_pair():

@@ -172,6 +172,16 @@ def test_text_appended_to_a_bucket_file_is_stored_in_part_files(workdir, tmp_pat
 
 
 @pytest.mark.fast
+def test_empty_object_that_stands_for_a_folder_is_not_listed_in_it(workdir, monkeypatch):
+    path, listed = workdir / "runs", buckets._file_system().ls
+    (path / "train.log").write_text("line")
+    marker = str(path).removeprefix("gs://") + "/"  # The emulator cannot store this name.
+    both = lambda *args, **how: [marker, *listed(*args, **how)]  # noqa: E731
+    monkeypatch.setattr(buckets._file_system(), "ls", both)
+    assert [child.name for child in path.iterdir()] == ["train.log"]
+
+
+@pytest.mark.fast
 def test_profile_is_copied_to_a_bucket_and_its_folder_on_disk_removed(
     workdir, tmp_path, monkeypatch
 ):

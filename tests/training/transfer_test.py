@@ -120,6 +120,12 @@ def test_layer_decay_without_several_layers_is_refused():
         optimiser("sgd", 0.1, transfer=Transfer(layer_decay=0.5)).init(params)
 
 
+def test_norm_after_the_blocks_of_a_users_network_belongs_to_the_last_layer():
+    names = ("Dense_0", "Block_0", "Block_1", "RMSNorm_0")
+    rates = Transfer(layer_decay=0.5).rates({"net": {name: {"w": np.ones(2)} for name in names}})
+    assert [rates["net"][name]["w"] for name in names] == [0.125, 0.25, 0.5, 1]
+
+
 def test_names_of_modules_may_contain_slashes_as_those_of_haiku():
     layers = {f"mlp/~/linear_{i}": {"w": np.ones(2, np.float32)} for i in range(3)}
     params = {"net": layers, "projector": {"Dense_0": np.ones(2, np.float32)}}
@@ -236,6 +242,17 @@ def test_freeze_stats_decides_on_the_norms_of_a_backbone_with_adapters(keep, aff
     variables = net.init(jax.random.key(0), x, train=False)
     _, updated = net.apply(variables, x, train=True, mutable=["batch_stats"])
     assert keep != np.any(updated["batch_stats"]["BatchNorm_0"]["mean"])
+
+
+def test_lora_for_attention_that_is_no_dense_layer_is_refused():
+    class Heads(nn.Module):
+        @nn.compact
+        def __call__(self, x, *, train, axis_name=None, keys=None):
+            return nn.DenseGeneral((3, 2, 2), name="qkv")(x)
+
+    net = Transfer(lora=2).wrap(Encoder(Heads(), heads.mlp())).net
+    with pytest.raises(ValueError, match="optim.lora needs 'qkv' to be nn.Dense"):
+        net.init(jax.random.key(0), np.ones((4, 3), np.float32), train=False)
 
 
 class NormWithoutParameters(nn.Module):

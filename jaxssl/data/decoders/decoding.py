@@ -230,7 +230,7 @@ def pixels(picture: Picture) -> np.ndarray:
 
 
 def centre(
-    picture: Picture, size: int, crop: float = 0.0, interpolation: str = "bilinear"
+    picture: Picture, size: int, crop: float | None = None, interpolation: str = "bilinear"
 ) -> np.ndarray:
     """Crop the central square of a picture and resize it to [size, size, c].
 
@@ -239,10 +239,12 @@ def centre(
     Args:
         picture: the image.
         size: side of the result in pixels.
-        crop: share of the short side, by default (0) ImageNet's test crop: the short side is
-            resized to 256 and 224 pixels are cut out.
+        crop: share of the short side, by default (None) ImageNet's test crop: the short side is
+            resized to 256 and 224 pixels are cut out. 0 resizes the whole image to a square.
         interpolation: "bilinear" or "bicubic".
     """
+    if crop == 0:
+        return _resize(picture, (0, 0, picture.width, picture.height), size, interpolation)
     short = int(size / (crop or CENTRE_SHARE) + 1e-6)
     whole = [int(short * side / min(picture.size)) for side in picture.size]
     left, top = (round((side - size) / 2) for side in whole)
