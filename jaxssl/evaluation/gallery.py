@@ -39,6 +39,7 @@ def write(
     features: Features,
     data: Arrays,
     encoder: PretrainedEncoder,
+    content: str,
 ) -> Path:
     """Write gallery.npz, the images that `jaxssl.report` shows. All processes must call this.
 
@@ -49,6 +50,7 @@ def write(
         features: features of the pretrained backbone.
         data: the examples. Only images and videos are shown.
         encoder: the pretrained network.
+        content: `jaxssl.evaluation.rows.content` of the splits.
 
     Returns:
         The path of the file.
@@ -57,6 +59,7 @@ def write(
     is_drawn = ours.is_drawn(encoder.inputs)
     arrays = {
         "step": np.array(encoder.metadata["step"]),
+        "content": np.array(content),
         "class_names": np.array(splits.bank.class_names),
         "block_size": np.array(0),
     }
@@ -90,15 +93,15 @@ def write(
     return path
 
 
-def read_step(workdir: Path) -> int | None:
-    """Return the checkpoint step that gallery.npz was made from.
+def read_origin(workdir: Path) -> tuple[int, str] | None:
+    """Return the checkpoint step and the ``content`` of the data that gallery.npz was made from.
 
     Returns:
         None if the file is missing, damaged or from an earlier version, and must be written again.
     """
     try:
         with (workdir / "gallery.npz").open("rb") as raw, np.load(raw) as file:
-            return int(file["step"]) if "block_size" in file else None
+            return int(file["step"]), str(file["content"])
     # Beside the errors of archives: arrays are missing or of another shape, or a flipped bit asks
     # for a password.
     except (OSError, KeyError, TypeError, RuntimeError, *ARCHIVE_ERRORS):

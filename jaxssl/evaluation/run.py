@@ -180,10 +180,10 @@ def evaluate(
         console.show(f"results: {out / 'results.json'}")
     if has_report and config and workdir:
         if layer == "backbone" and features is not None:
-            stale = gallery.read_step(workdir) != encoder.metadata["step"]
+            stale = gallery.read_origin(workdir) != (encoder.metadata["step"], content)
             if distributed.any_process(stale):
                 examples = load_arrays(splits, encoder.inputs)
-                gallery.write(workdir, config, splits, features, examples, encoder)
+                gallery.write(workdir, config, splits, features, examples, encoder, content)
         if before_report:
             before_report()
         if distributed.is_first_process():

@@ -260,6 +260,9 @@ def _load(
     """
     if content.header is None:
         arrays, entries = architecture.find_encoder(content.arrays), {}
+        if given.net.get("pool") in ("token", "mean"):  # SigLIP's attention is not used then.
+            kept = {k: v for k, v in arrays.arrays.items() if not k.startswith("attn_pool.")}
+            arrays = arrays._replace(arrays=kept)
         config, inputs = architecture.infer(arrays, {**beside.net, **given.net}, fallback)
         inputs = inputs._replace(**beside.inputs)
     else:

@@ -153,7 +153,7 @@ def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, m
     splits: Any = SimpleNamespace(train=None, bank=SimpleNamespace(class_names=tuple("abcde")))
     inputs = SimpleNamespace(kind="image", channels=1)
     encoder: Any = SimpleNamespace(metadata={"step": 9}, inputs=inputs)
-    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder)
+    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder, "data")
     with np.load(path) as file:
         arrays = dict(file)
     query = loss_inspection.one_of_each(data.test_labels, gallery.QUERIES)
@@ -168,14 +168,14 @@ def test_gallery_has_test_queries_with_training_neighbours_and_a_map(tmp_path, m
     np.testing.assert_array_equal(arrays["map_label"], data.test_labels[shown])
     np.testing.assert_array_equal(arrays["pairs"], shrink(views["views"]))
     np.testing.assert_array_equal(arrays["pairs_original"], shrink(originals))
-    assert (arrays["step"], arrays["block_size"]) == (9, 3)
+    assert (arrays["step"], arrays["content"], arrays["block_size"]) == (9, "data", 3)
     assert list(arrays["class_names"]) == list("abcde")
 
     # Features that are not finite have no neighbours and no map.
     features.test[0, 0] = np.nan
-    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder)
+    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder, "data")
     with np.load(path) as file:
-        rest = {"step", "class_names", "pairs", "pairs_original", "block_size"}
+        rest = {"step", "content", "class_names", "pairs", "pairs_original", "block_size"}
         assert set(file) == rest and set(rest) < set(arrays)
 
 
@@ -191,8 +191,8 @@ class Trap:
 
 def test_gallery_file_with_a_pickle_is_reported_as_damaged_and_runs_no_code(tmp_path):
     path, trap = tmp_path / "gallery.npz", tmp_path / "trap"
-    np.savez(path, step=np.array(Trap(trap), object), block_size=np.array(0))
-    assert gallery.read_step(tmp_path) is None
+    np.savez(path, step=np.array(Trap(trap), object), content=np.array("data"))
+    assert gallery.read_origin(tmp_path) is None
     with pytest.raises(UserError, match=r"gallery.npz is damaged"):
         read_gallery(path)
     assert not trap.exists()
@@ -201,19 +201,19 @@ def test_gallery_file_with_a_pickle_is_reported_as_damaged_and_runs_no_code(tmp_
 def test_gallery_file_with_a_flipped_bit_is_written_again(tmp_path):
     """Such a file can ask for a password or an unknown compression, or have a step of two."""
     path = tmp_path / "gallery.npz"
-    np.savez(path, step=np.array([1, 2]), block_size=np.array(0))
-    assert gallery.read_step(tmp_path) is None
-    np.savez(path, step=np.array(1), block_size=np.array(0))
+    np.savez(path, step=np.array([1, 2]), content=np.array("data"))
+    assert gallery.read_origin(tmp_path) is None
+    np.savez(path, step=np.array(1), content=np.array("data"))
     content = path.read_bytes()
     for place in range(0, len(content), 3):
         for bit in (0x01, 0x40):
             path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
-            assert gallery.read_step(tmp_path) in (None, 1)
+            assert gallery.read_origin(tmp_path) in (None, (1, "data"))
 
 
 def test_empty_gallery_file_counts_as_missing(tmp_path):
     (tmp_path / "gallery.npz").touch()
-    assert gallery.read_step(tmp_path) is None
+    assert gallery.read_origin(tmp_path) is None
 
 
 def test_map_of_a_single_test_image_is_one_point():

@@ -16,6 +16,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report import run_report
+from jaxssl.report.results import read_results
 from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
@@ -143,9 +144,11 @@ def test_learned_loss_parameters_are_read_from_the_training_log(run, tmp_path):
 
 def test_gallery_file_of_an_earlier_version_counts_as_missing(run, tmp_path):
     workdir, arrays = run
-    assert gallery.read_step(workdir) == 4
+    [content] = {row["content"] for row in read_results(workdir)}
+    assert gallery.read_origin(workdir) == (4, content)
+    arrays = {k: v for k, v in arrays.items() if k != "content"}
     earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}
     np.savez(tmp_path / "gallery.npz", **earlier)
-    assert gallery.read_step(tmp_path) is None
+    assert gallery.read_origin(tmp_path) is None
     html = run_report.write_report(tmp_path).read_text(encoding="utf-8")
     assert "made by an earlier version" in html and "Nearest neighbours" in html

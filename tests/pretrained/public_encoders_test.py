@@ -178,6 +178,13 @@ def processor(**settings):
     return {"preprocessor_config": PROCESSOR | settings}
 
 
+def test_siglip_can_be_loaded_without_its_attention_pooling(tmp_path):
+    folder = write_folder(tmp_path / "x", "transformers_siglip")
+    pretrained = load_pretrained(folder, pool="mean", **CASES["transformers_siglip"]["options"])
+    assert pretrained.encoder.net.pool == "mean"
+    assert "pool" not in pretrained.variables["net"]["params"]
+
+
 @pytest.mark.parametrize(
     ("files", "crop", "interpolation"),
     [
