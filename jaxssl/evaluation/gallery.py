@@ -87,9 +87,9 @@ def write(
         arrays["frames"] = np.array(ours.frames)
     path = workdir / "gallery.npz"
     if distributed.is_first_process():
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        file_io.write_bytes(path, content.getvalue())
+        file = io.BytesIO()
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+        file_io.write_bytes(path, file.getvalue())
     return path
 
 

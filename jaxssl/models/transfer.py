@@ -261,10 +261,10 @@ def _add_adapters(params: Collection, rank: int, key: Array) -> MutableCollectio
     for number, (name, value) in enumerate(sorted(params.items())):
         module_key = jax.random.fold_in(key, number)
         if name in ADAPTED:
-            kernel = value.get("kernel") if isinstance(value, Mapping) else None
-            if getattr(kernel, "ndim", 0) != 2:
+            shape = jnp.shape(value.get("kernel", 0.0))
+            if len(shape) != 2:
                 raise ValueError(f"optim.lora needs {name!r} to be nn.Dense, a kernel [in, out]")
-            inner, out = kernel.shape
+            inner, out = shape
             down = jax.random.normal(module_key, (inner, rank)) * inner**-0.5
             result[ADAPTER + name] = {"down": down, "up": jnp.zeros((rank, out))}
         elif isinstance(value, Mapping):

@@ -59,7 +59,7 @@ def validate(settings: Settings) -> Inputs:
     if crop is not None and (len(crop) != 1 or not 0 <= crop[0] <= 1):
         raise ValueError(
             "crop must be a number in [0, 1], a fraction of the short side (0 resizes the whole "
-            f"image), or None, got {inputs.crop!r:.80}"
+            f"image), got {inputs.crop!r:.80}"
         )
     if inputs.interpolation not in tuple(INTERPOLATIONS):  # A list has no hash.
         raise ValueError(

@@ -98,9 +98,7 @@ def load(
             - mean: mean of images in [0, 1], a number or one per channel, in [0, 1]. The default
               depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
-            - crop: size of the central square crop as a fraction of the short side, in [0, 1]. 0
-              resizes the whole image, and so does None, except that it means 0.875 in a data set of
-              images of different sizes. timm calls it ``crop_pct``.
+            - crop: as in `jaxssl.augment.views.Inputs`, in [0, 1]. timm calls it ``crop_pct``.
             - size: side length of the network's images in pixels, 1 to 8192. The learned positions
               of a ViT are interpolated to a new size.
             - interpolation: "bilinear" or "bicubic", for the resizing of images.
