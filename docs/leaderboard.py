@@ -555,9 +555,11 @@ def bias_section() -> str:
             axes.scatter(x, [value - max(y) for value in y], color=colour, label=title)
             for loss, (bias, accuracy) in points.items():
                 name = NAMES[loss].partition(", temperature")[0]
-                side = "right" if bias > 0.5 else "left"
-                at = (bias, accuracy - max(y))
-                axes.annotate(f" {name} ", at, fontsize=7, horizontalalignment=side)
+                # Names of neighbouring points are on different sides of them.
+                side = "right" if bias > 0.5 or title == titles[1] else "left"
+                height = "top" if title == titles[2] or loss == "sogclr" else "bottom"
+                where = {"horizontalalignment": side, "verticalalignment": height}
+                axes.annotate(f" {name} ", (bias, accuracy - max(y)), fontsize=7, **where)
             axes.set_xscale("symlog", linthresh=0.01)
             axes.set(title=f"batch {size}", xlabel="bias / gradient", xlim=(0, 2))
             if len(points) > 3:
