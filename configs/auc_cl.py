@@ -3,8 +3,10 @@
 Paper: Sharma et al., AUC-CL, ICLR 2024.
 Command: jaxssl train --config auc_cl:VARIANT, with --config.loss.preset=paper for eq. 8 as printed
 Published, not run here: the results of the variants are top-1 accuracies.
-Notes: Tables 5, 7, 9 and 10 compare batch sizes too: --config.batch_size=512. Table 10's linear
-classifier is DCL's, whose settings we do not know. Table 7 trains MoCo-v3 with this loss:
+Notes: Tables 5, 7, 9 and 10 compare batch sizes too: --config.batch_size=512. The linear rate of
+0.1 is read as one for 256 images, 0.4 for the batch of 1024. Table 10's linear classifier and
+augmentation are DCL's, whose settings we do not know. ImageNet-100 is the usual list of classes,
+and the paper's are drawn at random. Table 7 trains MoCo-v3 with this loss:
 cifar10_baselines:moco_v3_auc_cl and imagenet_moco_v3:auc_cl_vit_s. The paper does not state the
 projector, the weight decay (1e-4) and the loss's a. They are the released code's, except for the
 projector of ImageNet. The released ImageNet code is another method: imagenet_dino:auc_cl_released.
@@ -98,7 +100,7 @@ VARIANTS = {
         "about": "73.5 % linear (Table 1); 69.5 at 100 epochs, 75.5 at 800",
     },
     "imagenet_vit_s": {
-        **MULTI_CROP,  # Patches, projector and weight decay are MoCo-v3's, by Appendix A.3.2.
+        **MULTI_CROP,  # Patches, projector and weight decay are MoCo-v3's. The paper has none.
         "about": "70.7 % k-NN (k=10), 73.7 % linear (Table 2)",
         "epochs": 300,
         "net": {"name": "vit", "size": "small", "patch_size": 16},

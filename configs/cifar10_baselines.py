@@ -37,7 +37,7 @@ BYOL = {
 }
 SGD = {"name": "sgd", "lars_clip": False, "decay_all": True}
 ADAM = {"name": "adam", "weight_decay": 1e-6, "lars_clip": False, "decay_all": True}
-# Optimiser and augmentation are our choice. The temperature is the released code's.
+# Optimiser and augmentation are our choice. The temperature is that of public codes.
 DCL = {"epochs": 200, "loss": {"name": "dcl", "temperature": 0.1}}
 HCL_CODE = {  # HCL's released code, where debiased contrastive learning is the case beta = 0
     "epochs": 400,

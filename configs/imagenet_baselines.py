@@ -2,7 +2,8 @@
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies. The linear protocol is
-SimCLR's. The codes of SwAV, Barlow Twins and ReSSL have a rate of 0.3, VICReg's has 0.02, and
+that of MoCo-v3's code, or MoCo-v2's for its variants. SimCLR's paper has a batch of 4096 and a rate
+of 1.6. The codes of SwAV, Barlow Twins and ReSSL have a rate of 0.3, VICReg's has 0.02, and
 SimSiam's has LARS.
 Notes: LARS has one learning rate here. The codes of Barlow Twins and ARB lower the rate of biases
 and norms to 0.0048, and SwAV's scales and decays them like weights. BYOL averages its weights from
@@ -43,6 +44,7 @@ MOCO_V2 = {
     "loss": {"name": "info_nce", "preset": "moco_v2"},
     "optim": {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True},
     "schedule": {"warmup_epochs": 0.0},
+    "eval": {"protocols": ("linear:moco_v2", "linear", "knn:moco_v3_20")},
 }
 ZERO_INIT = {"zero_init_residual": True}
 BARLOW_CODE = {  # also VICReg's

@@ -4,8 +4,8 @@ Papers: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision 
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 2;
 Sharma et al., AUC-CL, ICLR 2024, Table 7.
 Command: jaxssl train --config imagenet_moco_v3:VARIANT
-Published, not run here: the results of the variants are top-1 accuracies (linear: SGD 0.1, batch
-1024, 90 epochs, but rate 3 for the published ViT; DeCL's k-NN: k = 10, 20, 100).
+Published, not run here: the results of the variants are top-1 accuracies (linear: SGD 0.1 x B/256,
+batch 1024, 90 epochs, but 3 x B/256 for the published ViT; DeCL's k-NN: k = 10, 20, 100).
 Notes: All of DeCL but the batch size and the loss is MoCo-v3's. The paper does not state the
 temperature (MoCo-v3's: 1 for ResNet-50, 0.2 for ViT), whether the loss has MoCo-v3's factor 2 tau
 (here it has not) and the epochs of ViT (MoCo-v3's: 300. AUC-CL prints the same baseline, 62.3, for

@@ -7,7 +7,8 @@ Published, not run here: the results of the variants are top-1 accuracies of a l
 Notes: The loss has 2(B - 1) negatives, as in the paper. The released code has B - 1. gamma changes
 after whole epochs counted from 0. The code counts from 1. The code's C is unbounded and its step is
 1 / |Delta|_F on ImageNet, which changes nothing but speed. The paper does not say which solver
-Tables 2 and 3 show. The released config imagenet1k_mmcl_inv runs projected gradients.
+Tables 2 and 3 show. The released config imagenet1k_mmcl_inv runs projected gradients. The code's
+warm-up is a tenth of the epochs: for more epochs, change --config.schedule.warmup_epochs too.
 """
 
 from jaxssl.configs import base

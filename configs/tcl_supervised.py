@@ -6,9 +6,9 @@ Command: jaxssl train --config tcl_supervised:VARIANT
 Published, not run here: the results of the variants are top-1 accuracies after 100 + 50 epochs.
 Notes: The published second stage, SGD for 50 epochs, is linear:tcl at the end of the same command.
 The code trains it with AutoAugment and the first stage's batch, and updates BatchNorm's averages.
-Projector and crop are the released code's, but it pads with zeros, and ours by reflection. No
-settings are published for cross-entropy. Its metric is the accuracy of the trained classifier. The
-linear probe is fitted from scratch.
+Projector and crop are the released code's, but it pads with zeros, and ours by reflection.
+Cross-entropy on CIFAR has the settings of SupCon's code, which the paper takes. Its metric is the
+accuracy of the trained classifier. The linear probe is fitted from scratch.
 """
 
 from jaxssl.configs import base
@@ -57,12 +57,20 @@ R18 = {
 }
 SUP_CON = {"loss": {"name": "sup_con", "temperature": 0.1}}
 CROSS_ENTROPY = {
-    "batch_size": 128,  # our choice, because the paper gives no value
+    "batch_size": 128,  # our choice, because no value is published
     "epochs": 150,  # our choice: as many as pretraining (100) and linear stage (50)
     "views": 1,
     "head": {"name": "mlp", "proj_layers": 0},
     "loss": {"name": "cross_entropy", "num_classes": 10},
     "eval": {"protocols": ("linear",)},
+}
+CIFAR_CROSS_ENTROPY = {
+    **CROSS_ENTROPY,
+    "batch_size": 1024,
+    "epochs": 500,
+    "augment": {"crop": "resized", "crop_scale": (0.2, 1.0), "policy": "none"},
+    "optim": {"lr": 0.8},
+    "schedule": {"warmup_epochs": 10.0},
 }
 
 VARIANTS = {
@@ -81,9 +89,9 @@ VARIANTS = {
         "about": "85.9 %, ResNet-18",
         "optim": {"lr": 0.2},
     },
-    "cifar10_cross_entropy": {**CROSS_ENTROPY, "about": "95.0 %"},
+    "cifar10_cross_entropy": {**CIFAR_CROSS_ENTROPY, "about": "95.0 %"},
     "cifar100_cross_entropy": {
-        **CROSS_ENTROPY,
+        **CIFAR_CROSS_ENTROPY,
         "about": "75.3 %",
         "data": {"name": "cifar100"},
         "loss": {"name": "cross_entropy", "num_classes": 100},

@@ -116,7 +116,7 @@ spread is equal. Methods without all seeds are not tested.
 
 ## What to use when
 
-**Start with DCL** at its paper's temperature of 0.1. It costs the same as SimCLR. On all of
+**Start with DCL** at a temperature of 0.1. It costs the same as SimCLR. On all of
 CIFAR-10 it is above SimCLR at the usual temperature of 0.5 by {simclr[dcl][16]} points of k-NN at
 batch 16, {simclr[dcl][64]} at 64 and {simclr[dcl][256]} at 256. Only TCL, which trains on three
 views, has means above it by more than 0.3. Most of the gain comes from the low temperature: SimCLR

@@ -81,6 +81,8 @@ PUBLISHED_WITH = {
     "imagenet100_baselines:simclr_r50": "linear:paper_imagenet",
     "imagenet100_baselines:sogclr": "linear:paper_imagenet",
     "imagenet_baselines:": "linear:paper_imagenet",
+    "imagenet_baselines:mochi": "linear:moco_v2",
+    "imagenet_baselines:moco_v2": "linear:moco_v2",
     "imagenet_dino:": "knn:moco_v3_20",
     "imagenet_moco_v3:": "linear:paper_imagenet",
     "mmcl:": "linear:hcl_quirks",

@@ -8,8 +8,8 @@ accuracies of an SVM over ten folds, 5 seeds.
 Notes: All settings except the loss are GraphCL's. BatchNorm sees both views together. "subgraph"
 keeps 80 % of the nodes. The released code keeps 20 % of the nodes, around one node. Nodes that have
 lost all edges stay. The code adds self-loops to the unchanged graph and starts linear layers from
-Xavier's distribution. MMCL does not state kernel and solver for graphs. The settings are the ones
-of ImageNet (rbf, gamma 0.1, PGD).
+Xavier's distribution. MMCL does not state kernel and solver for graphs. The kernel is the one of
+ImageNet (rbf, gamma 0.1), and PGD has 200 accelerated steps, where the paper has up to 1000.
 """
 
 from jaxssl.configs import base

@@ -2,6 +2,7 @@
 
 Papers: Chen, Xie and He, MoCo v3, 2021, Table 6; Sharma et al., AUC-CL, ICLR 2024, Table 8.
 Command: jaxssl eval --suite transfer --workdir runs/A,runs/B
+Flowers and Pets have the mean over classes. The papers report top-1, which results.json has too.
 Each data set has MoCo-v3's weight decay and mixing. The stochastic depth is the network's; MoCo-v3
 uses 0.1 (Pets: 0).
 """

@@ -33,6 +33,8 @@ PRESETS: base.Presets = {
     # These are the settings of MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at
     # batch size 1024.
     "paper_imagenet": _on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
+    # MoCo's script, for ResNets of MoCo-v1 and v2
+    "moco_v2": _on_crops(30.0, 0.0, **SOLO_LEARN, head_std=0.01),
     "cifar": _on_crops(1e-3, 1e-6, **HCL),
     "cifar_sgd": _on_crops(0.1, 0.0, **SOLO_LEARN),
     # TCL's appendices A.1 (linear layer after pretraining with labels) and A.3 (without labels).
