@@ -4,7 +4,8 @@ Paper: Sharma et al., AUC-CL, ICLR 2024.
 Command: jaxssl train --config auc_cl:VARIANT, with --config.loss.preset=paper for eq. 8 as printed
 Published, not run here: the results of the variants are top-1 accuracies.
 Notes: Tables 5, 7, 9 and 10 compare batch sizes too: --config.batch_size=512. The linear rate of
-0.1 is read as one for 256 images, 0.4 for the batch of 1024. Table 10's linear classifier and
+0.1 is read as one for 256 images, 0.4 for the batch of 1024. The released probe of ViTs takes the
+last four blocks and a rate of 0.001, ours the last block and 0.1. Table 10's linear classifier and
 augmentation are DCL's, whose settings we do not know. ImageNet-100 is the usual list of classes,
 and the paper's are drawn at random. Table 7 trains MoCo-v3 with this loss:
 cifar10_baselines:moco_v3_auc_cl and imagenet_moco_v3:auc_cl_vit_s. The paper does not state the

@@ -4,8 +4,9 @@ Papers: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision 
 DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 2;
 Sharma et al., AUC-CL, ICLR 2024, Table 7.
 Command: jaxssl train --config imagenet_moco_v3:VARIANT
-Published, not run here: the results of the variants are top-1 accuracies (linear: SGD 0.1 x B/256,
-batch 1024, 90 epochs, but 3 x B/256 for the published ViT; DeCL's k-NN: k = 10, 20, 100).
+Published, not run here: the results of the variants are top-1 accuracies (linear: SGD, batch 1024,
+90 epochs, rate 0.1 x B/256 for ResNets and AUC-CL, 3 x B/256 for other ViTs; DeCL's k-NN: k = 10,
+20, 100).
 Notes: All of DeCL but the batch size and the loss is MoCo-v3's. The paper does not state the
 temperature (MoCo-v3's: 1 for ResNet-50, 0.2 for ViT), whether the loss has MoCo-v3's factor 2 tau
 (here it has not) and the epochs of ViT (MoCo-v3's: 300. AUC-CL prints the same baseline, 62.3, for
@@ -43,9 +44,11 @@ VIT = {
     "optim": {"name": "adamw", "lr": 1.5e-4, "lr_scaling": "linear", "weight_decay": 0.1}
     | {"decay_all": True},
     "schedule": {"warmup_epochs": 40.0},
+    "eval": {"protocols": ("linear:moco_v3_vit", "linear", "knn:moco_v3_20")},
 }
 KNN = ("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100")
 KNN_AND_LINEAR = {"protocols": ("linear:paper_imagenet", *KNN, "linear")}
+VIT_KNN_AND_LINEAR = {"protocols": ("linear:moco_v3_vit", *KNN, "linear")}
 DECL = {
     "batch_size": 256,
     # DeCL's Gamma rates come from momentum embeddings. The weight of its loss L^1 is 1.
@@ -72,12 +75,14 @@ VARIANTS = {
         **VIT,
         **DECL,
         "about": "63.4 % linear, k-NN 52.0/52.5/50.7 (66.4 linear at batch 512)",
+        "eval": VIT_KNN_AND_LINEAR,
     },
     "decl_vit_b": {
         **VIT,
         **DECL,
         "about": "69.1 % linear, k-NN 60.7/61.1/59.4 (76.8 linear at batch 2304)",
         "net": {**VIT["net"], "size": "base"},
+        "eval": VIT_KNN_AND_LINEAR,
     },
     "auc_cl_vit_s": {
         **VIT,

@@ -85,6 +85,8 @@ PUBLISHED_WITH = {
     "imagenet_baselines:moco_v2": "linear:moco_v2",
     "imagenet_dino:": "knn:moco_v3_20",
     "imagenet_moco_v3:": "linear:paper_imagenet",
+    "imagenet_moco_v3:decl_vit": "linear:moco_v3_vit",
+    "imagenet_moco_v3:vit_s": "linear:moco_v3_vit",
     "mmcl:": "linear:hcl_quirks",
     "mmcl:cifar100_table_6": "knn",
     "mmcl:imagenet": "linear:mmcl_imagenet",

@@ -238,7 +238,10 @@ def regression(
     """
     f, c, n = examples.x.shape[1], examples.num_classes, float(used.sum())
     strength = 1 / (C * n)
-    factor = np.linalg.cholesky(examples.covariance / c + strength * np.eye(f))
+    # Rounding of the covariance in float32 may make small eigenvalues negative, by up to 5e-8 of
+    # the trace. The factor is a preconditioner only, so the optimum does not depend on the ridge.
+    ridge = max(strength, 3e-7 * np.trace(examples.covariance) / c)
+    factor = np.linalg.cholesky(examples.covariance / c + ridge * np.eye(f))
     inverse = scipy.linalg.solve_triangular(factor, np.eye(f), lower=True)
     transform = jnp.asarray(inverse.T, jnp.float32)
     weight = jnp.asarray(used) / n

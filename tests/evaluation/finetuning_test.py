@@ -395,7 +395,7 @@ def test_linear_probe_on_crops_does_not_change_the_encoder(preset, data_dir, mes
     # An epoch has one step. The learning rate's milestones must lie before the end of training.
     asked = settings["training"]
     training = asked._replace(epochs=12, milestones=(6, 9) if asked.milestones else ())
-    lr = min(settings["lr"], 2.0)  # MoCo-v2's rate of 30 does not converge in twelve steps.
+    lr = min(settings["lr"], 2.0)  # The rates of MoCo do not converge in twelve steps.
     monkeypatch.setitem(linear.PRESETS, preset, {**settings, "training": training, "lr": lr})
     encoder, train, test = tiny_encoder(), digits(data_dir, 40), digits(data_dir, 30, "test")
     before = jax.tree.map(np.array, encoder.variables["net"])

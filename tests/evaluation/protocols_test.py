@@ -57,6 +57,19 @@ def test_logistic_regression_reaches_the_optimum_of_ill_conditioned_features():
     assert again.num_steps < result.num_steps
 
 
+def test_logistic_regression_takes_a_covariance_that_rounding_has_made_indefinite():
+    """The covariance of features of low rank, in float32, has eigenvalues below zero."""
+    features = labelled(160, 80, 3, 4, spread=2.0)
+    x = features.train @ np.random.default_rng(1).normal(size=(3, 9))
+    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    covariance = np.cov(x.T, bias=True) - 4e-8 * 9 * np.eye(9)
+    y, used = features.train_labels, np.ones(160, np.float32)
+    rows = logistic_regression.Examples(x, x.T, y, 4, covariance)
+    result = logistic_regression.regression(rows, used, C=1e5, tolerance=1e-4, max_iter=500)
+    expected = LogisticRegression(C=1e5, tol=1e-8, max_iter=5000).fit(x, y)
+    assert ((x @ result.weights + result.bias).argmax(axis=1) == expected.predict(x)).mean() > 0.98
+
+
 def test_linear_probe_is_that_of_scikit_learn_if_the_devices_hold_padding():
     x, y, *_ = labelled(157, 80, 6, 4, spread=2.0)
     probe = logistic_regression.fit_probe(x + 5, y, **{**SETTINGS, "C": (0.3,), "tolerance": 1e-6})

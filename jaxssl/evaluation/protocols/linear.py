@@ -30,9 +30,10 @@ PRESETS: base.Presets = {
     # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
     # after the L2 normalisation replaces their last BatchNorm.
     "video": {**FAST, "normalised": True},
-    # These are the settings of MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at
-    # batch size 1024.
+    # These are the settings of MoCo-v3's script for ResNets, and below for ViTs. Its learning rate
+    # is lr * batch / 256, 0.4 at batch size 1024 for ResNets.
     "paper_imagenet": _on_crops(0.1, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
+    "moco_v3_vit": _on_crops(3.0, 0.0, batch_size=1024, epochs=90, lr_batch=256, head_std=0.01),
     # MoCo's script, for ResNets of MoCo-v1 and v2
     "moco_v2": _on_crops(30.0, 0.0, **SOLO_LEARN, head_std=0.01),
     "cifar": _on_crops(1e-3, 1e-6, **HCL),
