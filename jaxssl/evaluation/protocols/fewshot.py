@@ -171,9 +171,9 @@ def elevater(
     Differs from the released code in six points. That code configures the schedule but does not
     apply it. It tests BatchNorm with running averages, which ten steps leave near their initial
     values, instead of the statistics of the training rows. It reports the best epoch on the test
-    set, and this function the last. It also scores a candidate by its best epoch. It trains two neighbouring weight decays both with the left
-    one. It draws initial weights and order for every candidate, whereas here all candidates of a
-    draw share them.
+    set, and this function the last. It also scores a candidate by its best epoch. It trains two
+    neighbouring weight decays both with the left one. It draws initial weights and order for every
+    candidate, whereas here all candidates of a draw share them.
 
     Args:
         features: features of a training and a test set.
