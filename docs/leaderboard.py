@@ -148,18 +148,19 @@ probe.
   {simclr[mmcl][16]} at 16 with one seed. A step costs 1.4 times as much, and 3.7 times at 256.
 - **MoCo-v3** cannot be told from SimCLR at 0.5.
 - **BYOL, Barlow Twins, VICReg, LeJEPA** and **NNCLR** with their papers' constants have one run at
-  each batch size. All are below SimCLR at 0.5 with the same seed. With
-  constants chosen on validation images, the differences from SimCLR at 0.5 at batch 64 are
+  each batch size. All are below SimCLR at 0.5 with the same seed. With constants chosen on
+  validation images, the differences from SimCLR at 0.5 at batch 64 are
   {simclr[barlow_twins_tuned][64]} (Barlow Twins), {simclr[vicreg_tuned][64]} (VICReg)
   and {simclr[byol_tuned][64]} (BYOL). From DCL, tuned Barlow Twins differs by
-  {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, tuned VICReg
-  differs from SimCLR by {simclr[vicreg_tuned][16]} and tuned BYOL by {simclr[byol_tuned][16]}, with
-  one seed. So far losses without negatives
-  show no advantage at these batch sizes.
-- **XBM**, 4096 past embeddings as negatives of SimCLR, fails at 64, where they are of 32 steps: the
-  network hardly surpasses an untrained one. It moves away from its past embeddings
-  ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)). At 256, where they
-  are of 8 steps, it differs from SimCLR by {simclr[xbm][256]}, with one seed.
+  {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, with one seed,
+  the differences from SimCLR are {simclr[barlow_twins_tuned][16]} (Barlow Twins),
+  {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL). So far losses without
+  negatives show no advantage at these batch sizes.
+- **XBM**, 4096 past embeddings as negatives of SimCLR, fails in small batches, with one seed: at 16,
+  where they are of 128 steps, the network collapses, and at 64, of 32 steps, it hardly surpasses an
+  untrained one. It moves away from its past embeddings
+  ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)). At 256, of 8
+  steps, it differs from SimCLR by {simclr[xbm][256]}.
 
 These differences are in points of k-NN at equal epochs, with the 95 % interval of each single
 comparison ([all differences](#differences-on-all-of-cifar-10)). Networks are small and runs short,

@@ -56,7 +56,7 @@ class Row(TypedDict):
     bank_size: NotRequired[int]  # Earlier versions did not record the numbers of examples.
     split: str
     split_size: NotRequired[int]
-    weights: NotRequired[str]  # `jaxssl.pretrained.encoder.weights_digest`, not of runs
+    weights: NotRequired[str]  # `jaxssl.pretrained.encoder.weights_digest`, not in a workdir
     seed: int
 
 
