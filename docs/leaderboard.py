@@ -156,9 +156,9 @@ probe.
   the differences from SimCLR are {simclr[barlow_twins_tuned][16]} (Barlow Twins),
   {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL). So far losses without
   negatives show no advantage at these batch sizes.
-- **XBM**, 4096 past embeddings as negatives of SimCLR, fails in small batches, with one seed: at 16,
-  where they are of 128 steps, the network collapses, and at 64, of 32 steps, it hardly surpasses an
-  untrained one. It moves away from its past embeddings
+- **XBM**, 4096 past embeddings as negatives of SimCLR, fails in small batches, with one seed: at
+  16, where they are of 128 steps, the network collapses, and at 64, of 32 steps, it hardly
+  surpasses an untrained one. It moves away from its past embeddings
   ([why, and with fewer](measurements.md#constants-chosen-on-validation-images)). At 256, of 8
   steps, it differs from SimCLR by {simclr[xbm][256]}.
 

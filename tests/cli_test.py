@@ -281,6 +281,10 @@ NEIGHBOURS = ("neighbours", "run", "x")
         (("study", "alpha", "--equal_steps"), "--equal_steps is not used by the study 'alpha'"),
         (("study", "alpha", "--finished"), "--finished is not used by the study 'alpha'"),
         (("study", "toy_noise", "--seeds=3"), "--seeds is not used by the study 'toy_noise' here"),
+        (
+            ("study", "toy_noise", "--scale=small"),
+            "--scale is not used by the study 'toy_noise' here",
+        ),
         (("study", "toy_noise", "--config.epochs=3"), "--config.epochs is not used by the study"),
         (("study", "support_vectors", "--workdir=x", "--dataset=y"), "--dataset is not used by"),
         (

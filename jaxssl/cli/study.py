@@ -100,7 +100,9 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         if flag.value and flag.name not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag.name} is not used by the study {name!r}; leave it out")
     unused = getattr(study, "UNUSED_WITH_WORKDIR" if WORKDIR.value else "UNUSED", ())
-    given = [f"--{flag.name}" for flag in (DATASET, SEEDS) if flag.present and flag.name in unused]
+    given = [
+        f"--{flag.name}" for flag in (SCALE, DATASET, SEEDS) if flag.present and flag.name in unused
+    ]
     given += [f"{cli.PREFIX}{key}" for key, _ in overrides if "config" in unused]
     for text in given:
         raise UserError(f"{text} is not used by the study {name!r} here; leave it out")
@@ -128,7 +130,9 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     )
     stem, start = _stem(name, setting), time.perf_counter()
     for file in (setting.out / f"{stem}.json", *([page.with_suffix(".json")] if page else [])):
-        documents.check_replaceable(file, setting)
+        documents.check_replaceable(file, setting, name)
+    if page and page.exists() and not page.with_suffix(".json").exists():
+        raise UserError(f"{page} is not the page of a study; choose another --page")
     # A folder that cannot be made must fail before the work, not after it.
     for folder in (setting.out, *([page.parent] if page else [])):
         with explain_write_errors(folder):

@@ -105,6 +105,11 @@ def batch_size_values(setting: Setting, size: int) -> Cell:
             )
     images = len(source.load(base.data, base.data.train_split))
     steps = images // base.batch_size  # of an epoch
+    if not steps:
+        raise UserError(
+            f"--equal_steps takes the steps of batch_size={base.batch_size}, and the training set "
+            f"has {images} examples; set --config.batch_size to fewer"
+        )
     longer = steps / max(1, images // size)
     milestones = tuple(epoch * longer for epoch in base.schedule.milestones)
     return {

@@ -177,10 +177,13 @@ def _all_claims(studies: Iterable[Settings]) -> list[Settings]:
 
     The figure of a measured claim names the scale and the number of the document.
     """
-    claims, measured = [], set()
+    claims, measured, seen = [], set(), set()
     for number, document in enumerate(studies, 1):
         for claim in document["claims"].values():
-            if claim["verdict"]:
+            # Two studies may judge a claim by the same runs, as `accuracy` and `batch_size` do.
+            same = (claim["text"], claim["source"], document["scale"], claim["figure"])
+            if claim["verdict"] and same not in seen:
+                seen.add(same)
                 figure = f"{document['scale']} [{number}]: {claim['figure']}"
                 claims.append({**claim, "figure": figure, "command": document["command"]})
                 measured.add((claim["text"], claim["source"]))

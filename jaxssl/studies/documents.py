@@ -1,5 +1,6 @@
 """Write the findings of a study as JSON, HTML, PNG figures, Markdown and on the screen."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,9 @@ def write_study(
 
     Returns:
         The path of the page.
+
+    Raises:
+        UserError: if the files would replace a document with runs that this one lacks.
     """
     entries = {key: claim_entry(c, findings.verdicts.get(key)) for key, c in claims.items()}
     document = {
@@ -55,7 +59,9 @@ def write_study(
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
-    file_io.write_json(setting.out / f"{name}.json", to_json(document))
+    written, path = to_json(document), setting.out / f"{name}.json"
+    _require_no_lost_runs(path, to_json(findings.data))
+    file_io.write_json(path, written)
     images = []
     for picture in findings.pictures:
         png = figure_png(picture.figure, dpi=150)
@@ -114,6 +120,7 @@ def write_markdown(path: Path, document: Path) -> None:
     """
     study = read_document(document)
     copy = path.with_suffix(".json")
+    _require_no_lost_runs(copy, study["data"])
     facts = {"scale": study["scale"], "on": study["where"]}
     facts |= {key: study[key] for key in ("devices", "jax", "python", "commit") if study.get(key)}
     paragraphs = [
@@ -170,9 +177,14 @@ def read_document(path: Path) -> Settings:
         return document
 
 
-def check_replaceable(path: Path, setting: Setting) -> None:
-    """Raise an error if a study would replace the document of another scale, data or more seeds."""
+def check_replaceable(path: Path, setting: Setting, study: str) -> None:
+    """Raise an error if a study would replace a document of another study, scale or data.
+
+    A document with more seeds is not replaced either.
+    """
     document = read_document(path) if path.exists() else {}
+    if document and document["study"] != study:
+        raise UserError(f"{path} is of the study {document['study']!r}; write elsewhere")
     for key in ("scale", "dataset", "seeds"):
         new = getattr(setting, key)
         old = document.get(key, new)  # Documents of version 0.2.0 have only the scale.
@@ -181,6 +193,19 @@ def check_replaceable(path: Path, setting: Setting) -> None:
                 f"{path} was made with {key} {old or 'default'}, and would be replaced; move it "
                 "away, or write elsewhere"
             )
+
+
+def _require_no_lost_runs(path: Path, data: Any) -> None:
+    """Raise an error if the document at a path has runs that the new ``data`` lack."""
+
+    def runs(data: Any) -> set[tuple[str, int]]:
+        return {(json.dumps(run["cell"]), run["seed"]) for run in data.get("runs", ())}
+
+    if path.exists() and (lost := runs(read_document(path)["data"]) - runs(data)):
+        raise UserError(
+            f"{path} has {len(lost)} runs that this command lacks, and would be replaced; name it "
+            "with --earlier, or write elsewhere"
+        )
 
 
 def claim_entry(claim: Claim, verdict: Verdict | None = None) -> dict[str, object]:

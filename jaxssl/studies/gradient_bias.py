@@ -72,7 +72,7 @@ ARMS: dict[str, Cell | None] = {
 Estimates = Mapping[str, Mapping[int, Mapping[int, Sequence[BiasEstimate]]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
-UNUSED_WITH_WORKDIR = ("dataset", "seeds")
+UNUSED_WITH_WORKDIR = ("scale", "dataset", "seeds")
 CLAIMS = study.read_claims("gradient_bias")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxssl.configs.graphs.tu import VARIANTS
+from jaxssl.errors import UserError
 from jaxssl.studies import grid
 from jaxssl.studies.grid import SVM, Comparison
 from jaxssl.studies.run_results import first_run
@@ -27,7 +28,11 @@ def run(setting: Setting) -> Findings:
     methods = select_methods(setting.methods, DEFAULT, others)
     folder = Path(dict(setting.overrides).get("data.path", ""))
     results, baselines, verdicts = {}, {}, {}
-    for path in setting.dataset.split(",") if setting.dataset else SETS:
+    paths = setting.dataset.split(",") if setting.dataset else SETS
+    names = [Path(path).stem for path in paths]
+    if "" in names or len({*names}) < len(names):
+        raise UserError(f"--dataset={setting.dataset} has an empty name, or a name twice")
+    for path in paths:
         name = Path(path).stem
         results |= _train(setting, methods, folder / path)
         first = first_run({arm: results[arm, name] for arm in methods})

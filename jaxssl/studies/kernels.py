@@ -25,7 +25,7 @@ def mmcl(setting: Setting) -> Cell:
     The scales of the paper change gamma at its epochs. Others, and runs of a given number of steps,
     change it after the same parts of the run, rounded to whole epochs or steps.
     """
-    if setting.dataset != "cifar100":
+    if cell_config(setting, {}).data.name != "cifar100":
         return METHODS["mmcl"]
     steps = fixed_steps(setting)
     length = steps or cell_config(setting, {}).epochs

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
+from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, explain_damage
 from jaxssl.evaluation import pretrain, run
+from jaxssl.evaluation.rows import content
 from jaxssl.evaluation.selection import Selected, drop_unlabelled, select_protocols
 from jaxssl.pretrained.start import load_init
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -51,11 +53,15 @@ class _Run(NamedTuple):
         values: the text of the value of each key of the grid.
         seed: of the run.
         protocols: NAME or NAME:PRESET of the protocols that evaluate the run.
+        data: the group `config.data`.
+        content: digest of the examples that evaluate the run.
     """
 
     values: Mapping[str, str]
     seed: int
     protocols: Sequence[str]
+    data: Settings
+    content: str
 
 
 def parse(texts: Sequence[str]) -> Grid:
@@ -226,6 +232,7 @@ def _plan_runs(
     _check_distinct(cells, configs)
     loaded: set[str] = set()  # values of "init" that can be read
     splits_of: dict[tuple[str, str], Splits] = {}
+    contents: dict[tuple[str, str], str] = {}
     traced: set[str] = set()  # settings with views and networks that fit the images
     mesh, runs = distributed.make_mesh(), []
     for cell, settings in zip(cells, configs, strict=True):
@@ -251,7 +258,10 @@ def _plan_runs(
             traced.add(shown)
         selected = select_protocols(protocols, examples)
         fitting = drop_unlabelled(selected, splits_of[data], strict=strict)
-        runs.append(_Run(cell, settings.seed, [one.text for one in fitting]))
+        if data not in contents:
+            contents[data] = content(splits_of[data])
+        texts = [one.text for one in fitting]
+        runs.append(_Run(cell, settings.seed, texts, settings.data.to_dict(), contents[data]))
     return runs
 
 
@@ -271,14 +281,14 @@ def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[Ru
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
     digests: dict[str, str] = {}
-    for number, (values, seed, protocols) in enumerate(runs, 1):
-        start = time.perf_counter()
-        cell = {**values, "seed": seed}  # "0x1" and "1" are one seed, and one folder.
+    for number, planned in enumerate(runs, 1):
+        start, values = time.perf_counter(), planned.values
+        cell = {**values, "seed": planned.seed}  # "0x1" and "1" are one seed, and one folder.
         result, is_new = run_cell(setting, cell, {}, "--workdir", digests=digests)
         if (result.workdir / nonfinite.FILE_NAME).exists():
             result, figures = result._replace(history=[]), "stopped: not finite"
         else:
-            metrics = _evaluate(result.workdir, protocols, strict)
+            metrics = _evaluate(result.workdir, planned, strict)
             figures = ", ".join(f"{k} {v:.2f}" for k, v in metrics.items()) or "no results"
             result = result._replace(metrics=metrics)
         results.append(result)
@@ -291,22 +301,24 @@ def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[Ru
     return results
 
 
-def _evaluate(workdir: Path, protocols: Sequence[str], strict: bool) -> dict[str, float]:
+def _evaluate(workdir: Path, planned: _Run, strict: bool) -> dict[str, float]:
     """Return {metric: value} of a run, with the first result of each protocol.
 
-    Results that an earlier command has measured are read from a file of the run.
+    Results that an earlier command has measured on the same examples are read from a file of the
+    run.
     """
-    path, figures = workdir / FIGURES, {}
+    path, document = workdir / FIGURES, {}
     if path.exists():
         with explain_damage(path):
-            figures = json.loads(path.read_text())
-    if missing := [text for text in protocols if text not in figures]:
+            document = json.loads(path.read_text())
+    figures = document.setdefault(planned.content, {})
+    if missing := [text for text in planned.protocols if not figures.get(text)]:
         with logs.quiet():
             how = {"kinds": ("pretrained",), "page": False, "strict": strict}
-            rows = run.evaluate(workdir, missing, **how)
+            rows = run.evaluate(workdir, missing, data=planned.data, **how)
         figures |= {one.text: _main_result(one, rows) for one in select_protocols(missing)}
-        file_io.write_json(path, figures)
-    return dict(figures[text] for text in protocols if figures[text])
+        file_io.write_json(path, document)
+    return dict(figures[text] for text in planned.protocols if figures[text])
 
 
 def _main_result(one: Selected, rows: Sequence[Row]) -> tuple[str, float] | None:

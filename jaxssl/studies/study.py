@@ -3,9 +3,9 @@
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. It may have ``FLAGS``, the accepted flags among "methods",
 "batch_sizes", "equal_steps", "workdir", "finished" and "earlier". ``UNUSED`` names the flags among
-"dataset", "seeds" and "config" without effect (with --workdir: ``UNUSED_WITH_WORKDIR``). ``PAPER``
-selects the config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its
-file name.
+"scale", "dataset", "seeds" and "config" without effect (with --workdir: ``UNUSED_WITH_WORKDIR``).
+``PAPER`` selects the config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study
+by its file name.
 """
 
 import functools

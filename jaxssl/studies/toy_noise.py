@@ -33,7 +33,7 @@ JUMP = 10.0  # A step that moves a score further than this has divided by almost
 MOST_LOGIT = 8.0  # largest |s2 - s1| in the picture of the loss
 # decl_mean replaces the Gamma sample u of DeCL by its mean, 1 / rate.
 ARMS = ("direct", "decl", "decl_mean")
-UNUSED = ("dataset", "seeds", "config")
+UNUSED = ("scale", "dataset", "seeds", "config")
 CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)
 

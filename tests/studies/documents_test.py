@@ -130,6 +130,30 @@ def test_claims_page_lists_measured_claims_first_below_each_paper(judged, tmp_pa
         assert counts == list(map(int, cells[1:-1]))
 
 
+def test_document_is_not_replaced_by_one_that_lacks_its_runs(judged, tmp_path):
+    runs = [{"cell": ["a", 8], "seed": seed, "config": {}} for seed in range(3)]
+    of = lambda some: judged._replace(data={"config": {}, "runs": some})  # noqa: E731
+    write = lambda found: documents.write_study(  # noqa: E731
+        "alpha", "X", setting(tmp_path), TWO_CLAIMS, found, ABOUT
+    )
+    write(of(runs[:2]))
+    write(of(runs))
+    with pytest.raises(UserError, match="alpha.json has 2 runs that this command lacks"):
+        write(of(runs[:1]))
+    documents.write_study("beta", "X", setting(tmp_path), TWO_CLAIMS, of(runs[:1]), ABOUT)
+    with pytest.raises(UserError, match="alpha.json has 2 runs that this command lacks"):
+        documents.write_markdown(tmp_path / "alpha.md", tmp_path / "beta.json")
+    with pytest.raises(UserError, match="alpha.json is of the study 'alpha'; write elsewhere"):
+        documents.check_replaceable(tmp_path / "alpha.json", setting(tmp_path), "beta")
+
+
+def test_equal_verdicts_of_two_studies_count_once(judged, tmp_path):
+    for name in ("alpha", "beta"):
+        documents.write_study(name, "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
+    text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
+    assert "tiny [1]" in text and "tiny [2]" not in text
+
+
 def test_claims_page_leaves_out_documents_of_a_part_of_the_runs_of_another(judged, tmp_path):
     runs = [{"cell": ["a", 8], "seed": seed, "config": {"seed": seed}} for seed in range(4)]
     selected = {

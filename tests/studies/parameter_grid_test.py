@@ -159,6 +159,27 @@ def test_parameter_grid_trains_all_combinations_once_and_writes_the_table(
     assert lines[-1][-3:] == [measured[key] for key in expected]
 
 
+def test_figures_of_a_run_are_measured_again_if_the_test_examples_have_changed(
+    tmp_path, monkeypatch
+):
+    values, asked = iter([66.0, 3.0]), []
+
+    def evaluate(workdir, protocols, *, data, **_):
+        asked.append((protocols, data))
+        details = {"preset": "instdisc"}
+        return [
+            {"protocol": "knn", "metric": KNN, "value": next(values), "details": details},
+        ]
+
+    monkeypatch.setattr(parameter_grid.run, "evaluate", evaluate)
+    knn_only = ["knn:instdisc"]
+    before = parameter_grid._Run({}, 0, knn_only, {"path": "a"}, "before")
+    after = before._replace(data={"path": "b"}, content="after")
+    measured = [parameter_grid._evaluate(tmp_path, one, True) for one in (before, after, before)]
+    assert [list(each.values()) for each in measured] == [[66.0], [3.0], [66.0]]
+    assert asked == [(knn_only, {"path": "a"}), (knn_only, {"path": "b"})]
+
+
 def test_recorded_command_of_a_parameter_grid_has_all_of_its_arguments(
     tmp_path, monkeypatch, run_command
 ):
@@ -205,7 +226,7 @@ def test_diverged_run_of_a_parameter_grid_has_no_figures(tmp_path, monkeypatch, 
     (tmp_path / nonfinite.FILE_NAME).write_text("{}")
     result = RunResult(0, tmp_path, {}, [{"loss": 0.5}], 1.0)
     monkeypatch.setattr(parameter_grid, "run_cell", lambda *_, **__: (result, False))
-    runs = [parameter_grid._Run({"optim.lr": "9"}, 0, ["knn"])]
+    runs = [parameter_grid._Run({"optim.lr": "9"}, 0, ["knn"], {}, "content")]
     results = parameter_grid._train_runs(None, runs, strict=False)
     assert "optim.lr=9: stopped: not finite (finished before)" in capsys.readouterr().out
     grid = {"optim.lr": ["9"]}

@@ -188,6 +188,9 @@ def test_equal_steps_keep_the_steps_of_warmup_milestones_and_schedules(tmp_path)
     late = setting(tmp_path, equal_steps=True, overrides=(("loss.temperature", spec),))
     with pytest.raises(UserError, match="'loss.temperature' has times in epochs; give them in"):
         batch_size_values(late, 16)
+    few = setting(tmp_path, equal_steps=True, overrides=(("data.train_split", "train[:50]"),))
+    with pytest.raises(UserError, match="steps of batch_size=64, and the training set has 50 exa"):
+        batch_size_values(few, 16)
 
 
 def test_simclr_without_normalisation_and_under_noise_is_nt_xent_by_the_code_of_decl(tmp_path):
@@ -273,6 +276,9 @@ def test_graphs_study_trains_graph_configs_on_named_data_sets(trained_cells, mon
     ]
     assert set(findings.verdicts) == {"MUTAG"}  # The paper has no figure for NCI1.
     assert findings.where.startswith("MUTAG, NCI1, ")
+    for names in ("old/MUTAG.zip,MUTAG.zip", "MUTAG,"):
+        with pytest.raises(UserError, match="has an empty name, or a name twice"):
+            study("graphs").run(options._replace(dataset=names))
     [table] = findings.tables
     assert tuple(table.heading) == ("", "MUTAG", "NCI1")
     assert [row[0] for row in table.rows] == ["mmcl", "graphcl", "raw", "untrained"]
