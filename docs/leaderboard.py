@@ -95,7 +95,7 @@ predictors of BYOL and NNCLR have 512 hidden units instead of 4096, and NNCLR ha
 instead of 98 304, because network and data are small. On a
 fifth of the images, validation prefers other constants for SimCLR, DeCL, TCL, XBM and the losses
 without negatives. On all images, the tuned constants raise DeCL's k-NN accuracy by 2.4 points at
-batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64, the only batch size measured
+batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64, nor at 16 with one seed
 ([measurements](measurements.md#constants-chosen-on-validation-images)).
 
 Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
