@@ -108,7 +108,7 @@ def batch_size_values(setting: Setting, size: int) -> Cell:
     if not steps:
         raise UserError(
             f"--equal_steps takes the steps of batch_size={base.batch_size}, and the training set "
-            f"has {images} examples; set --config.batch_size to fewer"
+            f"has {images} examples; set a smaller --config.batch_size"
         )
     longer = steps / max(1, images // size)
     milestones = tuple(epoch * longer for epoch in base.schedule.milestones)

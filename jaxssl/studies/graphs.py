@@ -29,8 +29,8 @@ def run(setting: Setting) -> Findings:
     folder = Path(dict(setting.overrides).get("data.path", ""))
     results, baselines, verdicts = {}, {}, {}
     paths = setting.dataset.split(",") if setting.dataset else SETS
-    names = [Path(path).stem for path in paths]
-    if "" in names or len({*names}) < len(names):
+    stems = [Path(path).stem for path in paths]
+    if "" in stems or len({*stems}) < len(stems):
         raise UserError(f"--dataset={setting.dataset} has an empty name, or a name twice")
     for path in paths:
         name = Path(path).stem
