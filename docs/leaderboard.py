@@ -154,8 +154,9 @@ probe.
   and {simclr[byol_tuned][64]} (BYOL). From DCL, tuned Barlow Twins differs by
   {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, with one seed,
   the differences from SimCLR are {simclr[barlow_twins_tuned][16]} (Barlow Twins),
-  {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL). So far losses without
-  negatives show no advantage at these batch sizes.
+  {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL), and at 256
+  {simclr[barlow_twins_tuned][256]} (Barlow Twins) and {simclr[byol_tuned][256]} (BYOL). So far
+  losses without negatives show no advantage at these batch sizes.
 - **XBM**, 4096 past embeddings as negatives of SimCLR, fails in small batches, with one seed: at
   16, where they are of 128 steps, the network collapses, and at 64, of 32 steps, it hardly
   surpasses an untrained one. It moves away from its past embeddings
