@@ -220,9 +220,10 @@ def regression(
     .. math:: \min_{W, b} \frac{1}{2} |W|^2 + C \sum_i \log \frac{\sum_j e^{x_i W_j + b_j}}
         {e^{x_i W_{y_i} + b_{y_i}}}
 
-    L-BFGS runs in V, where W = T V and T T^T is the inverse of covariance / c + I / (C n). The
-    Hessian in V is close to the identity, so a few dozen steps suffice for features of any
-    conditioning. The optimum is the same.
+    L-BFGS runs in V, where W = T V and T T^T is the inverse of covariance / c + I / (C n). A larger
+    multiple of I replaces the last term where rounding could make the sum indefinite. The Hessian
+    in V is close to the identity, so a few dozen steps suffice for features of any conditioning.
+    The optimum is the same.
 
     Args:
         examples: features and labels.

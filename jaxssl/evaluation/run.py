@@ -111,9 +111,9 @@ def evaluate(
         raise UserError(str(error)) from error
     content = distributed.raise_together(lambda: rows_of.content(splits))
     memory.keep_freed()  # Memory that was needed only to read the data is returned before.
+    weights = weights_digest(encoder) if identity or distributed.process_count() > 1 else ""
     if distributed.process_count() > 1:
         asked = {"protocols": [one.text for one in selected], "kinds": kinds, "layer": layer}
-        weights = weights_digest(encoder)
         measured = {"step": encoder.metadata["step"], "weights": weights, "seed": seed}
         run_record.require_equal({**asked, **measured, "bank and test examples": content})
     strict = protocols is not None if strict is None else strict
@@ -142,7 +142,7 @@ def evaluate(
         "content": content,
     }
     if identity:  # Another encoder may replace a weights file of this name.
-        data_fields["weights"] = weights_digest(encoder)
+        data_fields["weights"] = weights
     if online and config and workdir:
         fields = {**rows_of.feature_fields(encoder, "pretrained", "backbone"), **data_fields}
         since = _last_step_on_other_data(out, content)

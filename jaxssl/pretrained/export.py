@@ -78,7 +78,7 @@ def export(
             f"the output folder {default} is a symbolic link to another folder; see --out"
         )
     out, contents, faults = out or default, {}, []
-    digest = weights_digest(pretrained)
+    digest = "" if is_run(path) else weights_digest(pretrained)
     try:
         pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)

@@ -138,10 +138,7 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
         pretrained = [row for row in of_protocol if row["features"] == "pretrained"]
         if not pretrained or pretrained[-1].get("unit", "%") != "%":
             continue
-        # Rows of the projector or of an earlier checkpoint may have been added later.
-        backbone = [row for row in pretrained if row.get("layer") != "projector"] or pretrained
-        last = max(row["step"] or 0 for row in backbone)
-        pretrained = [row for row in backbone if (row["step"] or 0) == last]
+        pretrained = _latest(_backbone(pretrained) or pretrained)
         comparable = [row for row in of_protocol if _comparable(row, pretrained[-1])]
         metric = comparable[0]["metric"]
         kinds = {row["features"]: row for row in comparable if row["metric"] == metric}
@@ -154,6 +151,19 @@ def _key_figures(rows: Rows) -> list[KeyFigure]:
         name = f"{protocol}:{preset}" if preset else protocol
         figures.append(KeyFigure(f"{metric} ({name})", bars))
     return figures[:NUM_FIGURES]
+
+
+def _backbone(rows: Rows) -> Rows:
+    return [row for row in rows if row.get("layer") != "projector"]
+
+
+def _latest(rows: Rows) -> Rows:
+    """Return the rows of the latest checkpoint. Those of an earlier one may have been added later.
+
+    ``rows`` may be empty.
+    """
+    last = max((row["step"] or 0 for row in rows), default=0)
+    return [row for row in rows if (row["step"] or 0) == last]
 
 
 def _comparable(row: results.Row, other: results.Row) -> bool:
@@ -180,10 +190,8 @@ def _other_step(arrays: gallery.Gallery, rows: Rows) -> int | None:
 def _collapse(metrics: Sequence[Metrics], rows: Rows) -> str:
     """Say whether the features have collapsed, or "" if that was not measured."""
     own = [r for r in results.own_rows(rows) if r["features"] == "pretrained"]
-    measured = [r for r in own if "verdict" in r["details"] and r.get("layer") != "projector"]
-    if measured:  # An earlier checkpoint may have been evaluated later.
-        latest = max(reversed(measured), key=lambda row: row["step"] or 0)
-        return str(latest["details"]["verdict"])
+    if measured := _latest(_backbone([row for row in own if "verdict" in row["details"]])):
+        return str(measured[-1]["details"]["verdict"])
     spread = files.metric_series(metrics, "feature_std")[1]
     if not spread:
         return ""

@@ -59,9 +59,9 @@ def write_study(
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
-    written, path = to_json(document), setting.out / f"{name}.json"
-    _require_no_lost_runs(path, to_json(findings.data))
-    file_io.write_json(path, written)
+    path = setting.out / f"{name}.json"
+    _require_no_lost_runs(path, findings.data)
+    file_io.write_json(path, to_json(document))
     images = []
     for picture in findings.pictures:
         png = figure_png(picture.figure, dpi=150)

@@ -32,8 +32,7 @@ def run(setting: Setting) -> Findings:
     stems = [Path(path).stem for path in paths]
     if "" in stems or len({*stems}) < len(stems):
         raise UserError(f"--dataset={setting.dataset} has an empty name, or a name twice")
-    for path in paths:
-        name = Path(path).stem
+    for path, name in zip(paths, stems, strict=True):
         results |= _train(setting, methods, folder / path)
         first = first_run({arm: results[arm, name] for arm in methods})
         for features, metrics in grid.baselines(first, PROTOCOLS).items():
