@@ -3,15 +3,17 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
 
+from jaxssl import distributed
 from jaxssl.components import Settings
 from jaxssl.configs import studies
-from jaxssl.data import source
+from jaxssl.data import kind, source
+from jaxssl.data.batches import check_batch
 from jaxssl.errors import UserError
 from jaxssl.studies.study import Setting, scale_value
 from jaxssl.training import config
@@ -84,6 +86,16 @@ def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]])
     """
     sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
     return {size: batch_size_values(setting, size) for size in sizes}
+
+
+def check_batch_sizes(configs: Iterable[ConfigDict]) -> None:
+    """Raise UserError if a batch size does not fit the training split or the number of devices."""
+    sizes: dict[str, int] = {}  # of training splits, by their settings
+    for settings in configs:
+        key = settings.data.to_json()
+        if key not in sizes:
+            sizes[key] = len(source.load_splits(settings.data, kind.of(settings).data).train)
+        check_batch(settings.batch_size, sizes[key], distributed.make_mesh().size)
 
 
 def batch_size_values(setting: Setting, size: int) -> Cell:

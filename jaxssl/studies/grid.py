@@ -17,7 +17,7 @@ from jaxssl.errors import UserError, explain_damage
 from jaxssl.evaluation import pretrain, run
 from jaxssl.report.results import Row
 from jaxssl.studies import run_results
-from jaxssl.studies.cells import Cell, cell_config, portable_config, run_name
+from jaxssl.studies.cells import Cell, cell_config, check_batch_sizes, portable_config, run_name
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.run_results import RESULT_FILE, RunResult
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
@@ -77,14 +77,19 @@ def run_grid(
     for key, _ in setting.overrides:
         if key in keys:
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
-    runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
+    seeds = range(setting.seeds)
+    runs = [(name, seed, {**cell, "seed": seed}) for name, cell in cells.items() for seed in seeds]
     digests: dict[str, str] = {}
     earlier = _read_earlier(setting, setting.earlier, cells, digests) if setting.earlier else {}
     if not setting.finished and len(earlier) < len(runs):
         _warn_of_other_commits(setting, earlier.values())
+        new = [values for name, seed, values in runs if (name, seed) not in earlier]
+        waiting = [
+            values for values in new if not (_workdir(setting, values) / RESULT_FILE).exists()
+        ]
+        check_batch_sizes(cell_config(setting, values) for values in waiting)
     results: dict[T, list[RunResult]] = {name: [] for name in cells}
-    for number, (name, seed, cell) in enumerate(runs, 1):
-        values = {**cell, "seed": seed}
+    for number, (name, seed, values) in enumerate(runs, 1):
         result, is_new = earlier.get((name, seed)), False
         is_here = (_workdir(setting, values) / RESULT_FILE).exists()
         if is_here or not (result or setting.finished):
@@ -358,19 +363,22 @@ def _train(settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]) ->
     start = time.perf_counter()
     try:
         with logs.quiet():
-            metrics = _measure(settings, workdir, protocols)
+            metrics, content = _measure(settings, workdir, protocols)
     except SystemExit:
         console.show_error(f"stopped in {workdir}; run the same command to resume")
         raise
     seconds = time.perf_counter() - start
-    document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
-    file_io.write_json(workdir / RESULT_FILE, document)
+    facts = {"seconds": seconds, "commit": git.current_commit(), "content": content}
+    file_io.write_json(workdir / RESULT_FILE, {"figures": metrics, **facts})
 
 
 def _measure(
     settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]
-) -> Mapping[str, float | None]:
-    """Train a run and return its metrics, which are None if training has diverged."""
+) -> tuple[Mapping[str, float | None], str]:
+    """Train a run and return its metrics, and a hash of the examples that measured them.
+
+    The metrics are None if training has diverged.
+    """
     fault = workdir / nonfinite.FILE_NAME
     if fault.exists():  # An earlier command has left its error file.
         fault.unlink()
@@ -379,11 +387,11 @@ def _measure(
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys(protocols.values())
+        return dict.fromkeys(protocols.values()), ""
     if not protocols:
-        return {}
+        return {}, ""
     rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)
-    return _metrics(rows, "pretrained")
+    return _metrics(rows, "pretrained"), rows[0].get("content", "") if rows else ""
 
 
 def _metrics(rows: Sequence[Row], features: str) -> dict[str, float]:

@@ -304,21 +304,25 @@ def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[Ru
 def _evaluate(workdir: Path, planned: _Run, strict: bool) -> dict[str, float]:
     """Return {metric: value} of a run, with the first result of each protocol.
 
-    Results that an earlier command has measured on the same examples are read from a file of the
-    run.
+    Results that an earlier command has measured on the same examples, with the same content of the
+    user's files, are read from a file of the run.
     """
     path, document = workdir / FIGURES, {}
     if path.exists():
         with explain_damage(path):
             document = json.loads(path.read_text())
     figures = document.setdefault(planned.content, {})
-    if missing := [text for text in planned.protocols if not figures.get(text)]:
+    keys = {
+        text: f"{text} {components.digest(text)}" if components.IN_FILE.fullmatch(text) else text
+        for text in planned.protocols
+    }
+    if missing := [text for text, key in keys.items() if not figures.get(key)]:
         with logs.quiet():
             how = {"kinds": ("pretrained",), "page": False, "strict": strict}
             rows = run.evaluate(workdir, missing, data=planned.data, **how)
-        figures |= {one.text: _main_result(one, rows) for one in select_protocols(missing)}
+        figures |= {keys[x.text]: _main_result(x, rows) for x in select_protocols(missing)}
         file_io.write_json(path, document)
-    return dict(figures[text] for text in planned.protocols if figures[text])
+    return dict(figures[key] for key in keys.values() if figures[key])
 
 
 def _main_result(one: Selected, rows: Sequence[Row]) -> tuple[str, float] | None:

@@ -13,6 +13,7 @@ from jaxssl.components import Settings
 from jaxssl.data import kind, source
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError, explain_damage
+from jaxssl.evaluation import rows
 from jaxssl.studies import documents
 from jaxssl.studies.cells import portable_config
 from jaxssl.training.output import metrics_writer
@@ -34,6 +35,7 @@ class RunResult(NamedTuple):
         commit: of the code that trained the run last, "" if unknown.
         config: as JSON, with file names in place of absolute paths.
         fingerprint: fingerprint of the training split, "" if unknown.
+        content: hash of the examples that evaluated the run, "" if unknown.
         baselines: as `grid.baselines` returns them, for a run of an earlier document.
     """
 
@@ -45,6 +47,7 @@ class RunResult(NamedTuple):
     commit: str = ""
     config: Settings = {}
     fingerprint: str = ""
+    content: str = ""
     baselines: dict[str, dict[str, float]] | None = None
 
     @property
@@ -69,29 +72,35 @@ def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
             commit=document.get("commit", ""),
             config=portable_config(settings),
             fingerprint=next((each.fingerprint for each in facts if each.fingerprint), ""),
+            content=document.get("content", ""),
         )
 
 
 def require_same_data(
     settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
 ) -> None:
-    """Raise UserError if the data of a run have changed since its training.
+    """Raise UserError if the examples that trained or evaluated a run have changed since.
 
     Args:
         settings: of the run.
         result: of the run.
-        digests: fingerprints of training splits by the text of their settings. A new one is added.
+        digests: fingerprints of examples by the text of their settings. New ones are added.
         subject: the run, for the message.
     """
     key = settings.data.to_json()
     if key not in digests:
         splits = source.load_splits(settings.data, kind.of(settings).data)
         digests[key] = fingerprint(splits.train)
-    if result.fingerprint not in ("", digests[key]):
-        raise UserError(
-            f"{subject} was trained with other data than {settings.data.name!r} has now "
-            f"(fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
-        )
+        digests[f"{key}, evaluation"] = rows.content(splits)
+    for verb, before, now in (
+        ("trained", result.fingerprint, digests[key]),
+        ("evaluated", result.content, digests[f"{key}, evaluation"]),
+    ):
+        if before not in ("", now):
+            raise UserError(
+                f"{subject} was {verb} with other data than {settings.data.name!r} has now "
+                f"(fingerprint {before[:12]} -> {now[:12]})"
+            )
 
 
 def run_label(name: object, seed: int) -> str:
@@ -183,6 +192,7 @@ def read_runs(path: Path) -> tuple[str, dict[tuple[object, int], RunResult]]:
                 commit=entry["commit"],
                 config=unflatten_dict({**data["config"], **entry["config"]}, sep="."),
                 fingerprint=entry["fingerprint"],
+                content=entry.get("content", ""),  # Earlier versions did not record it.
                 baselines=data.get("baselines", {}),
             )
     return document["scale"], results

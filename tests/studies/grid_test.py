@@ -174,6 +174,22 @@ def test_finished_run_on_other_data_is_not_taken_into_a_grid(setting, results, m
         grid.run_grid(setting, CELLS)
 
 
+def test_finished_run_evaluated_on_other_data_is_not_taken_into_a_grid(
+    setting, results, monkeypatch
+):
+    assert all(run.content for [run] in results.values())
+    monkeypatch.setattr(run_results.rows, "content", lambda splits: "other data")
+    with pytest.raises(UserError, match="take another --out: .* was evaluated with other data"):
+        grid.run_grid(setting, CELLS)
+
+
+def test_impossible_batch_size_is_refused_before_any_training(setting, monkeypatch):
+    monkeypatch.setattr(pretrain, "train", None)
+    cells = {"small": {"loss.temperature": 0.6}, "few": {"data.train_split": "train[:1%]"}}
+    with pytest.raises(UserError, match="batch_size must be between 1 and the 13 training"):
+        grid.run_grid(setting, cells)
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

@@ -180,6 +180,24 @@ def test_figures_of_a_run_are_measured_again_if_the_test_examples_have_changed(
     assert asked == [(knn_only, {"path": "a"}), (knn_only, {"path": "b"})]
 
 
+def test_figures_of_a_run_are_measured_again_if_the_file_of_a_protocol_has_changed(
+    tmp_path, monkeypatch
+):
+    file, values = tmp_path / "mine.py", iter([1.0, 2.0])
+    text, source = f"{file}:mine", "def mine(context, *, seed):\n    return []\n"
+
+    def evaluate(workdir, protocols, **_):
+        row = {"protocol": "mine.py:mine", "metric": "mine", "value": next(values), "details": {}}
+        return [row]
+
+    monkeypatch.setattr(parameter_grid.run, "evaluate", evaluate)
+    planned, measured = parameter_grid._Run({}, 0, [text], {}, "same"), []
+    for content in (source, source, source + "# edited\n"):
+        file.write_text(content)
+        measured.append(list(parameter_grid._evaluate(tmp_path, planned, True).values()))
+    assert measured == [[1.0], [1.0], [2.0]]
+
+
 def test_recorded_command_of_a_parameter_grid_has_all_of_its_arguments(
     tmp_path, monkeypatch, run_command
 ):
