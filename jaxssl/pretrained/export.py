@@ -15,12 +15,14 @@ from safetensors.numpy import save
 from jaxssl import components
 from jaxssl.buckets import as_path, is_bucket
 from jaxssl.data import kind
-from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
+from jaxssl.errors import UserError, explain_damage, explain_write_errors, one_line, suggest
 from jaxssl.pretrained import hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, weights_digest
 from jaxssl.pretrained.load import is_run, load_pretrained, results_folder
 from jaxssl.report.results import read_results
 from jaxssl.training.output.file_io import write_bytes, write_text
+
+TIMM_WEIGHTS = "model.safetensors"  # as timm and the Hub name it, beside config.json
 
 
 def export(
@@ -95,6 +97,8 @@ def export(
     if not contents:
         raise UserError(reasons) from faults[0]
     _refuse_overwriting(path, out, [*contents, "README.md"])
+    if TIMM_WEIGHTS not in contents and (out / "README.md").exists():
+        _require_same_weights(out / TIMM_WEIGHTS, header)
     step, num_features = pretrained.metadata["step"], json.loads(header)["features"]
     rows = [x for x in read_results(results) if x["step"] == step and x["features"] == "pretrained"]
     if not is_run(path):
@@ -146,6 +150,20 @@ def _refuse_overwriting(source: Path, out: Path, names: Sequence[str]) -> None:
         )
 
 
+def _require_same_weights(path: Path, header: str) -> None:
+    """Raise UserError if the file of an earlier export for timm, which stays, has other weights."""
+    if not path.exists():
+        return
+    with path.open("rb") as file, explain_damage(path, "remove it"):
+        found = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        digest = json.loads(found["__metadata__"][weights.HEADER])["digest"]
+    if digest != json.loads(header)["digest"]:
+        raise UserError(
+            f"{path} has other weights, and timm would load them beside the new model card; "
+            "add --to timm to replace them, or choose another --out"
+        )
+
+
 def _safetensors(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:
     # Without the entry "format", transformers does not read the file.
     metadata = {"format": "pt", weights.HEADER: header}
@@ -158,7 +176,8 @@ def _timm(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, by
         settings = timm_format.config_json(pretrained, num_features, arrays)
     except ValueError as error:
         raise ValueError(f"{error}; choose --to safetensors") from error
-    return {**_safetensors(pretrained, header, "model"), "config.json": settings.encode()}
+    stem = TIMM_WEIGHTS.removesuffix(".safetensors")
+    return {**_safetensors(pretrained, header, stem), "config.json": settings.encode()}
 
 
 def _torch(pretrained: PretrainedEncoder, header: str, stem: str) -> dict[str, bytes]:

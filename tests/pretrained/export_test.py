@@ -209,6 +209,17 @@ def test_model_card_does_not_list_the_weights_of_another_checkpoint(runs, tmp_pa
     assert "model.safetensors" not in text and "vit_learned-8" not in text
 
 
+def test_export_beside_the_weights_of_another_checkpoint_for_timm_is_refused(runs, tmp_path):
+    run = runs("vit")
+    export(run, ["timm"], step=5, out=tmp_path)
+    before = (tmp_path / "README.md").read_text()
+    with pytest.raises(UserError, match="model.safetensors has other weights.*add --to timm"):
+        export(run, ["safetensors"], step=9, out=tmp_path)
+    assert (tmp_path / "README.md").read_text() == before
+    export(run, ["safetensors"], step=5, out=tmp_path)
+    export(run, ["timm", "safetensors"], step=9, out=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["convnet", "vit"])
 def test_exported_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, tmp_path):
     path, _ = export(runs(name), ["stablehlo"], out=tmp_path)
