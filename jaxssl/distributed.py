@@ -108,6 +108,17 @@ def data_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
+def connect_devices() -> None:
+    """Let the devices of all processes communicate once. All processes must call this.
+
+    On CPUs JAX waits 30 seconds for the first communication of a group of devices, and without a
+    limit later. Processes that compile their first step at different speeds need the latter.
+    """
+    mesh, local = make_mesh(), np.zeros(jax.local_device_count(), np.int32)
+    jax.jit(jnp.sum, out_shardings=replicated_sharding(mesh))(shard_rows(local, mesh))
+    any_process(False)  # communicates between one device of each process
+
+
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     """Return the sharding that splits the longest axis that the number of devices divides.
 

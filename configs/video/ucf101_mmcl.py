@@ -1,7 +1,8 @@
 """MMCL with S3D on UCF-101's RGB frames or optical flow.
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5. The base is CoCLR's.
-Command: jaxssl train --config video/ucf101_mmcl --config.data.path=UCF-101, or UCF-101-flow
+Command: jaxssl train --config video/ucf101_mmcl --config.data.path=UCF-101, or UCF-101-flow, with
+the folders train and test of split 1
 Published, not run here: split 1, 300 epochs: RGB linear 52.45, retrieval R@1 45.6 (InfoNCE 46.8 and
 33.1); flow 68.01 and 50.94 (InfoNCE 66.8 and 45.2).
 Notes: Batch size 128 stands for the paper's 254 negatives. The paper does not state kernel and

@@ -25,8 +25,8 @@ def fill(ensemble: str, class_names: Iterable[str]) -> list[list[str]]:
 
     Args:
         ensemble: a name in `PROMPTS`.
-        class_names: the name of each class. The ensemble "digits" replaces "0" to "9" by `SPOKEN`.
-            Other names are used unchanged, underscores included.
+        class_names: the name of each class. Underscores, as in "aquarium_fish", become spaces. The
+            ensemble "digits" replaces "0" to "9" by `SPOKEN`.
 
     Returns:
         For each class one sentence a template, in the order of the templates.
@@ -37,5 +37,5 @@ def fill(ensemble: str, class_names: Iterable[str]) -> list[list[str]]:
     if ensemble not in PROMPTS:
         raise UserError(f"ensemble {ensemble!r} is unknown{suggest(ensemble, PROMPTS)}")
     spoken = SPOKEN if ensemble == "digits" else {}
-    names = [spoken.get(name, name) for name in class_names]
+    names = [spoken.get(name, name).replace("_", " ") for name in class_names]
     return [[template.format(name) for template in PROMPTS[ensemble]] for name in names]

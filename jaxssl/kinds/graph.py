@@ -198,8 +198,10 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     """Choose how graphs get to the device: packed on the host.
 
     Raises:
-        UserError: if they shall be kept on the device.
+        UserError: if they shall be kept on the device, or read by processes.
     """
+    if workers > 0:
+        raise UserError(f"data.workers={workers} is without use for graphs; set -1")
     if cache == "device":
         raise UserError(
             "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"

@@ -127,8 +127,10 @@ def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
     """Choose how clips get to the device: streamed by threads.
 
     Raises:
-        UserError: if they shall be kept on the device.
+        UserError: if they shall be kept on the device, or read by processes.
     """
+    if workers > 0:
+        raise UserError(f"data.workers={workers} is without use for clips; set -1")
     if cache == "device":
         raise UserError("data.cache='device' cannot hold clips, which are streamed; set 'auto'")
     differ = source.shape[0] is None

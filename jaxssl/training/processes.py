@@ -140,6 +140,7 @@ def start(coordinator: str | None, processes: int | None, process: int | None) -
     check_devices()
     if distributed.process_count() == 1:
         return None
+    distributed.connect_devices()
     connection = jax_distributed.global_state  # not public, but Orbax uses it in the same way
     if distributed.process_index():
         _explain_abort(str(connection.coordinator_address))

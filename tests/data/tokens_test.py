@@ -126,7 +126,7 @@ def test_every_prompt_template_has_one_placeholder(ensemble):
 
 def test_prompts_keep_the_order_and_names_of_classes():
     assert prompts.fill("photo", ["cat", "7"]) == [["a photo of a cat."], ["a photo of a 7."]]
-    assert prompts.fill("plain", iter(["cat", "dog"])) == [["cat"], ["dog"]]
+    assert prompts.fill("plain", iter(["cat", "guide_dog"])) == [["cat"], ["guide dog"]]
     assert len(prompts.PROMPTS["simple7"]) == 7
     assert prompts.fill("simple7", []) == []
 

@@ -96,7 +96,15 @@ DAMAGE = {
         WITHOUT["{0}_graph_indicator.txt"],
         "the file *_graph_indicator.txt is missing",
     ),
-    "half an edge": ({**MANY, "{0}_A.txt": b"1, 2\n2"}, "cannot reshape array of size 3"),
+    "half an edge": (
+        {**MANY, "{0}_A.txt": b"1, 2\n2"},
+        "_A.txt has 3 numbers on 2 lines, not 2 on",
+    ),
+    "weights of edges": ({**MANY, "{0}_A.txt": b"1, 2, 1\n2, 3, 1\n"}, "6 numbers on 2 lines"),
+    "two classes": (
+        {**MANY, "{0}_graph_labels.txt": b"0 1\n2\n"},
+        "3 numbers on 2 lines, not 1 on",
+    ),
     "node 9 of 8": ({**MANY, "{0}_A.txt": b"1, 9\n"}, "an edge has node 9, but nodes are 1 to 8"),
     "node 0": ({**MANY, "{0}_A.txt": b"1, 2\n0, 2\n"}, "an edge has node 0, but nodes are 1 to 8"),
     "two graphs": ({**MANY, "{0}_A.txt": b"1, 2\n4, 5\n"}, "an edge joins two graphs"),

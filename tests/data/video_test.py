@@ -66,6 +66,21 @@ def assert_near(clip, expected, most=6):
     assert errors.mean() < most and errors.mean((1, 2, 3)).max() < 2 * most
 
 
+@pytest.mark.parametrize("end", [".avi", "/00001.jpg"])
+def test_clips_of_one_video_of_ucf101_are_in_one_split(end):
+    names = [
+        f"{motion}/v_{motion}_g{group:02}_c{clip:02}{end}"
+        for motion in ("Archery", "Biking")
+        for group in range(1, 26)
+        for clip in range(1, 4 + group % 4)
+    ]
+    splits = frames.arrange(names, "PATH", test_fraction=0.2, split_seed=0).splits
+    groups = [{name.rpartition("_c")[0] for name in splits[split]} for split in ("train", "test")]
+    assert not groups[0] & groups[1] and len(groups[0] | groups[1]) == 50
+    shares = [sum(m in name for name in splits["test"]) / (len(names) / 2) for m in ("Ar", "Bi")]
+    np.testing.assert_allclose(shares, 0.2, atol=0.05)
+
+
 def test_videos_of_all_supported_formats_are_decoded(load, tmp_path):
     formats = dict(zip(frames.SUFFIXES, ("mp4", "avi", "matroska", "matroska", "mov"), strict=True))
     content = {f"{s[1:]}/1{s}": video(format) for s, format in formats.items()}

@@ -145,6 +145,15 @@ def test_zeroshot_refuses_prompts_of_wordnet_ids():
         zeroshot.run(make_context(draw(2, 4), lambda texts: draw(2, 4), named), seed=0)
 
 
+def test_zeroshot_warns_of_prompts_that_are_cut(caplog):
+    pytest.importorskip("instant_clip_tokenizer")
+    named = image_set(labels=[0, 1], class_names=("cat", "a very long name of a class"))
+    zeroshot.run(make_context(draw(2, 4), lambda rows: draw(len(rows), 4), named, 8), seed=0)
+    assert (
+        "1 of 2 prompts have more than 8 tokens and are cut, such as 'a photo of a a" in caplog.text
+    )
+
+
 def accuracy(images, labels, of_classes):
     """Image by image, in float64."""
     first, five = [], []

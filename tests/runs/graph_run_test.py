@@ -231,6 +231,7 @@ def test_graphs_with_other_labels_and_images_are_rejected(tiny, sets, whole, tmp
     [
         ({"net.width": "0"}, "net.width must be >= 1"),
         ({"data.cache": "device"}, "data.cache='device' cannot hold graphs"),
+        ({"data.workers": "2"}, "data.workers=2 is without use for graphs; set -1"),
         ({"batch_size": "64"}, "batch_size must be between 1 and the 40"),
     ],
 )

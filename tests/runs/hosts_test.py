@@ -12,13 +12,14 @@ import jax
 import numpy as np
 import pytest
 from graph_cases import random_graphs
+from jax.sharding import PartitionSpec as P
 from process_cases import free_port
 from tiny import DIGITS, SAVED, SETTINGS
 from workdir_cases import acting, metric_lines
 from xla_flags import DEVICES, QUICK_FLAGS
 
 import jaxssl
-from jaxssl import distributed
+from jaxssl import collectives, distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source
@@ -33,6 +34,7 @@ from jaxssl.training.workdir import checkpoint, digests, run_record
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
 STEPS = 3
+LATE = 33  # seconds, above the 30 in which Gloo must connect the devices of all processes
 IMAGES = np.random.default_rng(2).integers(0, 256, (21, 16, 16, 1), np.uint8)
 # A protocol that encodes further images, one that trains on all devices, one that fits on those of
 # a process, and one with features alone.
@@ -106,6 +108,12 @@ def test_two_hosts_together_read_the_batch_that_one_host_reads(printed):
         parts = [list(output[way].values()) for output in printed]
         assert [len(part) for part in parts] == [2, 2]
         assert parts[0] + parts[1] == list(last(way).values())
+
+
+@pytest.mark.long
+def test_host_waits_for_another_that_compiles_longer():
+    outputs = finish(start("late"))
+    assert [json.loads(output.splitlines()[-1]) for output in outputs] == [[4.0], [4.0]]
 
 
 DIFFERENCES = {"seed": "(config.seed: 0 -> 1)", "data": "-> 'other data')", "version": "-> '9.9')"}
@@ -247,6 +255,14 @@ def errors(data_dir: str, workdir: str) -> dict[str, str]:
 def main() -> None:
     """Run one of the two hosts."""
     address, number, process, what, *arguments = sys.argv[1:]
+    if what == "late":
+        processes.start(address, int(number), int(process))
+        time.sleep(LATE * jax.process_index())
+        mesh = distributed.make_mesh()
+        rows = distributed.shard_rows(np.ones(2, np.float32), mesh)
+        add = distributed.spmd(lambda x: collectives.sum(x, "data"), mesh, P("data"), P("data"))
+        print(json.dumps(jax.jit(add)(rows).addressable_data(0).tolist()))
+        return
     processes.initialize(address, int(number), int(process))
     if what == "print":
         mesh = distributed.make_mesh()

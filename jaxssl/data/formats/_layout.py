@@ -6,7 +6,7 @@
 import hashlib
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypedDict, Unpack
 
 import tensorflow_datasets as tfds
@@ -128,6 +128,7 @@ def assign(
     noun: str,
     labels: Mapping[str, str] | None = None,
     hash_suffix: str = "",
+    group: Callable[[str], str] = lambda name: name,
     **split: Unpack[SplitOptions],
 ) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:
     """Assign examples to splits and classes by the folders in their names.
@@ -138,6 +139,7 @@ def assign(
         noun: "pictures" or "clips", for messages.
         labels: class of each example by its name, instead of the folders.
         hash_suffix: appended to the names before they are hashed to select the test examples.
+        group: maps the name of an example to that of its group. A group is in one split.
         **split: see `SplitOptions`.
 
     Returns:
@@ -178,7 +180,7 @@ def assign(
             )
     class_names = _list_classes(splits, path, expected)
     if list(splits) == ["train"] and test_fraction:
-        keys = {n: f"{seed}/{'/'.join(p)}{hash_suffix}" for n, p in paths.items()}
+        keys = {n: f"{seed}/{group('/'.join(p))}{hash_suffix}" for n, p in paths.items()}
         splits = _split_off_test(splits["train"], test_fraction, keys)
     return splits, class_names
 
@@ -261,15 +263,21 @@ def _split_off_test(
 ) -> dict[str, dict[str, str]]:
     """Move the examples of each class with the smallest hashes from "train" to a split "test".
 
-    Each split gets at least one example of a class. A class of one example is in "train" only.
+    Examples with one key stay together. Each split gets at least one example of a class. A class
+    whose examples have one key is in "train" only.
     """
-    members: dict[str, list[str]] = {}
+    classes: dict[str, dict[str, list[str]]] = {}  # examples by class and key
     for name in sorted(train, key=lambda name: hashlib.sha256(keys[name].encode()).digest()):
-        members.setdefault(train[name], []).append(name)
-    test = set()
-    for names in members.values():
-        count = max(1, round(fraction * len(names)))
-        test |= set(names[: min(count, len(names) - 1)])
+        classes.setdefault(train[name], {}).setdefault(keys[name], []).append(name)
+    test: set[str] = set()
+    for by_key in classes.values():
+        *movable, rest = by_key.values()
+        count = max(1, round(fraction * sum(map(len, (*movable, rest)))))
+        moved: list[str] = []
+        for names in movable:
+            if len(moved) < count:
+                moved += names
+        test.update(moved)
     splits = {"train": {name: c for name, c in train.items() if name not in test}}
     if test:
         splits["test"] = {name: c for name, c in train.items() if name in test}

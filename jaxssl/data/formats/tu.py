@@ -154,9 +154,7 @@ def _parse_collection(texts: Mapping[str, bytes]) -> Graphs:
     """Parse the files that the collection publishes, by the ends of their names."""
     if missing := [part for part in PARTS[:3] if part not in texts]:
         raise ValueError(f"the file *_{missing[0]}.txt is missing")
-    edges, graph_of, labels = (
-        np.array(texts[part].replace(b",", b" ").split(), np.int64) for part in PARTS[:3]
-    )
+    edges, graph_of, labels = (_read_numbers(texts, part) for part in PARTS[:3])
     edges = edges.reshape(-1, 2)
     tags = np.zeros(len(graph_of), np.int64)
     if "node_labels" in texts:  # In some data sets nodes have several labels. The first is read.
@@ -179,6 +177,18 @@ def _parse_collection(texts: Mapping[str, bytes]) -> Graphs:
         for g in range(len(labels))
     ]
     return _normalise(graphs, labels.tolist())
+
+
+def _read_numbers(texts: Mapping[str, bytes], part: str) -> np.ndarray:
+    """Return the numbers of a file with two on each line, or one. Weights of edges are refused."""
+    columns = 2 if part == "A" else 1
+    numbers = np.array(texts[part].replace(b",", b" ").split(), np.int64)
+    lines = sum(1 for line in texts[part].splitlines() if line.strip())
+    if len(numbers) != columns * lines:
+        raise ValueError(
+            f"*_{part}.txt has {len(numbers)} numbers on {lines} lines, not {columns} on each"
+        )
+    return numbers
 
 
 def _parse_gin(text: bytes) -> Graphs:

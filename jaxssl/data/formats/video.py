@@ -38,6 +38,8 @@ HASH_SUFFIX = ".ppm"
 SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
 # FFmpeg is restricted to these formats. A playlist could name any file or host.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm"
+# UCF-101 cuts the clips c01, c02, ... of a group from one video, such as v_Archery_g01_c02.avi.
+GROUP = re.compile(r"(.*_g\d+)_c\d+(\.\w+)?")
 FLOW_NAME = re.compile(r"flow_([xy])_(.+)")
 MAX_CLIP = 2**31  # largest video file, and largest decoded clip, in bytes
 MAX_INCOMPLETE = 2 * MAX_CLIP  # largest total size of decoded frames of unfinished clips, in bytes
@@ -136,10 +138,16 @@ def arrange(names: Iterable[str], path: str, **split: Unpack[SplitOptions]) -> L
             "frames for each clip"
         )
     splits, classes = _layout.assign(
-        list(clips), path, noun="clips", hash_suffix=HASH_SUFFIX, **split
+        list(clips), path, noun="clips", hash_suffix=HASH_SUFFIX, group=_group_of, **split
     )
     other = tuple(sorted({*names} - {*(videos or frames)}))
     return Layout(splits, classes, other, {k: tuple(v) for k, v in clips.items()}, channels)
+
+
+def _group_of(name: str) -> str:
+    """Return what the names of clips of one video share, or the name of a clip on its own."""
+    found = GROUP.fullmatch(name)
+    return found[1] if found else name
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Zero-shot classification: predict the class whose prompts are nearest to the image."""
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from jaxssl.data.decoders import tokens
 from jaxssl.evaluation import protocol as base
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.nearest_neighbours import neighbours
+
+log = logging.getLogger("jaxssl")
 
 PRESETS: base.Presets = {name: {"prompts": name} for name in prompts.PROMPTS}
 
@@ -66,7 +69,12 @@ def run(context: base.EvalContext, *, seed: int, preset: str = "photo") -> list[
         )
     filled = prompts.fill(preset, names)
     texts = [text for class_texts in filled for text in class_texts]
-    embeddings = context.embed_texts(tokens.tokenize(texts, context.text_length))
+    length = context.text_length
+    longer = tokens.tokenize(texts, length + 1)[:, length]  # is 0 for a text that is not cut
+    if cut := [text for text, token in zip(texts, longer, strict=True) if token]:
+        message = "%d of %d prompts have more than %d tokens and are cut, such as %r"
+        log.warning(message, len(cut), len(texts), length, cut[0])
+    embeddings = context.embed_texts(tokens.tokenize(texts, length))
     by_class = np.split(embeddings, len(filled))
     scores = evaluate(context.embed_images(), context.test.labels, by_class)
     return base.make_results(scores, preset=preset, prompts=len(filled[0]))
