@@ -16,6 +16,7 @@ has 20 epochs, and the k-NN accuracy of the backbone's features (k = 200, T = 0.
 
 import argparse
 import io
+import itertools
 import json
 import math
 import statistics
@@ -70,10 +71,13 @@ def ours(arrays: Arrays, epochs: int, seed: int) -> tuple[float, Arrays]:
         data, options = arrays["train"], {"epochs": epochs, "workdir": folder, **settings}
         jaxssl.train("studies:small", data=data, loss="nt_xent", **options)
         lines = [json.loads(x) for x in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-        speeds = [x["images_per_second"] for x in lines if x.get("epoch", 0) > 1 and "loss" in x]
+        logged = [x for x in lines if "loss" in x]
+        intervals = [(a, b) for a, b in itertools.pairwise(logged) if b["epoch"] > 1]
+        speeds = [later["images_per_second"] for _, later in intervals]
+        steps = [later["step"] - earlier["step"] for earlier, later in intervals]
         features = {name: np.asarray(jaxssl.embed(folder, x)) for name, x in arrays.items()}
-    # The logs are equally many steps apart, so that this is all images over the whole time.
-    return statistics.harmonic_mean(speeds), features
+    # Weighted by the steps, the mean is all images over the whole time.
+    return statistics.harmonic_mean(speeds, steps), features
 
 
 def lightly(arrays: Arrays, epochs: int, seed: int, workers: int) -> tuple[float, Arrays]:

@@ -18,6 +18,8 @@ STARTED = time.monotonic()  # The clock starts before the other imports, which t
 
 import argparse
 import fnmatch
+import functools
+import hashlib
 import json
 import math
 import os
@@ -37,6 +39,7 @@ from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
 from jaxssl import cli
 from jaxssl.errors import UserError, explain_write_errors, one_line
+from jaxssl.training import config
 from jaxssl.training.output import file_io, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
@@ -48,6 +51,8 @@ PARTS = ("figures", "unfinished", "failed")  # sections of a benchmark record
 LOG = 20_000  # number of characters kept from the end of a job's log
 # files of a training run that are copied into OUT
 KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")
+# folders and files that a measurement depends on
+CODE = ("jaxssl", "configs", "benchmarks", "tests", "pyproject.toml")
 # fields of a measurement in the record
 FIELDS = {"settings", "commit", "device", "versions", "minutes", "values"}
 
@@ -82,7 +87,7 @@ class Job:
         task = {"name": piece.name, "settings": piece.settings, "workdir": str(self.workdir)}
         file_io.write_json(source, task)
         self.result.unlink(missing_ok=True)
-        environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "JAXSSL_COMMIT": code_commit(), "PYTHONUNBUFFERED": "1"}
         if piece.alone:  # This measurement also runs PyTorch, which needs part of the memory.
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
@@ -104,9 +109,37 @@ class Job:
         return time.monotonic() - self.start
 
 
+@functools.cache
+def code_commit() -> str:
+    """Return the last commit that changed the code, or "" outside of a checkout.
+
+    A merge changes the documentation only. It neither starts runs anew nor marks later results.
+    Changes of the code without a commit add "-dirty" and a digest of them.
+    """
+    if os.environ.get("JAXSSL_COMMIT") or not git.current_commit():
+        return git.current_commit()
+    commit, changes = (
+        subprocess.run(["git", "-C", str(ROOT), *words, "--", *CODE], capture_output=True).stdout
+        for words in (("log", "-1", "--format=%h"), ("diff", "HEAD"))
+    )
+    digest = f"-dirty-{hashlib.sha256(changes).hexdigest()[:6]}" if changes else ""
+    return commit.decode().strip() + digest
+
+
+def is_measured(piece: Piece, figure: Mapping[str, Any] | None, device: Device) -> bool:
+    """Return True if a figure is that of a piece, on this data or on this device."""
+    if figure is None:
+        return False
+    if piece.kind == "run":  # Accuracies do not depend on the device.
+        overrides = [(key, text) for key, text in piece.settings["data"]]
+        data = config.load(f"studies:{piece.settings['config']}", overrides).data
+        return figure["values"]["data"] == (Path(data.path).name or data.name)
+    return figure["device"] == device.name
+
+
 def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
     """Return the folder of a training run. Only the commit that started a run resumes it."""
-    return work / (commit or git.current_commit()) / name
+    return work / (commit or code_commit()) / name
 
 
 def stop(jobs: list[Job]) -> None:
@@ -146,8 +179,8 @@ def do_pieces(
                 f"{plan[-1].name}"
             )
     end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
-    for folder, flag in ((out, "--out"), (work, "--work")):
-        with explain_write_errors(folder, flag):
+    for folder in (out, work):
+        with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     fresh = read_record(out / "figures.json", record["scale"])
     # Measurements in OUT are done, and their times improve the estimates.
@@ -157,9 +190,10 @@ def do_pieces(
         raise UserError("no accelerator was found, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
     chosen = [p for p in plan if any(fnmatch.fnmatchcase(p.name, pattern) for pattern in only)]
-    pending = [piece for piece in chosen if piece.name not in known["figures"]]
+    figures = known["figures"]
+    pending = [piece for piece in chosen if not is_measured(piece, figures.get(piece.name), device)]
     # Measurements that failed with this commit come last.
-    failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
+    failed = {name for name, x in known["failed"].items() if x["commit"] == code_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(chosen)} pieces are left", flush=True)
     # Besides its remaining steps, a resumed run needs time for its evaluation.
@@ -249,7 +283,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     entry = {
         # The setting "data" is not recorded, because it is a local path.
         "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},
-        "commit": git.current_commit(),
+        "commit": code_commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
     }
@@ -268,7 +302,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     else:
         lines = job.log.read_text(errors="replace").strip().splitlines()
         reason = lines[-1][:300] if lines else "no output"  # log.txt has the whole output.
-        fresh["failed"][name] = {"commit": git.current_commit(), "reason": reason}
+        fresh["failed"][name] = {"commit": code_commit(), "reason": reason}
         print(f"failed {name}: {reason}", flush=True)
 
 
@@ -338,7 +372,18 @@ def merge(source: Path, pages: Path, scale: str) -> None:
     order = {piece.name: place for place, piece in enumerate(plan)}
     ranked = sorted(record["figures"], key=lambda name: order.get(name, len(order)))
     record["figures"] = {name: record["figures"][name] for name in ranked}
-    with explain_write_errors(pages, "--pages"):
+    about = {
+        (figure["values"]["data"], figure["values"]["epochs"])
+        for name, figure in record["figures"].items()
+        if name.startswith("run/")
+    }
+    if len(about) > 1:
+        texts = sorted(f"{data}, {epochs:g} epochs" for data, epochs in about)
+        raise UserError(
+            f"the runs of a record must be of one data set and length, got {'; '.join(texts)}; "
+            f"delete the others in {source / 'figures.json'} or in {pages / 'record.json'}"
+        )
+    with explain_write_errors(pages):
         pages.mkdir(parents=True, exist_ok=True)
         write_record(pages / "record.json", record)
         for page, text in record_tables.pages(record).items():
@@ -405,7 +450,7 @@ def main(argv: list[str]) -> None:
     for key, _ in overrides:
         if not key.startswith("data."):
             raise UserError(f"--config.{key}: the plan sets it; only data.KEY may be given")
-    if not git.current_commit():
+    if not code_commit():
         raise UserError(
             "the commit is unknown here; pass it: JAXSSL_COMMIT=$(git describe --always --dirty)"
         )

@@ -20,8 +20,8 @@ from jaxssl.training.state import TrainState, shardings
 sys.path.append(str(ROOT / "tests"))  # test cases of the losses, and their oracles
 
 ORACLE = 3e-5  # largest relative error of a float32 loss against its float64 oracle
-GRADIENT = 1e-4  # bound of a float32 loss gradient's error, relative to its largest entry
-HALF = 2.0**-6  # bound of a bfloat16 gradient's error: two units in the last place
+GRADIENT = 1e-4  # bound of a float32 loss gradient's error, see `relative`
+HALF = 2.0**-6  # bound of a bfloat16 gradient's error: two units in the last place of 1
 SOLVER = 1e-3  # bound of a solver's error, relative to the largest dual variable
 STEP = 1e-2  # bound of a float32 update's error, relative to the norm of the update
 LEARNING_RATE = 0.1  # learning rate of plain SGD, where the update is proportional to the gradient

@@ -137,8 +137,10 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
         return {**about, "last": None, "best": None}  # A run that diverged is a result too.
     lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     curve = [[x["epoch"], x["loss"], x["knn_top1"]] for x in lines if "knn_top1" in x]
-    speeds = [line["images_per_second"] for line in lines[1:]]
-    out = {**about, "curve": curve, "images_per_second": statistics.median(speeds)}
+    # A line that is written right after a start has no speed.
+    speeds = [x["images_per_second"] for x in lines[1:] if "images_per_second" in x]
+    speed = statistics.median(speeds) if speeds else None
+    out = {**about, "curve": curve, "images_per_second": speed}
     last, best = checkpoint.steps(workdir)[-1], checkpoint.best_step(workdir)
     for which, step in (("last", last), ("best", best)):
         if which == "best" and step == last:

@@ -150,7 +150,7 @@ def _attention(figures: Mapping[str, Figure]) -> str:
     rows = []
     for figure in figures.values():
         values = figure["values"]
-        for form in [*values["layer"], *values["refused"]]:
+        for form in dict.fromkeys([*values["layer"], *values["refused"]]):
             cells = (
                 _milliseconds(values[part][form]) if form in values[part] else "–"
                 for part in ("layer", "step")
@@ -215,11 +215,13 @@ def _runs(figures: Mapping[str, Figure], scale: str) -> str:
     rows = []
     for name, figure in figures.items():
         values = figure["values"]
-        speed = f"{values['images_per_second']:.0f}" if values["last"] else "–"
+        speed = values.get("images_per_second")  # Runs that diverged have none.
         minutes = f"{figure['minutes']:.1f}"
-        rows.append([name, *_accuracies([figure]), minutes, speed, figure["commit"]])
+        cells = minutes, f"{speed:.0f}" if speed else "–", figure["commit"]
+        rows.append([name, *_accuracies([figure]), *cells])
     heading = ["run, last epoch", *METRICS, "minutes", "images/s", "commit"]
-    return f"**Runs**, with training and evaluation.\n\n{narrow_table(heading, rows)}"
+    note = "**Runs**, with training and evaluation, in part beside checks."
+    return f"{note}\n\n{narrow_table(heading, rows)}"
 
 
 RUNS = (_methods, _batches, _runs)

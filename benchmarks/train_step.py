@@ -88,7 +88,8 @@ class Timed:
         self.wait(self.call())
         times = max(1, math.ceil(seconds / (time.perf_counter() - start)))
         start = time.perf_counter()
-        out = [self.call() for _ in range(times)][-1]
+        for _ in range(times):
+            out = self.call()  # The device frees the last result.
         handed_over = time.perf_counter()
         self.wait(out)
         times *= self.number

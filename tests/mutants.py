@@ -47,6 +47,9 @@ OPERATORS = re.compile(
 )
 # Folders of the package, with the test folders and files that also test them.
 TESTS = {
+    "api": "api_test.py",
+    "cli": "cli_test.py completion_test.py",
+    "kinds": "data augment/graph_views_test.py augment/video_views_test.py",
     "losses": "losses settings_test.py",
     "models": "models pretrained",
     "methods": "methods training/whole_step_test.py settings_test.py",
@@ -188,6 +191,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=40, help="number of defects")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    (ROOT / ".cache").mkdir(exist_ok=True)  # keeps the records
     with tempfile.TemporaryDirectory() as temporary:
         for path in ROOT.iterdir():
             if path.name in ("benchmarks", "configs", "jaxssl", "tests"):

@@ -1,9 +1,11 @@
 """The benchmark record: plan, estimates and time limit; a stub does the work."""
 
+import hashlib
 import json
 import math
 import time
 import zipfile
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -61,8 +63,11 @@ def test_every_piece_of_the_benchmark_plan_has_valid_settings(scale):
 # ---- Estimated times of measurements
 
 
+SETTINGS = {"config": "tiny", "data": []}
+
+
 def runs_of(*names, minutes=4.0):
-    return [Piece(f"run/{name}", {}, minutes, 2, 8.0) for name in names]
+    return [Piece(f"run/{name}", SETTINGS, minutes, 2, 8.0) for name in names]
 
 
 def test_measured_piece_times_replace_planned_times():
@@ -133,7 +138,7 @@ if "sleeps" in settings:  # a run with a checkpoint of half its epochs
 else:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text('{"step": 10, "epoch": 4.0}')
-result = {"versions": {"jax": "1.2"}, "values": {"x": 1}}
+result = {"versions": {"jax": "1.2"}, "values": {"data": "digits"}}
 pathlib.Path(sys.argv[2]).write_text(json.dumps(result))
 """
 
@@ -145,7 +150,7 @@ def call(tmp_path, monkeypatch):
     worker.write_text(WORKER)
     monkeypatch.setattr(book, "WORKER", worker)
     monkeypatch.setattr(book, "find_device", lambda work: DEVICE)
-    monkeypatch.setattr(book.git, "current_commit", lambda: "abc")
+    monkeypatch.setattr(book, "code_commit", lambda: "abc")
 
     def do(plan, minutes=math.inf, known=(), only=("*",)):
         monkeypatch.setattr(book, "STARTED", book.time.monotonic())
@@ -160,11 +165,15 @@ def call(tmp_path, monkeypatch):
 
 def test_second_call_of_the_benchmark_continues_the_plan(call, tmp_path, capsys):
     plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
-    result = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
+    result = call(plan, minutes=30, known={"run/b-b1-s0": figure({"data": "digits"})})
     assert list(result["figures"]) == ["run/a-b1-s0"]  # b is measured already, long takes too long
     assert "1 need a longer call, run/long-b1-s0" in capsys.readouterr().out
     [done] = result["figures"].values()
-    assert done["values"] == {"x": 1} and done["commit"] == "abc" and done["device"] == DEVICE.name
+    assert (
+        done["values"] == {"data": "digits"}
+        and done["commit"] == "abc"
+        and done["device"] == DEVICE.name
+    )
     assert done["versions"] == {"jax": "1.2"} and done["minutes"] < 1
     result = call(plan)
     assert list(result["figures"]) == ["run/a-b1-s0", "run/b-b1-s0", "run/long-b1-s0"]
@@ -184,7 +193,7 @@ def test_benchmark_trains_beside_a_check(call):
 
 def test_benchmark_runs_only_the_pieces_that_are_named(call, capsys):
     plan = [*runs_of("a-b1-s0", "a-b1-s1", minutes=1.0), Piece("check/a", {}, 1.0, 2, 8.0)]
-    known = {"run/a-b1-s0": figure(minutes=50.0)}
+    known = {"run/a-b1-s0": figure({"data": "digits"}, minutes=50.0)}
     assert list(call(plan, known=known, only=["check/*"])["figures"]) == ["check/a"]
     # The other seed, which is not named, says how long the run takes.
     result = call(plan, minutes=30, known=known, only=["run/a-b1-s1"])
@@ -192,6 +201,30 @@ def test_benchmark_runs_only_the_pieces_that_are_named(call, capsys):
     assert "1 need a longer call, run/a-b1-s1 55.0 minutes" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"--only runs/\*: no piece has this name"):
         call(plan, only=["run/*", "runs/*"])
+
+
+def test_pieces_of_another_device_and_runs_on_other_data_are_measured_anew(call):
+    check, [run] = Piece("check/a", {}, 1.0, 2, 8.0), runs_of("a-b1-s0")
+    known = {check.name: figure(), run.name: figure({"data": "digits"}, device="another GPU")}
+    assert not call([check, run], known=known)["figures"]
+    known[check.name] = figure(device="another GPU")
+    assert list(call([check, run], known=known)["figures"]) == [check.name]
+    other = run._replace(settings={**SETTINGS, "data": [["data.path", "some/pictures.zip"]]})
+    assert list(call([other], known=known)["figures"]) == [check.name, run.name]
+
+
+def test_commit_of_a_record_is_the_last_one_that_changed_the_code(monkeypatch):
+    monkeypatch.delenv("JAXSSL_COMMIT", raising=False)
+    said = {"log": b"abc\n", "diff": b""}
+    monkeypatch.setattr(book.git, "current_commit", lambda: "def-dirty")
+    runs = lambda command, **_: SimpleNamespace(stdout=said[command[3]])  # noqa: E731
+    monkeypatch.setattr(book.subprocess, "run", runs)
+    book.code_commit.cache_clear()
+    assert book.code_commit() == "abc"
+    said["diff"] = b"a change"
+    book.code_commit.cache_clear()
+    assert book.code_commit() == f"abc-dirty-{hashlib.sha256(b'a change').hexdigest()[:6]}"
+    book.code_commit.cache_clear()
 
 
 def test_failed_benchmark_piece_is_reported_and_repeated(call, capsys):
@@ -292,7 +325,7 @@ def test_record_command_rejects_wrong_arguments(arguments, message, monkeypatch,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         book.main(arguments)
-    monkeypatch.setattr(book.git, "current_commit", lambda: "")
+    monkeypatch.setattr(book, "code_commit", lambda: "")
     with pytest.raises(UserError, match="the commit is unknown here; pass it: JAXSSL_COMMIT="):
         book.main(["--out", "a"])
     assert not list(tmp_path.iterdir())

@@ -69,6 +69,24 @@ def test_merging_keeps_the_recorded_result_over_one_of_another_commit(out, tmp_p
     assert message in capsys.readouterr().out
 
 
+def test_runs_on_different_data_are_not_merged(out, tmp_path):
+    pages, name = tmp_path / "pages", "run/tcl-b64-s1"
+    book.merge(out, pages, "tiny")
+    first = texts(pages)
+    book.write_record(out / "figures.json", a_record({name: a_run(80.0, data="cifar10")}))
+    with pytest.raises(UserError, match="one data set and length, got cifar10, 4 .*; digits, 4 ep"):
+        book.merge(out, pages, "tiny")
+    assert texts(pages) == first
+
+
+def test_record_without_a_speed_or_with_a_refused_attention_has_one_row_for_each(out, tmp_path):
+    layer = {"layer": {"cudnn": [0.002]}, "step": {}, "refused": {"cudnn": "odd"}}
+    run = a_run(80.0, images_per_second=None)
+    pages = record_tables.pages(a_record({"attention/vit": figure(layer), "run/tcl-b64-s0": run}))
+    assert pages["performance.md"].count("| cudnn") == 1
+    assert "| 3.0 | – | abc |" in pages["measurements.md"]
+
+
 def test_unfinished_benchmark_run_is_recorded_until_it_is_finished(out, tmp_path):
     pages, name = tmp_path / "pages", "run/tcl-b64-s1"
     stopped = {name: {**figure(), "share": 0.5}}
