@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
     config.max_skipped = 10  # The run stops after so many steps in a row that are not finite.
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # in TFDS, or "imagenet100", "folder", "captions", "video", "tu"
+    config.data.name = "digits"  # in TFDS, of docs/data.md (as "folder"), or FILE.py:NAME
     config.data.path = ""  # folder or archive of images, or of a small data set's raw files
     config.data.dir = ""  # folder of prepared data sets ("": ~/tensorflow_datasets)
     config.data.train_split = "train"  # split to pretrain on, with slices and sums as in TFDS
@@ -42,8 +42,8 @@ def get_config() -> ConfigDict:
     config.data.normalise = "auto"  # "half" (mean, std 0.5), "measured", "auto" (half for 1, 3)
     config.data.frame_size = 128  # largest side of the stored, square video frames, in pixels
     config.data.context = 77  # largest number of tokens of a caption
-    config.data.test_fraction = 0.2  # share of images for "test" in a folder without splits
-    config.data.split_seed = 0  # seed of the draw of test images in a folder without splits
+    config.data.test_fraction = 0.2  # share of examples for "test" in data without splits
+    config.data.split_seed = 0  # seed of the draw of test examples in data without splits
     config.data.on_error = "stop"  # for unreadable images in a folder: "stop" or "skip"
     config.data.cache = "auto"  # "device", "none" (read from disk), "auto" (device if it fits)
     config.data.workers = -1  # processes that read from disk (0: threads, -1: automatic)

@@ -2,8 +2,9 @@
 
     python examples/continue_pretraining.py fashion_mnist_idx.tar.xz
 
-The argument is an archive with the four files of Fashion-MNIST or MNIST. Its first 2,000 training
-images are used without labels, and its first 2,000 test images to compare the few-shot accuracy.
+The argument is a tar archive with the four files of Fashion-MNIST or MNIST, unpacked and in no
+folder: `gunzip *.gz && tar cJf fashion_mnist_idx.tar.xz *-ubyte`. Its first 2,000 training images
+are used without labels, and its first 2,000 test images to compare the few-shot accuracy.
 """
 
 import sys
@@ -50,5 +51,7 @@ def main(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     for start, values in main(read(sys.argv[1])).items():
         print(start, {metric: round(value, 2) for metric, value in values.items()})

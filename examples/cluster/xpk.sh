@@ -3,7 +3,8 @@
 #
 #     CLUSTER=... PROJECT=... ZONE=... IMAGE=... WORKDIR=... bash examples/cluster/xpk.sh [arguments]
 #
-# IMAGE has jaxssl[tpu,gcs]. WORKDIR is a bucket, as gs://BUCKET/RUN. First:
+# IMAGE has jaxssl[tpu,gcs]. WORKDIR is a bucket, as gs://BUCKET/RUN. The arguments are those of
+# jaxssl train, and name the prepared ImageNet: --config.data.dir=gs://BUCKET/DATA. First:
 #
 #     jaxssl train --config imagenet_baselines:simclr --dry_run --topology v5e-256
 set -euo pipefail

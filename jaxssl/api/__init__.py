@@ -289,7 +289,8 @@ def evaluate(
             the run split them. Default: the run's data set. Required if the run was trained on
             Python objects and is opened by its path, because they are not stored.
         **options: ``step``, ``kinds``, ``layer``, ``seed``, ``out`` and ``trust`` of
-            `jaxssl.evaluation.run.evaluate`, and settings of ``data``, such as
+            `jaxssl.evaluation.run.evaluate`, ``weights_options`` of a weights file, such as
+            ``{"num_heads": 6}`` (see `load_encoder`), and settings of ``data``, such as
             ``**{"data.test_split": "val"}``.
 
     Returns:
