@@ -126,7 +126,7 @@ def require(name: str, stored: str, expected: str) -> None:
     """Raise UserError unless the data set of this name holds examples of the expected kind."""
     if stored != expected:
         raise UserError(
-            f"data.name={name!r} holds {units(stored)}, but augment.name makes views of "
+            f"data.name={name!r} holds {units(stored)}, but augment.name or the encoder takes "
             f"{units(expected)}; change one of them"
         )
 

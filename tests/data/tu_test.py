@@ -221,9 +221,13 @@ def test_graph_set_is_prepared_again_only_when_a_file_changes(tmp_path, monkeypa
 
 def test_graphs_and_images_are_refused_for_recipes_of_the_other(tmp_path, prepared, data_dir):
     path = unpack(tmp_path, named(ONE))
-    with refused("data.name='tu' holds graphs, but augment.name makes views of images; change"):
+    with refused(
+        "data.name='tu' holds graphs, but augment.name or the encoder takes images; change"
+    ):
         of_tu(path, prepared, kind="image")
-    with refused("data.name='digits' holds images, but augment.name makes views of graphs; change"):
+    with refused(
+        "data.name='digits' holds images, but augment.name or the encoder takes graphs; change"
+    ):
         source.load(data_config(dir=str(data_dir)), "train", "graph")
 
 

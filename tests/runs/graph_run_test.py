@@ -221,7 +221,7 @@ def test_graphs_with_other_labels_and_images_are_rejected(tiny, sets, whole, tmp
     with refused("the encoder takes graphs with 3 node labels, but 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
-    with refused("data.name='digits' holds images, but augment.name makes views of graphs"):
+    with refused("data.name='digits' holds images, but augment.name or the encoder takes graphs"):
         pretrain.train(tiny(**digits), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
