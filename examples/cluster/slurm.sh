@@ -3,7 +3,8 @@
 #
 #     WORKDIR=/shared/runs/simclr sbatch examples/cluster/slurm.sh --config.data.dir=/shared/data
 #
-# The arguments are those of jaxssl train; data.dir has the prepared ImageNet. WORKDIR is on a file system that all nodes share. Every task must see all GPUs of its node
+# The arguments are those of jaxssl train; data.dir has the prepared ImageNet. Both folders are on a
+# file system that all nodes share. Every task must see all GPUs of its node
 # (--gpus-per-node, not --gpus-per-task), because JAX gives each task the GPU of its local number.
 #SBATCH --job-name=jaxssl
 #SBATCH --nodes=2

@@ -79,7 +79,7 @@ def run_grid(
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     seeds = range(setting.seeds)
     runs = [(name, seed, {**cell, "seed": seed}) for name, cell in cells.items() for seed in seeds]
-    digests: dict[str, str] = {}
+    digests: dict[str, tuple[str, str]] = {}
     earlier = _read_earlier(setting, setting.earlier, cells, digests) if setting.earlier else {}
     if not setting.finished and len(earlier) < len(runs):
         _warn_of_other_commits(setting, earlier.values())
@@ -279,7 +279,7 @@ def run_cell(
     protocols: Mapping[str, str] = PROTOCOLS,
     flag: str = "--out",
     *,
-    digests: dict[str, str],
+    digests: dict[str, tuple[str, str]],
 ) -> tuple[RunResult, bool]:
     """Return the result of a run, and True if the run was trained just now.
 
@@ -310,7 +310,7 @@ def run_cell(
 
 
 def _read_earlier(
-    setting: Setting, path: Path, cells: Mapping[Any, Cell], digests: dict[str, str]
+    setting: Setting, path: Path, cells: Mapping[Any, Cell], digests: dict[str, tuple[str, str]]
 ) -> dict[tuple[object, int], RunResult]:
     """Read the runs of a study's document that belong to a grid, by cell and seed.
 
@@ -363,7 +363,8 @@ def _train(settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]) ->
     start = time.perf_counter()
     try:
         with logs.quiet():
-            metrics, content = _measure(settings, workdir, protocols)
+            metrics = _measure(settings, workdir, protocols)
+            content = run_results.fingerprints(settings)[1] if protocols else ""
     except SystemExit:
         console.show_error(f"stopped in {workdir}; run the same command to resume")
         raise
@@ -374,11 +375,8 @@ def _train(settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]) ->
 
 def _measure(
     settings: ConfigDict, workdir: Path, protocols: Mapping[str, str]
-) -> tuple[Mapping[str, float | None], str]:
-    """Train a run and return its metrics, and a hash of the examples that measured them.
-
-    The metrics are None if training has diverged.
-    """
+) -> Mapping[str, float | None]:
+    """Train a run and return its metrics, which are None if training has diverged."""
     fault = workdir / nonfinite.FILE_NAME
     if fault.exists():  # An earlier command has left its error file.
         fault.unlink()
@@ -387,11 +385,11 @@ def _measure(
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys(protocols.values()), ""
+        return dict.fromkeys(protocols.values())
     if not protocols:
-        return {}, ""
+        return {}
     rows = run.evaluate(workdir, tuple(protocols), kinds=("pretrained",), page=False)
-    return _metrics(rows, "pretrained"), rows[0].get("content", "") if rows else ""
+    return _metrics(rows, "pretrained")
 
 
 def _metrics(rows: Sequence[Row], features: str) -> dict[str, float]:

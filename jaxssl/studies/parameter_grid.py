@@ -280,7 +280,7 @@ def _check_distinct(cells: Sequence[Mapping[str, str]], configs: Sequence[Config
 def _train_runs(setting: Setting, runs: Sequence[_Run], strict: bool) -> list[RunResult]:
     """Train and evaluate all runs, and print a line about each with the remaining time."""
     results, seconds = [], []
-    digests: dict[str, str] = {}
+    digests: dict[str, tuple[str, str]] = {}
     for number, planned in enumerate(runs, 1):
         start, values = time.perf_counter(), planned.values
         cell = {**values, "seed": planned.seed}  # "0x1" and "1" are one seed, and one folder.

@@ -76,30 +76,32 @@ def read_result(settings: ConfigDict, workdir: Path) -> RunResult:
         )
 
 
+def fingerprints(settings: ConfigDict) -> tuple[str, str]:
+    """Return the fingerprints of the training examples, and of those that evaluate a run."""
+    splits = source.load_splits(settings.data, kind.of(settings).data)
+    return fingerprint(splits.train), rows.content(splits)
+
+
 def require_same_data(
-    settings: ConfigDict, result: RunResult, digests: dict[str, str], subject: str
+    settings: ConfigDict, result: RunResult, digests: dict[str, tuple[str, str]], subject: str
 ) -> None:
     """Raise UserError if the examples that trained or evaluated a run have changed since.
 
     Args:
         settings: of the run.
         result: of the run.
-        digests: fingerprints of examples by the text of their settings. New ones are added.
+        digests: `fingerprints` by the text of the settings of the data. New ones are added.
         subject: the run, for the message.
     """
     key = settings.data.to_json()
     if key not in digests:
-        splits = source.load_splits(settings.data, kind.of(settings).data)
-        digests[key] = fingerprint(splits.train)
-        digests[f"{key}, evaluation"] = rows.content(splits)
-    for verb, before, now in (
-        ("trained", result.fingerprint, digests[key]),
-        ("evaluated", result.content, digests[f"{key}, evaluation"]),
-    ):
-        if before not in ("", now):
+        digests[key] = fingerprints(settings)
+    before = result.fingerprint, result.content
+    for verb, of_run, now in zip(("trained", "evaluated"), before, digests[key], strict=True):
+        if of_run not in ("", now):
             raise UserError(
                 f"{subject} was {verb} with other data than {settings.data.name!r} has now "
-                f"(fingerprint {before[:12]} -> {now[:12]})"
+                f"(fingerprint {of_run[:12]} -> {now[:12]})"
             )
 
 
