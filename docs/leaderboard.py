@@ -95,12 +95,12 @@ predictors of BYOL and NNCLR have 512 hidden units instead of 4096, and NNCLR ha
 instead of 98 304, because network and data are small. On a
 fifth of the images, validation prefers other constants for SimCLR, DeCL, TCL, XBM and the losses
 without negatives. On all images, the tuned constants raise DeCL's k-NN accuracy by 2.4 points at
-batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64. With one seed, TCL's change by
--0.8 at 16 and by +0.5 at 256
+batch 16 and by 1.5 at 64 and 256. They do not raise TCL's at 64. At 16, with two
+seeds, TCL's changes by -0.8 [-0.9, -0.7], and at 256, with one, by +0.5
 ([measurements](measurements.md#constants-chosen-on-validation-images)).
 
-Numbers are percent on test images, mean ± standard deviation over the seeds, from November 2026 on
-two shared CPU cores. The runs are of several commits of that month, which their document names. All
+Numbers are percent on test images, mean ± standard deviation over the seeds, measured until the
+first of December 2026 on two shared CPU cores. The document of the runs names their commits. All
 but those of "Handwritten digits, equal steps" used an earlier random crop, which cut boxes at the
 border of the image. With the current crop, the accuracy of SimCLR at 0.5 and batch 64 on all of
 CIFAR-10 changes by -0.4 [-1.1, 0.4] points of k-NN and -0.3 [-1.5, 0.9] of the linear probe (3
