@@ -131,7 +131,7 @@ def is_measured(piece: Piece, figure: Mapping[str, Any] | None, device: Device) 
     if figure is None:
         return False
     if piece.kind == "run":  # Accuracies do not depend on the device.
-        overrides = [(key, text) for key, text in piece.settings["data"]]
+        overrides = list(map(tuple, piece.settings["data"]))
         data = config.load(f"studies:{piece.settings['config']}", overrides).data
         return figure["values"]["data"] == (Path(data.path).name or data.name)
     return figure["device"] == device.name

@@ -79,20 +79,21 @@ def run_grid(
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     seeds = range(setting.seeds)
     runs = [(name, seed, {**cell, "seed": seed}) for name, cell in cells.items() for seed in seeds]
+    here = {
+        (name, seed)
+        for name, seed, values in runs
+        if (_workdir(setting, values) / RESULT_FILE).exists()
+    }
     digests: dict[str, tuple[str, str]] = {}
     earlier = _read_earlier(setting, setting.earlier, cells, digests) if setting.earlier else {}
     if not setting.finished and len(earlier) < len(runs):
         _warn_of_other_commits(setting, earlier.values())
-        new = [values for name, seed, values in runs if (name, seed) not in earlier]
-        waiting = [
-            values for values in new if not (_workdir(setting, values) / RESULT_FILE).exists()
-        ]
+        waiting = [x for name, seed, x in runs if (name, seed) not in {*here, *earlier}]
         check_batch_sizes(cell_config(setting, values) for values in waiting)
     results: dict[T, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, values) in enumerate(runs, 1):
         result, is_new = earlier.get((name, seed)), False
-        is_here = (_workdir(setting, values) / RESULT_FILE).exists()
-        if is_here or not (result or setting.finished):
+        if (name, seed) in here or not (result or setting.finished):
             result, is_new = run_cell(setting, values, protocols, digests=digests)
         if result is None:
             continue
