@@ -73,7 +73,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     body = _count_verdicts(papers) + measured + _runs_section(behind, page.parent)
     all_claims = "\n".join(_paper_section(title, papers[title]) for title in papers)
     file_io.write_text(page, render("claims.md", **counts, body=body))
-    file_io.write_text(papers_page, render("papers.md", body=all_claims))
+    file_io.write_text(papers_page, render("papers.md", body=all_claims) + "\n")
     return page
 
 
