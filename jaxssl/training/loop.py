@@ -123,7 +123,7 @@ def train(
     )
     check_labels(config, train_set.num_classes, labelled)
     data_digest = distributed.raise_together(lambda: fingerprint(train_set))
-    record = run_record.RunRecord(None, data_digest, run_record.environment())
+    record = run_record.RunRecord(None, data_digest, run_record.environment(config))
     run_record.require_equal_data(splits, data_digest)
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     config = add_statistics(config, train_set)

@@ -411,8 +411,8 @@ def test_resuming_names_changed_packages_and_sets_linked_checkpoints_aside(
     folder = workdir / "checkpoints"
     os.rename(folder / str(STEPS), tmp_path / "elsewhere")
     (folder / str(STEPS)).symlink_to(tmp_path / "elsewhere")
-    environment = run_record.environment()
-    monkeypatch.setattr(run_record, "environment", lambda: {**environment, "jaxlib": "9.9"})
+    environment = run_record.environment(tiny())
+    monkeypatch.setattr(run_record, "environment", lambda _: {**environment, "jaxlib": "9.9"})
     pretrain.train(tiny(), workdir)
     log = (workdir / "train.log").read_text()
     assert f"resumes at step {SAVED}" in log

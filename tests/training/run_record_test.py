@@ -127,19 +127,30 @@ def test_damaged_run_record_is_reported_in_one_line(tmp_path, name, text):
         read(tmp_path)
 
 
-def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog):
-    before = run_record.environment()
+def test_changes_of_versions_and_jax_settings_are_logged_with_both_values(caplog, settings):
+    before = run_record.environment(settings)
     run_record.warn_of_changes(7, before, json.loads(json.dumps(before)))
     run_record.warn_of_changes(7, None, before)
     start = "since checkpoint 7 was written, these have changed: "
     assert not [text for text in caplog.messages if text.startswith(start)]
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        now = {**run_record.environment(), "jaxlib": "9.9"}
+        now = {**run_record.environment(settings), "jaxlib": "9.9"}
     run_record.warn_of_changes(7, before, now)
     [message] = [text for text in caplog.messages if text.startswith(start)]
     assert "jax_enable_x64: False -> True" in message
     assert "jax_default_matmul_precision: None -> 'highest'" in message
     assert f"jaxlib: {before['jaxlib']!r} -> '9.9'" in message
+
+
+@pytest.mark.parametrize("key", ["batch_norm_group", "accumulate_steps"])
+def test_another_number_of_devices_is_logged_if_batch_norm_depends_on_it(caplog, monkeypatch, key):
+    configs = config.load("digits"), config.load("digits", [(key, "4")])
+    before = [run_record.environment(values) for values in configs]
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    for values, old in zip(configs, before, strict=True):
+        run_record.warn_of_changes(7, old, run_record.environment(values))
+    [message] = [text for text in caplog.messages if "have changed" in text]
+    assert "have changed: devices: 8 -> 2; the results may differ" in message
 
 
 def gathered(monkeypatch, *others):

@@ -52,13 +52,18 @@ class RunRecord(NamedTuple):
     init: Settings | None = None
 
 
-def environment() -> dict[str, object]:
-    """Return package versions, JAX settings and device kind, on which a run's numbers depend."""
+def environment(config: ConfigDict) -> dict[str, object]:
+    """Return package versions, JAX settings and devices, on which a run's numbers depend.
+
+    The number of devices is included only if the statistics of BatchNorm depend on it.
+    """
+    by_device = config.batch_norm_group or config.accumulate_steps > 1
     return {
         "jaxssl": jaxssl.__version__,
         **{name: version(name) for name in PACKAGES},
         **{name: getattr(jax.config, name) for name in OPTIONS},
         "device": jax.devices()[0].device_kind,
+        **({"devices": jax.device_count()} if by_device else {}),
     }
 
 
@@ -228,6 +233,6 @@ def process_values(config: ConfigDict, workdir: Path) -> dict[str, object]:
     for key in LOCAL_KEYS:
         group, leaf = key.split(".")
         values["config"][group].pop(leaf, None)
-    versions = environment()
+    versions = environment(config)
     del versions["device"]
     return {**values, **versions, "checkpoints": checkpoint.steps(workdir)}
