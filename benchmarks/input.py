@@ -4,7 +4,8 @@
 
 1. Augmentation of 256 pairs of 32 x 32 images (SimCLR's for CIFAR) against Pillow on all cores, and
    against kornia if installed.
-2. A batch of 256 from the device's memory and its augmentation, against a ResNet-18 step.
+2. A batch from the device's memory and its augmentation, against a training step of the small
+   network of the studies and of a ResNet-18.
 3. Images a second that are read from disk: 32 x 32 PNG and 256 x 256 JPEG files, with threads and
    processes, and the time to decode and crop one JPEG.
 
@@ -163,9 +164,10 @@ def augmentation(rounds: int) -> None:
 # ---- 2. Augmentation from the device's memory, compared with a training step.
 
 
-def beside_a_step(rounds: int, steps: int) -> None:
-    overrides = parse_overrides(f"batch_size={BATCH} data.cache=device")
-    config = load("cifar10_baselines:simclr", overrides)
+def beside_a_step(name: str, network: str, batch_size: int, rounds: int, steps: int) -> None:
+    """Print the times of a step of the config ``name`` on CIFAR-10's sizes."""
+    overrides = parse_overrides(f"batch_size={batch_size} data.cache=device")
+    config = load(name, overrides)
     records = list(np.random.default_rng(0).integers(0, 256, (50_000, 32, 32, 3), np.uint8))
     data = source_of(records, (32, 32, 3))
     training = Training(config, data, distributed.make_mesh())
@@ -186,7 +188,8 @@ def beside_a_step(rounds: int, steps: int) -> None:
         + [spread([100 * ratio for ratio in ratios(taken, times["step"])], 3)]
         for name, taken in times.items()
     ]
-    print(markdown_table(["ResNet-18, 256 pairs of 32 x 32", "ms", "% of the step"], rows))
+    heading = [f"{network}, {batch_size} pairs of 32 x 32", "ms", "% of the step"]
+    print(markdown_table(heading, rows))
 
 
 # ---- 3. Reading batches from disk.
@@ -246,7 +249,9 @@ def main() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
     augmentation(arguments.rounds)
     streams(arguments.rounds)
-    beside_a_step(min(arguments.rounds, 3), arguments.steps)
+    beside_a_step("studies:small", "small network", 64, arguments.rounds, 20)
+    rounds = min(arguments.rounds, 3)
+    beside_a_step("cifar10_baselines:simclr", "ResNet-18", BATCH, rounds, arguments.steps)
 
 
 if __name__ == "__main__":
