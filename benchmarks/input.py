@@ -165,7 +165,15 @@ def augmentation(rounds: int) -> None:
 
 
 def beside_a_step(name: str, network: str, batch_size: int, rounds: int, steps: int) -> None:
-    """Print the times of a step of the config ``name`` on CIFAR-10's sizes."""
+    """Print the times of a training step, of its batch and of its augmentation.
+
+    Args:
+        name: config of the run, on random images of CIFAR-10's number and size.
+        network: what the table calls its network.
+        batch_size: images of a batch.
+        rounds: times that each part is measured.
+        steps: training steps of a measurement.
+    """
     overrides = parse_overrides(f"batch_size={batch_size} data.cache=device")
     config = load(name, overrides)
     records = list(np.random.default_rng(0).integers(0, 256, (50_000, 32, 32, 3), np.uint8))
