@@ -151,7 +151,8 @@ time.sleep(60 if abort else 20)
 
 @pytest.mark.parametrize(
     ("action", "status"),
-    [("kill", 1), ("abort", -signal.SIGABRT)],  # Process 0 is killed, or process 1 aborts itself.
+    # Process 0 is killed, or process 1 aborts itself.
+    [("kill", 1), pytest.param("abort", -signal.SIGABRT, marks=pytest.mark.long)],
 )
 def test_process_1_ends_with_a_message_only_if_process_0_was_killed(action, status, tmp_path):
     port = free_port()

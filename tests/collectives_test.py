@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 from loss_cases import CASES, DEFAULTS, NAMES, Case, kinds, labelled, pairs_of
+from marks import long_except
 from tables import tables
 
 from jaxssl import distributed
@@ -267,7 +268,7 @@ def test_batch_norm_groups_communicate_within_groups_and_average_running_statist
     assert actual == expected
 
 
-@pytest.mark.parametrize("sharding", ["optimizer", "all"])
+@pytest.mark.parametrize("sharding", long_except(["all"], ["optimizer", "all"]))
 def test_sharded_parameters_are_gathered_and_their_gradients_reduced(sharding):
     hidden = 2 * N
     head = heads.mlp(proj_hidden_dim=hidden, proj_output_dim=D)

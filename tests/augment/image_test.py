@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 from PIL import Image
 from scipy import ndimage, stats
 
@@ -306,7 +307,7 @@ def test_recipes_of_all_image_augmentations_are_tested():
     assert {*SETTINGS, "graph", "video"} == set(components.names("augment"))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", long_except([3], [1, 3]))
 @pytest.mark.parametrize(("name", "setting"), CASES)
 def test_recipes_give_views_of_the_given_size_and_range(name, setting, channels):
     recipe = getattr(recipes, name)(size=7, **setting)

@@ -458,6 +458,7 @@ def test_image_text_recipe_refuses_images_without_captions(load, labelled):
         first_batch(plain)
 
 
+@pytest.mark.long
 def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
     path = real_data("flickr8k_1k.tar.xz")
     opened = opened_as(path)

@@ -90,6 +90,7 @@ def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     assert 100 * result[result[:, 0] == result[:, 1], 2].sum() / 500 == pytest.approx(top1)
 
 
+@pytest.mark.long
 def test_stored_cosines_and_labels_of_hardest_negatives_match_their_images(run, embed, data_dir):
     _, arrays = run
     images = arrays["block"]

@@ -177,6 +177,7 @@ def predictions(monkeypatch, targets, **changes):
     return fit_dense_head(encoder, training, read, len(targets), 0)[0](picture, (32, 48))
 
 
+@pytest.mark.long
 def test_dense_head_learns_the_direction_of_the_training_normals(monkeypatch):
     target = np.broadcast_to(np.float32([0, 1, 0]), (32, 48, 3))
     actual = predictions(monkeypatch, [target], steps=8, lr=0.3)
@@ -192,6 +193,7 @@ def test_pixels_without_a_normal_have_no_part_in_the_mean_loss_of_a_dense_head(m
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
+@pytest.mark.long
 def test_dense_prediction_is_a_mean_over_the_sides_in_any_order(monkeypatch):
     target = render(0)[2].astype(np.float32)
     sides = (24, 32), (32, 24)

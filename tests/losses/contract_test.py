@@ -44,6 +44,8 @@ RINGS = [c for c in PROGRAMS if "ring" in c.parameters()]
 COMMUNICATING = "barlow_twins", "mmcl", "nt_xent", "siglip", "swav"
 # Mapping over devices -> the cases that are tested with it. All others are tested with PROGRAMS.
 MAPPINGS = {
+    "checked": DEFAULTS,
+    "further checked": [c for c in PROGRAMS if c not in DEFAULTS],
     # Under pmap, one loss for each kind of communication is tested.
     "pmap": [c for c in DEFAULTS if c.name in COMMUNICATING],
     # Without check_vma, cases are left out that communicate as the defaults do.
@@ -212,7 +214,8 @@ def split(devices: int, mapping: str, kind: str = ""):
 
 
 MAPPED = [
-    *((case, 4, "checked") for case in PROGRAMS),
+    *((case, 4, "checked") for case in DEFAULTS),
+    *(pytest.param(case, 4, "further checked", marks=long) for case in MAPPINGS["further checked"]),
     *(pytest.param(case, 8, "shard_map", marks=long) for case in MAPPINGS["shard_map"]),
     *(pytest.param(case, 8, "pmap", marks=long) for case in MAPPINGS["pmap"]),
     *((case, 4, "ring") for case in MAPPINGS["ring"]),
@@ -341,6 +344,7 @@ def test_loss_of_embeddings_with_nan_or_infinity_is_nan(case, kind):
 
 
 @pytest.mark.parametrize("case", RINGS, ids=str)
+@pytest.mark.long
 def test_ring_loss_of_embeddings_with_nan_or_infinity_is_nan(case):
     value, gradient = split(4, "ring checked", kind="NaN in the second view")[case]
     assert np.isnan(value) and np.isnan(gradient).any()
@@ -558,10 +562,9 @@ def test_temperature_of_each_anchor_gives_the_losses_of_these_temperatures(name)
     np.testing.assert_allclose(ours, jnp.diagonal(jnp.stack(table)), rtol=1e-5)
 
 
-SLOW = ("mmcl", "mochi", "arb", "dclw", "lejepa", "swav", "clip", "debiased", "auc_dino")
-
-
-@pytest.mark.parametrize("name", long_except(set(NAMES) - {*SLOW}, NAMES))
+@pytest.mark.parametrize(
+    "name", long_except(("auc_cl", "dcl", "decl", "nt_xent", "sogclr", "tcl"), NAMES)
+)
 def test_number_in_half_precision_is_widened(name):
     parameters = inspect.signature(loss_of(name)).parameters.items()
     numbers = [key for key, p in parameters if float in get_args(p.annotation)]

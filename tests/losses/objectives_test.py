@@ -107,8 +107,8 @@ def trained(setting: str, devices: int, check_vma: bool = False) -> Any:
 
 # Settings that are also tested with check_vma=False; whole_step_test.py tests the other objectives.
 UNCHECKED = ("decl by the batch", "decl under noise", "tcl with gradients", "sogclr", "isogclr")
-# Settings of `make test`: a trained parameter, averages, a buffer, a queue and prototypes.
-KEPT = ("auc_cl", "sogclr", "decl by a buffer", "nnclr", "swav")
+# Settings of `make test`: a trained parameter, a buffer and a queue.
+KEPT = ("auc_cl", "decl by a buffer", "nnclr")
 UNCHECKED += ("fastclip", "auc_dino", "mochi", "lejepa", "siglip", "mmcl")
 
 
@@ -139,7 +139,11 @@ def test_memory_with_a_row_per_example_may_be_sharded(setting):
 
 
 @pytest.mark.parametrize(
-    "name", ["nt_xent", "dino", "auc_dino", "cross_entropy", "nnclr", "swav", "sogclr"]
+    "name",
+    long_except(
+        ("nt_xent", "dino", "cross_entropy"),
+        ("nt_xent", "dino", "auc_dino", "cross_entropy", "nnclr", "swav", "sogclr"),
+    ),
 )
 def test_objective_evaluates_scheduled_hyper_parameters_at_the_step(name):
     """A schedule has the effect of its value."""
@@ -662,7 +666,9 @@ def scaled(name, scale, **hyper):
     return params, *jax.jit(jax.value_and_grad(value))(jnp.float32(scale))
 
 
-@pytest.mark.parametrize(("name", "hyper"), [("clip", {}), ("decl", LEARNED)])
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("clip", {}), pytest.param("decl", LEARNED, marks=pytest.mark.long)]
+)
 def test_learned_logit_scale_is_clipped_at_a_hundred(name, hyper):
     at_bound = scaled(name, np.log(100), **hyper)[1]
     for scale in (np.log(101), 9.0):

@@ -78,7 +78,7 @@ def test_zero_init_residual_setting_applies_to_every_block():
     [
         pytest.param((2, 16, 16, 1), (2, 2), ((1, 1), (1, 1)), marks=pytest.mark.long),
         ((3, 7, 10, 4), (2, 2), ((1, 1), (1, 1))),
-        ((2, 9, 8, 3), (3, 1), ((0, 2), (1, 0))),
+        pytest.param((2, 9, 8, 3), (3, 1), ((0, 2), (1, 0)), marks=pytest.mark.long),
         pytest.param((2, 5, 6, 3), (1, 1), ((1, 1), (1, 1)), marks=pytest.mark.long),
     ],
 )

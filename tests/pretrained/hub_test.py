@@ -13,7 +13,7 @@ import pytest
 import weights_cases
 from marks import long_except
 from public_encoders_test import CASES as ENCODERS
-from public_encoders_test import write_folder
+from public_encoders_test import KEPT, write_folder
 
 from jaxssl.errors import UserError
 from jaxssl.pretrained import export as export_lib
@@ -68,9 +68,6 @@ def test_timm_export_writes_a_config_json_for_network_and_preprocessing(exported
     assert "An image encoder exported with jaxssl," in card.read_text()
     again = load.load_pretrained(weights)
     assert again.inputs == encoder.inputs and again.encoder.net == encoder.encoder.net
-
-
-KEPT = {case for case in ENCODERS if "resn" not in case} | {"timm_resnet18d"}
 
 
 @pytest.mark.parametrize("case", long_except(KEPT, ENCODERS))

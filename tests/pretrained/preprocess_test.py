@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from marks import long_except
 from tune_cases import tiny_encoder
 from weights_cases import draw_picture
 
@@ -53,7 +54,7 @@ def test_apply_refuses_images_that_are_not_prepared():
     assert np.isfinite(apply(variables["net"], preprocess(IMAGES))).all()
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", long_except([*PICTURES][::3], PICTURES))
 def test_pictures_of_usual_sizes_become_the_inputs_of_timm_torchvision_and_transformers(name):
     inputs = Inputs(channels=3, mean=(0.0,), std=(1.0,), **PICTURES[name]["settings"])
     images = draw_picture(*PICTURES[name]["shape"])[None]
@@ -62,7 +63,10 @@ def test_pictures_of_usual_sizes_become_the_inputs_of_timm_torchvision_and_trans
     np.testing.assert_allclose(actual, GOLDEN[f"{name}/pixels"], rtol=0, atol=1.5 / 255)
 
 
-@pytest.mark.parametrize(("crop", "interpolation"), [(0.9, "bicubic"), (1.0, "bilinear")])
+@pytest.mark.parametrize(
+    ("crop", "interpolation"),
+    [pytest.param(0.9, "bicubic", marks=pytest.mark.long), (1.0, "bilinear")],
+)
 def test_pictures_of_different_sizes_are_preprocessed_as_the_weights_prescribe(crop, interpolation):
     inputs = Inputs(32, 3, (0.0,), (1.0,), crop, interpolation)
     pictures = [draw_picture(60, 75), draw_picture(90, 50)]

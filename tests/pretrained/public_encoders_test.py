@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 from safetensors.numpy import save_file
 from weights_cases import draw_arrays, refused
 
@@ -29,7 +30,10 @@ from jaxssl.pretrained.load import load_pretrained
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
 CASES = json.loads(str(GOLDEN["cases"]))
 # These ResNets have their usual widths, because timm has no narrow ones.
-LONG = ("timm_resnet26", "timm_resnext26", "timm_wide_resnet26", "timm_resnet26d")
+# Cases of `make test`: each library, and each kind of network.
+KEPT = {"timm_siglip", "timm_dinov3", "timm_resnet18d", "timm_deit_distilled", "timm_convnextv2"}
+KEPT |= {"torchvision_vit", "transformers_mae", "transformers_dinov2_smaller", "openai_clip"}
+KEPT |= {"transformers_resnet", "open_clip", "torchvision_convnext"}
 VIT = "timm_dinov2"
 
 
@@ -59,9 +63,7 @@ def assert_features_equal(path, case):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.long if c in LONG else ()) for c in CASES]
-)
+@pytest.mark.parametrize("case", long_except(KEPT, CASES))
 def test_features_of_public_architectures_match_those_of_their_libraries(case, tmp_path):
     assert_features_equal(write_folder(tmp_path / "x", case), case)
 

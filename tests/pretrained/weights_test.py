@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 from weights_cases import GOLDEN, NETS, draw_weights, refused
@@ -48,7 +49,7 @@ def assert_close(actual, expected):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=pytest.mark.long if c == "resnet50_imagenet" else ()) for c in NETS],
+    long_except(("resnet18_cifar", "vit_small"), NETS),
 )
 def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])

@@ -12,6 +12,7 @@ from fuzz_cases import changed as changes
 from fuzz_cases import fuzzed, outcome, texts
 from hypothesis import given
 from hypothesis import strategies as st
+from marks import long_except
 from page_cases import page, tables
 from workdir_cases import CONFIG, METRICS, ROW, TIMES, changed, write
 
@@ -260,7 +261,11 @@ def without_content(row, **changes):
 
 
 @pytest.mark.parametrize(
-    "name", ["folder", "python", "video", "tu", "tar_shards", "/x/pets.py:load"]
+    "name",
+    long_except(
+        ("folder", "/x/pets.py:load"),
+        ("folder", "python", "video", "tu", "tar_shards", "/x/pets.py:load"),
+    ),
 )
 @pytest.mark.parametrize("key", ["path", "test_fraction", "split_seed"])
 def test_results_without_a_digest_of_the_data_are_compared_by_the_settings(two, name, key):

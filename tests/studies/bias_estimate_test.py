@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from marks import long_except
 
 from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
@@ -87,7 +88,7 @@ def means_of_auc_cl(batch_size, kind, **hyper):
     "batch_size", [2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, N))]
 )
 @pytest.mark.parametrize("kind", ["views", "towers"])
-@pytest.mark.parametrize("form", ["moments", "matrix"])
+@pytest.mark.parametrize("form", long_except(["moments"], ["moments", "matrix"]))
 def test_minibatch_gradient_of_auc_cl_is_unbiased(form, kind, batch_size):
     """Theorem 3.3: the means over all batches equal value and gradient of the whole data set."""
     batches = means_of_auc_cl(batch_size, kind, form=form)

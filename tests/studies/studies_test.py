@@ -34,7 +34,7 @@ from jaxssl.studies.study import (
 from jaxssl.training import collapse
 from jaxssl.training.config import arguments, factory
 
-SCALES = ("tiny", "small", "paper", "paper_simclr")
+SCALES = "tiny", "small", "paper", "paper_simclr"
 # Studies that do not train a grid have their own tests.
 MEASURE = {"gradient_bias", "solver_time", "toy_noise", "support_vectors"}
 # Claims about methods that a study trains only if --methods names them.
@@ -46,7 +46,7 @@ TRAINED = sorted(set(NAMES) - MEASURE)
 each_trained = pytest.mark.parametrize("name", long_except({*TRAINED} - {"tuning"}, TRAINED))
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", long_except(("small", "paper_simclr"), SCALES))
 @each_trained
 def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells, tmp_path):
     if scale == "paper_simclr" and getattr(study(name), "PAPER", "simclr") != "simclr":
@@ -61,7 +61,7 @@ def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells
     json.dumps(documents.to_json(findings.data), allow_nan=False)
 
 
-@pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("seeds", long_except([[1]], [[1], [0, 1, 2]]))
 @each_trained
 def test_study_tables_count_diverged_runs(name, seeds, diverged, trained_cells, tmp_path):
     diverged += seeds
@@ -487,6 +487,7 @@ def test_solver_time_is_undecided_for_a_small_network_or_small_images(
     assert findings.verdicts["decl"].holds is True
 
 
+@pytest.mark.long
 def test_toy_noise_study_without_noise_converges_to_the_optimum(tmp_path):
     module = study("toy_noise")
     s1, s2 = module._optimum()

@@ -82,7 +82,11 @@ def test_checkpoint_that_the_disk_does_not_give_now_does_not_count_as_damaged(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"config": {"seed": 6}}, {"data": {"next_index": 51}}, {"score": 99.0}],
+    [
+        pytest.param({"config": {"seed": 6}}, marks=pytest.mark.long),
+        {"data": {"next_index": 51}},
+        pytest.param({"score": 99.0}, marks=pytest.mark.long),
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):

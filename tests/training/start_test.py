@@ -67,6 +67,7 @@ def test_network_started_from_weights_has_their_features_to_the_bit(tiny, whole,
     assert report["reshaped"] == report["differences"] == []
 
 
+@pytest.mark.long
 def test_init_projector_also_loads_the_projector_of_the_run(tiny, whole):
     _, state, report = started(tiny(init=str(whole), init_projector="True", **MOMENTUM))
     theirs = load.load_pretrained(whole).variables["projector"]
@@ -160,6 +161,7 @@ def test_lora_adapters_start_without_effect_and_only_they_train_in_the_backbone(
     assert moved == {f"{layer}/{name}" for layer in layers for name in ("down", "up")}
 
 
+@pytest.mark.long
 def test_loaded_and_exported_weights_contain_the_merged_lora_adapters(adapted, tmp_path):
     run = adapted[1]
     merged, trained = load.load_pretrained(run), checkpoint.restore_arrays(run).state["params"]
