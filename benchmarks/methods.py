@@ -3,8 +3,8 @@
     python benchmarks/methods.py [--seeds 0 1 2] [--batch 64] [--epochs 10] [--only auc_cl mmcl]
 
 Appends one JSON line per run to --out and prints a table of all lines. Runs that --out already has
-are not repeated. Settings are configs/digits.py with the changes in `METHODS`. The learning rate is
-scaled by the square root of the batch size over 64.
+are not repeated. A file with runs of another commit is refused. Settings are configs/digits.py with
+the changes in `METHODS`. The learning rate is scaled by the square root of the batch size over 64.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from jaxssl.evaluation.protocols import fewshot, knn, linear
 from jaxssl.report.markdown import markdown_table
 from jaxssl.training import collapse
 from jaxssl.training.config import load
+from jaxssl.training.output import git
 from jaxssl.training.programs import make_encoder
 
 PREDICTOR = "predictor.name=mlp predictor.pred_hidden_dim=256"
@@ -146,13 +147,17 @@ def main() -> None:
     lines = []
     if args.out.exists():
         lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    commit = git.current_commit()
+    if others := {line.get("commit", "") for line in lines} - {commit}:
+        known = " and ".join(x or "an unknown commit" for x in sorted(others))
+        parser.error(f"{args.out} has runs of {known}, and this is {commit}; choose another --out")
     keys = ("method", "batch", "seed", "epochs")
     done = {tuple(line[key] for key in keys) for line in lines}
     for seed, batch, name in product(args.seeds, args.batch, METHODS):
         run = dict(zip(keys, (name, batch, seed, args.epochs), strict=True))
         if tuple(run.values()) in done or not any(part in name for part in args.only):
             continue
-        run |= train(METHODS[name], seed, batch, args.epochs)
+        run |= {"commit": commit, **train(METHODS[name], seed, batch, args.epochs)}
         lines.append(run)
         with args.out.open("a") as file:
             file.write(json.dumps(run) + "\n")
