@@ -217,7 +217,6 @@ def test_config_records_user_components_with_arguments_and_file_digests(run):
     assert all(len(digest) == components.DIGITS for _, _, digest in digests)
 
 
-@pytest.mark.long
 def test_run_with_user_components_can_be_evaluated_and_embedded(run):
     rows = {(row["protocol"], row["features"]): row for row in jaxssl.Run(run).results}
     assert rows["knn", "pretrained"]["dataset"] == "own_data.py:stripes"

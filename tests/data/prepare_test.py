@@ -284,7 +284,6 @@ def test_prepared_set_is_read_without_its_builder_code(load, labelled, tmp_path,
 # Published data sets whose splits, classes and images are known.
 
 
-@pytest.mark.long
 def test_dtd_has_the_published_splits_and_classes(load):
     path = real_data("dtd10_128.tar.xz")
     train, test = load(path), load(path, "test")
@@ -295,7 +294,6 @@ def test_dtd_has_the_published_splits_and_classes(load):
     assert min(train.read(np.array([7]))[0].input.size) == 128
 
 
-@pytest.mark.long
 def test_omniglot_has_136_classes_of_20_binary_images(load):
     path = f"{real_data('omniglot_small.tar.xz')}/small1"
     opened = load(path)

@@ -90,7 +90,6 @@ def test_rows_and_printed_results_name_encoder_data_set_and_seed(run, out, capsy
         assert shown in text
 
 
-@pytest.mark.long
 def test_results_of_encoders_of_one_name_are_kept_apart(run, out):
     """Encoders that are passed as objects differ in weights or inputs, not in a path."""
     encoder = load.load_pretrained(run)

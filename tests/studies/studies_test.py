@@ -487,7 +487,6 @@ def test_solver_time_is_undecided_for_a_small_network_or_small_images(
     assert findings.verdicts["decl"].holds is True
 
 
-@pytest.mark.long
 def test_toy_noise_study_without_noise_converges_to_the_optimum(tmp_path):
     module = study("toy_noise")
     s1, s2 = module._optimum()

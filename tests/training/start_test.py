@@ -67,7 +67,6 @@ def test_network_started_from_weights_has_their_features_to_the_bit(tiny, whole,
     assert report["reshaped"] == report["differences"] == []
 
 
-@pytest.mark.long
 def test_init_projector_also_loads_the_projector_of_the_run(tiny, whole):
     _, state, report = started(tiny(init=str(whole), init_projector="True", **MOMENTUM))
     theirs = load.load_pretrained(whole).variables["projector"]

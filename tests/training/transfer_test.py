@@ -15,7 +15,7 @@ from jaxssl import distributed
 from jaxssl.models import convnet, convnext, gin, heads, resnet, s3d, vit
 from jaxssl.models.adapters import FunctionNetwork, NnxNetwork
 from jaxssl.models.encoder import Encoder
-from jaxssl.models.transfer import FixedNorms, Transfer
+from jaxssl.models.transfer import FixedNorms, Transfer, merge_adapters
 from jaxssl.training import config
 from jaxssl.training.build import build, make_init
 from jaxssl.training.optim import optimiser
@@ -242,6 +242,21 @@ def test_freeze_stats_decides_on_the_norms_of_a_backbone_with_adapters(keep, aff
     variables = net.init(jax.random.key(0), x, train=False)
     _, updated = net.apply(variables, x, train=True, mutable=["batch_stats"])
     assert keep != np.any(updated["batch_stats"]["BatchNorm_0"]["mean"])
+
+
+def test_backbone_with_merged_adapters_has_the_features_of_the_adapted_one():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 3), np.float32)
+    net = NormBeforeAttention(affine=True)
+    adapted = Transfer(lora=2).wrap(Encoder(net, heads.mlp())).net
+    variables = adapted.init(jax.random.key(0), x, train=False)
+    params = variables["params"]
+    up = rng.standard_normal(params["lora_qkv"]["up"].shape, np.float32)  # They start at zero.
+    params = {**params, "lora_qkv": {**params["lora_qkv"], "up": up}}
+    expected = adapted.apply({**variables, "params": params}, x, train=False)
+    actual = net.apply({**variables, "params": merge_adapters(params)}, x, train=False)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(actual, net.apply({**variables, "params": params}, x, train=False))
 
 
 def test_lora_for_attention_that_is_no_dense_layer_is_refused():
