@@ -33,7 +33,7 @@ CASES = json.loads(str(GOLDEN["cases"]))
 # Cases of `make test`: each library, and each kind of network.
 KEPT = {"timm_siglip", "timm_dinov3", "timm_resnet18d", "timm_deit_distilled", "timm_convnextv2"}
 KEPT |= {"torchvision_vit", "transformers_mae", "transformers_dinov2_smaller", "openai_clip"}
-KEPT |= {"transformers_resnet", "open_clip", "torchvision_convnext"}
+KEPT |= {"transformers_resnet", "open_clip_resnet50", "torchvision_convnext"}
 VIT = "timm_dinov2"
 
 

@@ -34,7 +34,7 @@ from jaxssl.studies.study import (
 from jaxssl.training import collapse
 from jaxssl.training.config import arguments, factory
 
-SCALES = "tiny", "small", "paper", "paper_simclr"
+SCALES = ("tiny", "small", "paper", "paper_simclr")
 # Studies that do not train a grid have their own tests.
 MEASURE = {"gradient_bias", "solver_time", "toy_noise", "support_vectors"}
 # Claims about methods that a study trains only if --methods names them.
