@@ -602,14 +602,14 @@ def bias_section() -> str:
 
 def lead_section() -> str:
     """Return the section about AUC-CL's lead over the tuned SimCLR by images and epochs."""
-    rows = []
+    rows, sizes = [], (16, 64, 256)
     for (images, epochs), name in LEADS.items():
         accuracies = read(name).accuracies
         for metric, label in METRICS.items():
-            texts = differences(accuracies[metric], "simclr_tuned")["auc_cl"]
-            texts = [texts.get(size, "not run") for size in (16, 64, 256)]
-            rows.append([images, str(epochs), label, *texts])
-    heads = ["images", "epochs", "probe", *(f"B = {size}" for size in (16, 64, 256))]
+            leads = differences(accuracies[metric], "simclr_tuned")["auc_cl"]
+            cells = [leads.get(size, "not run") for size in sizes]
+            rows.append([images, str(epochs), label, *cells])
+    heads = ["images", "epochs", "probe", *(f"B = {size}" for size in sizes)]
     return f"{LEAD}{markdown_table(heads, rows)}\n"
 
 

@@ -229,7 +229,7 @@ WIDE = Room(96, 200)
     [
         pytest.param(1, Room(300, 700), marks=pytest.mark.long),
         pytest.param(4, WIDE, marks=pytest.mark.long),
-        pytest.param(5, None, marks=pytest.mark.long),
+        (5, None),
     ],
 )
 def test_graph_views_do_not_depend_on_the_packing_or_padding_of_the_batch(many, rows, room):

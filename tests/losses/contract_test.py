@@ -344,7 +344,6 @@ def test_loss_of_embeddings_with_nan_or_infinity_is_nan(case, kind):
 
 
 @pytest.mark.parametrize("case", RINGS, ids=str)
-@pytest.mark.long
 def test_ring_loss_of_embeddings_with_nan_or_infinity_is_nan(case):
     value, gradient = split(4, "ring checked", kind="NaN in the second view")[case]
     assert np.isnan(value) and np.isnan(gradient).any()

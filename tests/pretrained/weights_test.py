@@ -47,10 +47,7 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
-    "case",
-    long_except(("resnet18_cifar", "vit_small"), NETS),
-)
+@pytest.mark.parametrize("case", long_except(("resnet18_cifar", "vit_small"), NETS))
 def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}

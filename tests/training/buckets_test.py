@@ -350,7 +350,6 @@ def test_run_goes_on_in_a_copy_of_its_workdir_between_disk_and_bucket(workdir, t
 
 
 @pytest.mark.fast
-@pytest.mark.long
 def test_run_that_is_copied_to_a_disk_and_back_has_each_step_once(workdir, tmp_path):
     for resumed, steps in ((0, [1, 2]), (2, [3])):  # two parts of each log
         log_steps(workdir, resumed, steps)

@@ -93,7 +93,6 @@ def set_back(monkeypatch) -> None:
     monkeypatch.setattr(time, "time", lambda: next(times) / 1e9)
 
 
-@pytest.mark.long
 def test_stopped_run_resumes_bit_for_bit_with_a_clock_set_back(tiny, whole, tmp_path, monkeypatch):
     set_back(monkeypatch)
     handler = signal.getsignal(signal.SIGINT)

@@ -72,7 +72,6 @@ def test_profile_has_a_perfetto_trace_even_if_the_run_is_interrupted(tmp_path, l
     assert list(tmp_path.glob("profile/**/*.xplane.pb"))
 
 
-@pytest.mark.long
 def test_trace_that_other_code_has_ended_is_not_called_unwritable(tmp_path):
     profiler = profiling.Profiler(range(2), tmp_path)
     profiler.begin(0, ())
