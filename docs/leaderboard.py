@@ -224,10 +224,10 @@ LEAD = """\
 Accuracy of AUC-CL minus that of SimCLR at temperature 0.05, in points, paired by seed, with
 95 % intervals of Student's t, for training sets of a tenth, a fifth, a half and all of CIFAR-10's
 images. The first two are tested on a fifth of the test images, the others on all. By k-NN, AUC-CL
-is behind at batch 64 with 5 000 and 25 000 images, and at 256 with 10 000 and 50 000. It is ahead at
-16 with 50 000 images, and by the linear probe with 10 000 in 10 epochs, with 25 000, and with 50 000
-with an interval that begins at zero. No other lead can be told from zero. The intervals are not
-corrected for their number.
+is behind at batch 64 with 5 000 and 25 000 images, and at 256 with 10 000 and 50 000. It is ahead
+at 16 with 50 000 images, and by the linear probe with 10 000 in 10 epochs, with 25 000, and with
+50 000 with an interval that begins at zero. No other lead can be told from zero. The intervals are
+not corrected for their number.
 
 ![k-NN accuracy of AUC-CL and SimCLR at temperature 0.05 against the images seen in training, at
 batch 16 and 64](images_seen.png)
