@@ -230,9 +230,9 @@ at 16 with 50 000 images, and by the linear probe with 10 000 in 10 epochs, with
 not corrected for their number.
 
 At batch 16, the mean of the k-NN lead is below zero on few images in few epochs, and above zero
-with more of either. At 64 it is below zero in all settings but that of all images, and 60 epochs
-do not raise it. So the deficit at 16 may be one of small sets and short runs, but more epochs have
-not removed it at 64.
+with more of either. At 64 it is below zero in all settings but that of all images, also after 60
+epochs. So the deficit at 16 may be one of small sets and short runs, but more epochs have not
+removed it at 64.
 
 ![k-NN accuracy of AUC-CL and SimCLR at temperature 0.05 against the images seen in training, at
 batch 16 and 64](images_seen.png)
