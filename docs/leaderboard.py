@@ -5,13 +5,14 @@ python docs/leaderboard.py
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr, t, ttest_rel
 
@@ -522,6 +523,12 @@ def differences_section() -> str:
     return text
 
 
+def error_bars(axes: Axes, values: Mapping[int, list[float]], **style: object) -> None:
+    """Plot means and standard deviations of the values by x."""
+    deviations = [stdev(v) if len(v) > 1 else 0 for v in values.values()]
+    axes.errorbar(list(values), [mean(v) for v in values.values()], deviations, capsize=3, **style)
+
+
 def draw(board: Board, shown: Collection[str], dark: bool) -> None:
     """Plot the accuracies against the batch size, for a page in light or dark colours."""
     more = read(FIVE).accuracies["knn_top1"]
@@ -537,19 +544,11 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.add_subplot(xlabel="batch size", ylabel="k-NN top-1, %")
         for name in shown:
-            cells = {size: seeds for size, seeds in accuracies[name].items() if seeds}
-            values = [list(seeds.values()) for seeds in cells.values()]
+            cells = {
+                size: list(seeds.values()) for size, seeds in accuracies[name].items() if seeds
+            }
             colour, line = STYLES[name]
-            axes.errorbar(
-                list(cells),
-                [mean(v) for v in values],
-                [stdev(v) if len(v) > 1 else 0 for v in values],
-                color=colour,
-                linestyle=line,
-                marker="o",
-                capsize=3,
-                label=NAMES[name],
-            )
+            error_bars(axes, cells, color=colour, linestyle=line, marker="o", label=NAMES[name])
         axes.set_xscale("log", base=2)
         sizes = sorted({size for name in shown for size in accuracies[name]})
         axes.set_xticks(sizes, map(str, sizes))
@@ -613,40 +612,31 @@ def bias_section() -> str:
 
 def lead_section() -> str:
     """Plot accuracies by images seen, and return the section about AUC-CL's lead over SimCLR."""
+    accuracies = {setting: read(name).accuracies for setting, name in LEADS.items()}
     figure = Figure(figsize=(8, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    rows, sizes = [], (16, 64, 256)
-    for (images, epochs), name in LEADS.items():
-        accuracies = read(name).accuracies
-        for metric, label in METRICS.items():
-            leads = differences(accuracies[metric], "simclr_tuned")["auc_cl"]
-            cells = [leads.get(size, "not run") for size in sizes]
-            rows.append([f"{images:,}".replace(",", " "), str(epochs), label, *cells])
-    for images, marker in {5000: "v", 10000: "o", 25000: "s", 50000: "D"}.items():
-        boards = {epochs: read(name) for (count, epochs), name in LEADS.items() if count == images}
-        for size, axes in zip(sizes, panels, strict=False):
+    for size, axes in zip((16, 64), figure.subplots(1, 2, sharey=True), strict=True):
+        for images, marker in {5000: "v", 10000: "o", 25000: "s", 50000: "D"}.items():
             for loss in ("auc_cl", "simclr_tuned"):
-                values = [
-                    list(board.accuracies["knn_top1"][loss][size].values())
-                    for board in boards.values()
-                ]
-                axes.errorbar(
-                    [images * epochs for epochs in boards],
-                    [mean(v) for v in values],
-                    [stdev(v) for v in values],
-                    color=STYLES[loss][0],
-                    linestyle="-" if len(boards) > 1 else "",
-                    marker=marker,
-                    markersize=5,
-                    capsize=3,
-                    label=f"{NAMES[loss]}, {images} images",
-                )
-            axes.set(title=f"batch {size}", xlabel="images seen", xscale="log")
-            axes.grid(color="#80808040")
-    panels[0].set_ylabel("k-NN top-1, %")
-    handles, labels = panels[0].get_legend_handles_labels()
+                values = {
+                    count * epochs: list(by_metric["knn_top1"][loss][size].values())
+                    for (count, epochs), by_metric in accuracies.items()
+                    if count == images
+                }
+                style = {"marker": marker, "markersize": 5, "color": STYLES[loss][0]}
+                style["linestyle"] = "-" if len(values) > 1 else ""
+                error_bars(axes, values, label=f"{NAMES[loss]}, {images} images", **style)
+        axes.set(title=f"batch {size}", xlabel="images seen", xscale="log")
+        axes.grid(color="#80808040")
+    figure.axes[0].set_ylabel("k-NN top-1, %")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=7)
     figure.savefig(DOCS / "images_seen.png", dpi=100)
+    rows, sizes = [], (16, 64, 256)
+    for (images, epochs), by_metric in accuracies.items():
+        for metric, label in METRICS.items():
+            leads = differences(by_metric[metric], "simclr_tuned")["auc_cl"]
+            cells = [leads.get(size, "not run") for size in sizes]
+            rows.append([f"{images:,}".replace(",", " "), str(epochs), label, *cells])
     heads = ["images", "epochs", "probe", *(f"B = {size}" for size in sizes)]
     return f"{LEAD}{markdown_table(heads, rows)}\n"
 
