@@ -83,6 +83,19 @@ def no_processes_in_the_fast_lane(request, monkeypatch):
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def free_programs():
+    """Free compiled programs before they need more memory maps than Linux grants a process.
+
+    A worker that runs all tests would need more than the usual 65 530, and crash.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
+        jax.clear_caches()
+        gc.collect()
+
+
 @pytest.fixture
 def run_command(capsys):
     """Return a function that runs a command line: the exit status, output and errors."""

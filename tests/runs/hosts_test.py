@@ -261,7 +261,9 @@ def main() -> None:
         mesh = distributed.make_mesh()
         rows = distributed.shard_rows(np.ones(2, np.float32), mesh)
         add = distributed.spmd(lambda x: collectives.sum(x, "data"), mesh, P("data"), P("data"))
-        print(json.dumps(jax.jit(add)(rows).addressable_data(0).tolist()))
+        # A process may only end after the work of all its devices.
+        total = jax.block_until_ready(jax.jit(add)(rows))
+        print(json.dumps(total.addressable_data(0).tolist()))
         return
     processes.initialize(address, int(number), int(process))
     if what == "print":
