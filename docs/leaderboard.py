@@ -115,8 +115,8 @@ predictors of BYOL and NNCLR have 512 hidden units instead of 4096, and NNCLR ha
 instead of 98 304, because network and data are small. On a
 fifth of the images, validation prefers other constants for SimCLR, DeCL, TCL, XBM and the losses
 without negatives. On all images, the tuned constants raise DeCL's k-NN accuracy by 2.4 points at
-batch 16 and by 1.5 at 64 and 256. They change TCL's by -0.1 [-1.2, 1.0] at 64,
-by -0.8 [-0.9, -0.7] at 16 (two seeds) and by +0.5 at 256 (one seed,
+batch 16 and by 1.5 at 64 and 256. They change TCL's by -1.0 [-2.0, -0.0] at 16, by -0.1 [-1.2, 1.0]
+at 64, and by +0.4 [-1.1, 1.8] at 256 (two seeds,
 [measurements](measurements.md#constants-chosen-on-validation-images)).
 
 Numbers are percent on test images, mean ± standard deviation over the seeds, measured until the
