@@ -86,7 +86,8 @@ TCL has three views. Differences from SimCLR at a temperature of 0.5 with the sa
 
 """
 FIVE_NOTE = """
-Some losses at two more batch sizes, with fewer seeds. The losses are compared with others above.
+Some losses at two more batch sizes, where all but DCL have two seeds. The losses are compared with
+others above.
 """
 FASHION_NOTE = """
 Constants are those of CIFAR-10. The linear accuracies are close to that of raw pixels.
