@@ -87,7 +87,7 @@ def no_processes_in_the_fast_lane(request, monkeypatch):
 def free_programs():
     """Free compiled programs before they need more memory maps than Linux grants a process.
 
-    A worker that runs all tests would need more than the usual 65 530, and crash.
+    A single worker that runs all tests comes near the usual limit of 65 530.
     """
     yield
     maps = Path("/proc/self/maps")
