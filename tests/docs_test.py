@@ -183,6 +183,8 @@ def test_leaderboard_applies_the_holm_correction_for_multiple_comparisons():
     assert winner(accuracies_below_the_best({"mmcl": 18.0, "decl": 3.4, "tcl": 3.4})) is None
     assert winner(accuracies_below_the_best({"mmcl": 18.0, "decl": 3.4})) == "best"
     assert winner(accuracies_below_the_best({"decl": 2.4})) is None
+    cells = accuracies_below_the_best({"mmcl": 18.0})
+    assert winner(cells | {"tcl": {0: 60.0, 1: 60.0}}) == "best"  # TCL lacks a seed.
 
 
 def test_leaderboard_names_the_losses_that_an_analysis_of_variance_does_not_place_below_the_best():
