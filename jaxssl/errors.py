@@ -208,3 +208,14 @@ def closest_key(name: str, keys: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(_fold(OTHER_NAMES.get(leaf, leaf)), by_leaf, n=1)
     candidates = by_leaf[close[0]] if close else []
     return candidates[0] if len(candidates) == 1 else None
+
+
+def require_utf8(name: str, root: Path | str) -> str:
+    """Return a file name, or raise UserError if it is not valid UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{root} contains the name {name!r}, which is not UTF-8; rename it"
+        ) from error
+    return name

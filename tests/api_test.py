@@ -97,6 +97,7 @@ def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_ex
         return jaxssl.train(tiny_config(), data=images(), workdir=workdir, **arguments)
 
     short = train(tmp_path / "run", epochs=2)  # 38 images are 2 steps an epoch
+    assert (short.encoder.metadata["step"], short.config.epochs) == (4, 2)
     with pytest.raises(UserError, match=f"--resume {short.workdir} --extend_to 5"):
         train(tmp_path / "run", epochs=5)
     run = jaxssl.resume(short, extend_to=5)
@@ -104,6 +105,8 @@ def test_extended_run_has_the_schedule_of_a_longer_run_and_results_record_the_ex
     rates = [[row["learning_rate"] for row in one.metrics] for one in (short, run, whole)]
     assert rates[1] == [*rates[0][:4], *rates[2][4:]] and len(rates[2]) == 10
     assert list(run.config.extended) == ["2 epochs until step 4"]
+    assert (short.encoder.metadata["step"], short.config.epochs) == (10, 5)
+    assert short.encoder is short.encoder
     rows = {row["step"]: row for row in run.results if row["features"] == "pretrained"}
     assert rows[10]["extended"] == ["2 epochs until step 4"] and "extended" not in rows[4]
 
@@ -340,6 +343,23 @@ def test_embed_accepts_one_picture_and_names_or_skips_unreadable_pictures(run, t
         jaxssl.embed(run, folder / "none")
 
 
+def test_embed_takes_an_array_in_a_file_as_the_array_itself(run, tmp_path):
+    one = images()[0][0]
+    np.save(tmp_path / "one.npy", one)
+    np.testing.assert_array_equal(jaxssl.embed(run, tmp_path / "one.npy"), jaxssl.embed(run, one))
+
+
+def test_embed_refuses_names_that_are_not_utf8_and_keeps_earlier_output(run, tmp_path):
+    out, pixels = tmp_path / "x.npy", images()[0]
+    paths = [tmp_path / "0.png", tmp_path / os.fsdecode(b"\xff.png")]
+    for path, image in zip(paths, pixels, strict=False):
+        Image.fromarray(image[..., 0]).save(path)
+    earlier = jaxssl.embed(run, paths[:1], out)
+    with pytest.raises(UserError, match=r"'.*\\udcff.png', which is not UTF-8; rename it"):
+        jaxssl.embed(run, paths, out)
+    np.testing.assert_array_equal(np.load(out), earlier)
+
+
 @pytest.mark.long
 def test_run_on_16_bit_images_with_five_channels_trains_evaluates_embeds_and_exports(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 2**16, (24, 9, 10, 5), np.uint16)
@@ -395,6 +415,11 @@ def test_step_of_an_encoder_is_refused_because_its_weights_are_loaded(run):
     for call, argument in ((jaxssl.embed, images()[0]), (jaxssl.evaluate, "knn")):
         with pytest.raises(UserError, match="no checkpoints; pass the run, or remove step 2"):
             call(run.encoder, argument, step=2)
+
+
+def test_options_of_weights_are_refused_for_an_encoder_that_is_already_loaded(run):
+    with pytest.raises(UserError, match="weights_options needs a weights file"):
+        jaxssl.evaluate(run.encoder, "knn", data=images(), weights_options={"crop": 0.5})
 
 
 def test_component_may_be_the_group_of_another_config(run, monkeypatch):

@@ -933,6 +933,55 @@ def test_digest_depends_on_global_values_and_on_what_the_code_uses_of_modules(
     assert python_objects.register("loss", margin) != before
 
 
+WITH_ATTRIBUTES = """
+import functools
+
+scale = {number}
+
+class Base:
+    def __call__(self, pairs):
+        return self._tau * pairs
+
+class OfClass(Base):
+    pass
+
+OfClass._tau = {number}
+
+class Slots:
+    __slots__ = "tau"
+
+    def __call__(self, pairs):
+        return pairs
+
+slots = Slots()
+slots.tau = {number}
+
+class Property:
+    @property
+    def tau(self):
+        return scale
+
+class CachedProperty:
+    @functools.cached_property
+    def tau(self):
+        return scale
+"""
+
+
+@pytest.mark.fast
+def test_digest_depends_on_attributes_of_the_class_slots_and_properties(tmp_path):
+    names = []
+    for i, number in enumerate((1, 1, 2)):
+        path = tmp_path / str(i) / "own.py"
+        path.parent.mkdir()
+        path.write_text(WITH_ATTRIBUTES.format(number=number))
+        own: Any = components.load_file(path, "file")
+        values = [own.OfClass(), own.slots, own.Property(), own.CachedProperty()]
+        names.append([python_objects.register("loss", x) for x in values])
+    assert names[0] == names[1]
+    assert not set(names[1]) & set(names[2])
+
+
 @pytest.mark.fast
 def test_digest_of_code_without_a_source_depends_on_the_code():
     names = []

@@ -11,7 +11,6 @@ import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from jaxssl.training import config as configs
 from jaxssl.training.config import values
 from jaxssl.training.config.overrides import apply_overrides
 from jaxssl.training.output import compile_cache, logs, metrics_writer
-from jaxssl.training.workdir import run_record
+from jaxssl.training.workdir import checkpoint, run_record
 from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
@@ -80,7 +79,7 @@ class Run:
     def __fspath__(self) -> str:  # noqa: D105
         return str(self.workdir)
 
-    @cached_property
+    @property
     def config(self) -> ConfigDict:
         """The config of the run."""
         return configs.read_config(self.workdir)
@@ -92,7 +91,7 @@ class Run:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out the encoder, which has functions that cannot be pickled."""
-        return {name: value for name, value in vars(self).items() if name != "encoder"}
+        return {name: value for name, value in vars(self).items() if name != "_encoder"}
 
     @property
     def init(self) -> Settings | None:
@@ -107,10 +106,14 @@ class Run:
         """The rows of results.json: protocol, metric, value, features and their settings."""
         return read_results(self.workdir)
 
-    @cached_property
+    @property
     def encoder(self) -> PretrainedEncoder:
-        """The encoder of the last checkpoint."""
-        return load_pretrained(self.workdir)
+        """The encoder of the last checkpoint, which is read again after more training."""
+        encoder = vars(self).get("_encoder")
+        if not encoder or checkpoint.steps(self.workdir)[-1:] != [encoder.metadata["step"]]:
+            encoder = load_pretrained(self.workdir)
+            object.__setattr__(self, "_encoder", encoder)
+        return encoder
 
     @property
     def report(self) -> Report:

@@ -70,20 +70,43 @@ def describe(value: Any, outer: tuple[int, ...] = (), seen: dict[int, Any] | Non
             return f"{_source(value, inside)} {inside(values)}"
         if not _is_own(value):
             return f"{value.__module__}.{value.__qualname__}"
-        members = map(inspect.unwrap, vars(value).values())
-        own = [x for x in members if inspect.isfunction(x) and x.__module__ == value.__module__]
-        refer = (value.__bases__, *map(_references, own))
-        return f"{_source(value, inside)} {inside(refer)}"
+        refer = (value.__bases__, *map(_references, _methods(value)))
+        attributes = _attributes(value)
+        return f"{_source(value, inside)} {inside(refer)}{inside(attributes) if attributes else ''}"
     if callable(getattr(value, "__wrapped__", None)):  # such as `jax.jit` or `jax.custom_vjp` gives
         rules = [getattr(value, name, None) for name in ("fwd", "bwd", "jvp")]
         return f"{type(value).__name__} {inside((value.__wrapped__, rules))}"
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name != "parent"]
         return inside((type(value), *((name, getattr(value, name, None)) for name in names)))
-    own = (type(value), getattr(value, "__dict__", {})) if _is_own(type(value)) else ()
+    own = (type(value), _instance_values(value)) if _is_own(type(value)) else ()
     if own and type(value).__repr__ is object.__repr__:  # which tells no settings
         return inside(own)
     return f"{re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value))} {inside(own) if own else ''}"
+
+
+def _methods(owner: type) -> list[Any]:
+    """Return the functions of a class, those of its properties among them."""
+    members = vars(owner).values()
+    inner = [getattr(x, "fget", None) or getattr(x, "func", None) or x for x in members]
+    functions = filter(inspect.isfunction, map(inspect.unwrap, inner))
+    return [x for x in functions if x.__module__ == owner.__module__]
+
+
+def _attributes(owner: type) -> dict[str, Any]:
+    """Return the values of a class that own code of it or its bases names, except the fields."""
+    methods = itertools.chain(*(_methods(base) for base in owner.__mro__ if _is_own(base)))
+    used = set(itertools.chain(*(_names(method.__code__) for method in methods)))
+    used -= getattr(owner, "__dataclass_fields__", {}).keys()  # which instances describe
+    values = _select(vars(owner), sorted(used))
+    return {name: x for name, x in values.items() if not hasattr(type(x), "__get__")}
+
+
+def _instance_values(value: Any) -> dict[str, Any]:
+    """Return the values of an instance, in its `__dict__` and in slots."""
+    members = itertools.chain(*(vars(base).items() for base in type(value).__mro__))
+    slots = [name for name, x in members if inspect.ismemberdescriptor(x) and hasattr(value, name)]
+    return getattr(value, "__dict__", {}) | {name: getattr(value, name) for name in slots}
 
 
 def _references(function: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jaxssl.data.decoders import decoding, files
 from jaxssl.data.decoders.arrays import LazyArray
 from jaxssl.data.formats.user_files import ON_ERROR, log_left_out
 from jaxssl.data.opening import in_memory, items
-from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
+from jaxssl.errors import UserError, explain_write_errors, one_line, require_utf8, suggest
 from jaxssl.evaluation.features import encode_images
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training.output import file_io
@@ -122,6 +122,8 @@ def embed_pictures(
         images = path if is_file else _list_pictures(path, suffixes, on_error)
     channels = encoder.inputs.channels
     source, names = in_memory.load_images(images, channels=channels, on_error=on_error)
+    for name in names or ():
+        require_utf8(name, "images")
     if distributed.process_count() > 1:
         run_record.require_equal({"pictures": len(source), "names": run_record.digest(names)})
     inputs = ours.fit_inputs(encoder.inputs, source)
@@ -219,13 +221,13 @@ def _list_pictures(path: Path, suffixes: tuple[str, ...], on_error: str) -> list
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
     """Write embeddings and names in the format of the suffix, as `embed` describes."""
     if out.suffix == ".npy":
+        # Names of an earlier command would belong to other pictures.
+        with explain_write_errors(out):
+            out.with_suffix(NAMES).unlink(missing_ok=True)
         # NumPy would write to the file by itself, and not notice that the disk is full.
         file_io.write_with(out, lambda file: np.save(_only_write(file), features))
         if names is not None:
             write_csv(out.with_suffix(NAMES), [HEADER, *zip(names)])
-        else:  # Names of an earlier command would belong to other pictures.
-            with explain_write_errors(out):
-                out.with_suffix(NAMES).unlink(missing_ok=True)
     else:
         import pyarrow
         from pyarrow import parquet

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
     from jaxssl.data.splits import Source
     from jaxssl.pretrained.encoder import PretrainedEncoder
 
-
 Presets = Mapping[str, Settings]  # settings of a protocol by the name of a preset
 CLASSES = 2**31  # Programs take class indices of int32, and a cast would wrap around.
 RANKED = 2**26  # number of logits that are sorted at once
@@ -80,7 +79,7 @@ def check_split(
     prefix: str, features: ArrayLike, labels: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return float32 features [n, f] and class indices [n], whose names begin with a prefix."""
-    rows = np.asarray(features)
+    rows = _unmasked(f"{prefix}features", features)
     # NumPy does not count JAX's bfloat16 among the numbers.
     is_real = jnp.issubdtype(rows.dtype, np.floating) or jnp.issubdtype(rows.dtype, np.integer)
     if rows.ndim != 2 or not rows.size or not is_real:
@@ -94,7 +93,7 @@ def check_split(
 
 def check_indices(name: str, indices: ArrayLike, length: int, end: int) -> np.ndarray:
     """Return an argument as integers [length] in [0, end), or raise ValueError that names it."""
-    indices = np.asarray(indices)
+    indices = _unmasked(name, indices)
     if indices.shape != (length,) or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(
             f"{name} must be integers [{length}], one for each row, got {indices.dtype} "
@@ -103,6 +102,12 @@ def check_indices(name: str, indices: ArrayLike, length: int, end: int) -> np.nd
     if (outside := indices[(indices < 0) | (indices >= end)]).size:
         raise ValueError(f"{name} must be indices in [0, {end}), got {outside[0]}")
     return indices
+
+
+def _unmasked(name: str, values: ArrayLike) -> np.ndarray:
+    if isinstance(values, np.ma.MaskedArray):  # NumPy would ignore the mask.
+        raise ValueError(f"{name} is a masked array; leave out the masked rows")
+    return np.asarray(values)
 
 
 def choose_settings(presets: Presets, preset: str, default: str, changes: Settings) -> Settings:
@@ -163,8 +168,7 @@ def check_seed(seed: object) -> int:
 def check_labels(source: "Source") -> None:
     """Raise ValueError unless all images have labels, of two classes or more."""
     labels = source.labels
-    unlabelled = int(np.sum(labels < 0))
-    if unlabelled:
+    if unlabelled := int(np.sum(labels < 0)):
         raise ValueError(
             f"{unlabelled} of {len(labels)} training images have no label; "
             "choose a labelled train_split"
@@ -222,8 +226,7 @@ def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -
     Returns:
         Sorted indices of the drawn examples.
     """
-    rng = np.random.default_rng(seed)
-    drawn = []
+    rng, drawn = np.random.default_rng(seed), []
     for members in map(rng.permutation, indices_by_class(labels)):
         number = max(least, min(round(share * len(members)), len(members) - 1))
         drawn.append(members[:number])

@@ -222,6 +222,8 @@ def _resolve(
     """Load the encoder, if it is not given, and find the folder of its results."""
     workdir, identity = None, ""
     if isinstance(encoder_or_path, PretrainedEncoder):
+        if weights_options:
+            raise UserError("weights_options needs a weights file; pass them to load_encoder")
         encoder, name = encoder_or_path, "the encoder"
         if out is not None or distributed.process_count() > 1:
             identity = weights_digest(encoder)

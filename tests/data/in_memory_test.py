@@ -262,6 +262,8 @@ def test_masked_labels_are_missing_and_masked_images_are_refused():
     assert splits.train.labels.tolist() == [-1, 1, 1, 0, 1, 0]
     with refused("is a masked array of images; fill the masked pixels"):
         load_splits(np.ma.array(PIXELS, mask=PIXELS > 9))
+    with refused("is a masked array of images; fill the masked pixels"):
+        load_splits(list(np.ma.array(PIXELS, mask=PIXELS > 9)))
 
 
 @pytest.mark.parametrize(
@@ -310,6 +312,17 @@ def test_pandas_missing_value_counts_as_unlabelled(form):
     data = form((examples([0, 1, 1])[0], [1, PandasNA(), 0]))
     splits, _ = load_splits({"train": data, "test": data})
     assert splits.train.labels.tolist() == [1, -1, 0]
+
+
+def test_equal_names_of_classes_stay_two_classes():
+    """ImageNet has two classes named "crane"."""
+    data = HuggingFace(examples([0, 1, 2, 2, 1, 0]), ["crane", "dog", "crane"])
+    splits, _ = load_splits((data, data))
+    for split in (splits.train, splits.test):
+        assert split.labels.tolist() == [0, 1, 2, 2, 1, 0]
+        assert split.class_names == ("crane", "dog", "crane")
+    with refused("two classes share a name, and the splits list other names; rename one"):
+        load_splits((data, (PIXELS, list("abcabc"))))
 
 
 def test_class_names_of_train_and_test_split_are_merged():

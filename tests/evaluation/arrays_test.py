@@ -74,6 +74,8 @@ def test_keyword_settings_override_values_of_the_preset():
         ({"test_features": FEATURES.test[:, :2]}, "the same number of columns, got 6 and 2"),
         ({"test_labels": FEATURES.test_labels[:4]}, "test_labels must be integers [30]"),
         ({"train_labels": FEATURES.train_labels / 2}, "train_labels must be integers [60]"),
+        ({"train_labels": np.ma.array(FEATURES.train_labels)}, "train_labels is a masked array"),
+        ({"test_features": np.ma.array(FEATURES.test)}, "test_features is a masked array"),
         (
             {"train_labels": FEATURES.train_labels - 1},
             "train_labels must be indices in [0, 2147483648), got -1",

@@ -1,6 +1,7 @@
 """Configs: overrides, presets and error messages."""
 
 import json
+import os
 
 import jax
 import numpy as np
@@ -269,6 +270,9 @@ def test_paths_of_data_become_absolute_and_a_run_may_continue_where_its_files_ha
         changes = [("data.name", f"{mine}:load"), ("data.path", text)]
         assert config_lib.load("digits", changes).data.path == text
     assert config_lib.load("digits", [("data.dir", "s3://b/x")]).data.dir == "s3://b/x"
+    for key in ("data.path", "data.labels"):
+        with refused(f"{key} contains the name '", "b\\udcff', which is not UTF-8; rename it"):
+            config_lib.load("digits", list((names | {key: os.fsdecode(b"b\xff")}).items()))
 
 
 @pytest.mark.parametrize(

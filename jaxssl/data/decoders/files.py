@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from jaxssl.data.decoders import decompression
-from jaxssl.errors import UserError, printable
+from jaxssl.errors import UserError, printable, require_utf8
 
 log = logging.getLogger("jaxssl")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
@@ -181,7 +181,8 @@ def list_folder(root: Path) -> list[str]:
             for name in filter(os.path.islink, (here / x for x in folders)):
                 heapq.heappush(links, name)
             visible = (name for name in names if not name.startswith("."))
-            paths += [_utf8((here / name).relative_to(root).as_posix(), root) for name in visible]
+            inside = ((here / name).relative_to(root).as_posix() for name in visible)
+            paths += [require_utf8(name, root) for name in inside]
     return sorted(paths)
 
 
@@ -301,17 +302,7 @@ def _safe_name(name: str, root: Path) -> str:
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise _unsafe(root, name, "points out of the archive")
-    return _utf8(path.as_posix(), root)
-
-
-def _utf8(name: str, root: Path) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{root} contains the name {name!r}, which is not UTF-8; rename it"
-        ) from error
-    return name
+    return require_utf8(path.as_posix(), root)
 
 
 def _unsafe(root: Path, name: str, problem: str) -> UserError:

@@ -209,6 +209,7 @@ def load_images(
         UserError: as `load_splits`.
     """
     # Data frames and Hugging Face sets have a shape too.
+    images, _ = _images_and_labels(images, "images")
     shape = getattr(images, "shape", ()) if hasattr(images, "dtype") else ()
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, channels))
     if len(shape) == 3 and not is_one and channels != 1 and (shape[2] in (2, 4) or shape[0] == 3):
@@ -334,8 +335,7 @@ def _images_and_labels(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(images, Mapping):
         images, beside = items.image_and_label(images, name, warn=labels is None)
         labels = beside if labels is None else labels
-    is_paths = getattr(images, "ndim", 0) == 1
-    return list(images) if is_paths else images, labels
+    return list(images) if getattr(images, "ndim", 0) == 1 else images, labels  # of paths
 
 
 def _common_shape(shapes: Sequence[kind.Shape | None], name: str) -> kind.Shape:
@@ -354,17 +354,19 @@ def _join_classes(splits: Sequence[Examples]) -> list[Source]:
     """Give all splits the same class names.
 
     If the names of every split are the beginning of the longest list, that list is used. Otherwise
-    all names are merged and sorted.
+    all names are merged and sorted, and must differ within a split.
     """
     names = max((split.class_names for split in splits), key=len)
-    if any(split.class_names != names[: len(split.class_names)] for split in splits):
-        names = tuple(sorted({name for split in splits for name in split.class_names}))
+    if all(split.class_names == names[: len(split.class_names)] for split in splits):
+        return [_source(split._replace(class_names=names)) for split in splits]
+    if any(len(set(split.class_names)) < len(split.class_names) for split in splits):
+        raise UserError("two classes share a name, and the splits list other names; rename one")
+    names = tuple(sorted({name for split in splits for name in split.class_names}))
     position, joined = {name: index for index, name in enumerate(names)}, []
     for split in splits:
         # The label -1 of unlabelled examples selects the last entry, so that it stays -1.
-        new_labels = [*(position[name] for name in split.class_names), UNLABELLED]
-        labels = np.array(new_labels, np.int32)[split.labels]
-        joined.append(_source(split._replace(labels=labels, class_names=names)))
+        new = np.array([*map(position.get, split.class_names), UNLABELLED], np.int32)
+        joined.append(_source(split._replace(labels=new[split.labels], class_names=names)))
     return joined
 
 

@@ -167,7 +167,8 @@ def read_item(
         except Exception as error:  # Pillow's decoders raise many exception types.
             raise UserError(f"{name} {one_line(error)}") from error
     with contextlib.suppress(ValueError):  # NumPy refuses lists of unequal lengths.
-        values = np.asarray(image)
+        # A masked array is kept as one, so that it is refused.
+        values = image if isinstance(image, np.ma.MaskedArray) else np.asarray(image)
         if values.ndim in (2, 3):
             return pixels_of(values[None], name)[0], label
     got = f"a {type(image).__name__}; the order is (images, labels)"

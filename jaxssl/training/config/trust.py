@@ -15,7 +15,7 @@ from pathlib import Path
 from jaxssl import components
 from jaxssl.components import Settings
 from jaxssl.data import IN_MEMORY
-from jaxssl.errors import UserError, escape
+from jaxssl.errors import UserError, escape, require_utf8
 from jaxssl.training.output.file_io import user_folder
 from jaxssl.training.output.logs import log
 
@@ -109,7 +109,7 @@ def data_paths(data: Settings) -> dict[str, str]:
         if not isinstance(text, str) or not text or name == IN_MEMORY:
             continue
         is_text = key == "path" and components.is_custom(str(name))
-        path = absolute(text)
+        path = require_utf8(absolute(text), f"data.{key}")
         paths[key] = text if is_text and not os.path.exists(path) else path
     return paths
 
