@@ -86,7 +86,7 @@ TCL has three views. Differences from SimCLR at a temperature of 0.5 with the sa
 
 """
 FIVE_NOTE = """
-Some losses at two more batch sizes, where all but DCL have two seeds. The losses are compared with
+Some losses at two more batch sizes, where TCL has two seeds at 128. The losses are compared with
 others above.
 """
 FASHION_NOTE = """
