@@ -529,10 +529,12 @@ def differences_section() -> str:
     return text
 
 
-def error_bars(axes: Axes, values: Mapping[int, list[float]], **style: object) -> None:
+def error_bars(
+    axes: Axes, values: Mapping[int, list[float]] | Mapping[float, list[float]], **style: object
+) -> None:
     """Plot means and standard deviations of the values by x."""
     deviations = [stdev(v) if len(v) > 1 else 0 for v in values.values()]
-    axes.errorbar(list(values), [mean(v) for v in values.values()], deviations, capsize=3, **style)
+    axes.errorbar(list(values), [mean(v) for v in values.values()], deviations, capsize=2, **style)
 
 
 def draw(board: Board, shown: Collection[str], dark: bool) -> None:
@@ -547,14 +549,18 @@ def draw(board: Board, shown: Collection[str], dark: bool) -> None:
     lines = {"axes.edgecolor": "#808080", "grid.color": "#80808040", "axes.grid": True}
     hidden = {"axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "jaxssl"}
     with matplotlib.rc_context({**style, **lines, **hidden}):
-        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        figure = Figure(figsize=(7, 5.6), layout="constrained")
         axes = figure.add_subplot(xlabel="batch size", ylabel="k-NN top-1, %")
-        for name in shown:
+        for number, name in enumerate(shown):
+            shift = 2 ** (0.02 * (number - len(shown) / 2))  # Error bars would hide each other.
             cells = {
-                size: list(seeds.values()) for size, seeds in accuracies[name].items() if seeds
+                size * shift: list(seeds.values())
+                for size, seeds in accuracies[name].items()
+                if seeds
             }
             colour, line = STYLES[name]
-            error_bars(axes, cells, color=colour, linestyle=line, marker="o", label=NAMES[name])
+            style = {"color": colour, "linestyle": line, "marker": "o", "markersize": 4}
+            error_bars(axes, cells, **style, linewidth=1.2, label=NAMES[name])
         axes.set_xscale("log", base=2)
         sizes = sorted({size for name in shown for size in accuracies[name]})
         axes.set_xticks(sizes, map(str, sizes))
