@@ -4,9 +4,9 @@ usage: jaxssl train [--config NAME] [--config.KEY=VALUE ...] [--workdir DIR]
        jaxssl train --resume DIR [--extend_to EPOCHS]
        jaxssl train [--config NAME] --grid KEY=A,B,C [--grid ...] [--workdir DIR]
 
-`jaxssl list configs` prints the packaged configs. The config "base" has all keys with their
-defaults; the keys of a loss, a network or an augmentation are the arguments of its factory. The
-same command again resumes an interrupted run.
+`jaxssl list configs` prints the packaged configs, and --keys all keys of a config with a line of
+text. `jaxssl list losses NAME` prints the keys of a loss, and likewise those of a network or an
+augmentation. The same command again resumes an interrupted run.
 """
 
 import shlex
@@ -76,8 +76,8 @@ MAX_RUNS = flags.DEFINE_integer(
 RETRY = flags.DEFINE_integer(
     "retry",
     0,
-    "Restart the command up to this many times if it is killed or fails. Invalid settings, SIGTERM "
-    "and SIGINT are not retried.",
+    "Restart the command up to this many times if it is killed or fails. Invalid settings, a full "
+    "disk, steps that are not finite, SIGTERM and SIGINT are not retried.",
     lower_bound=0,
     flag_values=FLAGS,
 )

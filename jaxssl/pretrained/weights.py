@@ -99,7 +99,7 @@ def load(
               depends on the project of the file, see docs/weights.md.
             - std: standard deviation of images, in (0, 1], with the same defaults.
             - crop: as in `jaxssl.augment.views.Inputs`, in [0, 1]. timm calls it ``crop_pct``.
-            - size: side length of the network's images in pixels, 1 to 8192. The learned positions
+            - size: side length of the network's images in pixels, 1 to 32768. The learned positions
               of a ViT are interpolated to a new size.
             - interpolation: "bilinear" or "bicubic", for the resizing of images.
 
