@@ -176,10 +176,10 @@ that at 256 by 1.0 [-1.2, 3.2].
   validation images, the differences from SimCLR at 0.5 at batch 64 are
   {simclr[barlow_twins_tuned][64]} (Barlow Twins), {simclr[vicreg_tuned][64]} (VICReg)
   and {simclr[byol_tuned][64]} (BYOL). From DCL, tuned Barlow Twins differs by
-  {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, with one seed,
-  the differences from SimCLR are {simclr[barlow_twins_tuned][16]} (Barlow Twins),
-  {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL), and at 256
-  {simclr[barlow_twins_tuned][256]} (Barlow Twins), {simclr[vicreg_tuned][256]} (VICReg) and
+  {dcl[barlow_twins_tuned][64]} and tuned VICReg by {dcl[vicreg_tuned][64]}. At 16, the
+  differences from SimCLR are {simclr[barlow_twins_tuned][16]} (Barlow Twins, one seed),
+  {simclr[vicreg_tuned][16]} (VICReg) and {simclr[byol_tuned][16]} (BYOL), and at 256, with one
+  seed, {simclr[barlow_twins_tuned][256]} (Barlow Twins), {simclr[vicreg_tuned][256]} (VICReg) and
   {simclr[byol_tuned][256]} (BYOL). So far
   losses without negatives show no advantage at these batch sizes.
 - **XBM**, 4096 past embeddings as negatives of SimCLR, fails in small batches, with one seed: at
@@ -276,8 +276,9 @@ DIFFERENCES = """\
 ## Differences on all of CIFAR-10
 
 Accuracy minus that of SimCLR or DCL, in points, paired by seed, with the 95 % interval of Student's
-t over three seeds. A number without an interval is of one seed. Unlike the tests above, intervals
-are of single comparisons, and not corrected for their number.
+t over three seeds. A number without an interval is of one seed, or of two whose differences are
+equal. Unlike the tests above, intervals are of single comparisons, and not corrected for their
+number.
 
 """
 
@@ -459,8 +460,10 @@ def differences(accuracies: Accuracies, reference: str) -> dict[str, dict[int, s
                 texts[loss][size] = "not run" if ours else "diverged"
                 continue
             pair = [[values[seed] for seed in seeds] for values in (ours, theirs)]
-            text = f"{mean(a - b for a, b in zip(*pair, strict=True)):+.1f}"
-            if len(seeds) > 1:
+            values = [a - b for a, b in zip(*pair, strict=True)]
+            text = f"{mean(values):+.1f}"
+            # The interval of two equal differences would be their value alone.
+            if len(seeds) > 1 and not are_equal(values):
                 low, high = ttest_rel(*pair).confidence_interval()
                 text += f" [{low:+.1f}, {high:+.1f}]"
             texts[loss][size] = text + (", 2 seeds" if len(seeds) == 2 else "")

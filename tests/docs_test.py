@@ -206,9 +206,11 @@ def test_leaderboard_differences_are_paired_by_seed_with_an_interval():
     """The interval of the differences 2, 3 and 4 is 3 ± 4.303 / √3, that of 2 and 3 2.5 ± 6.35."""
     theirs = {0: 1.0, 1: 2.0, 2: 4.0}
     ours = {16: {2: 8.0, 0: 3.0, 1: 5.0}, 64: {0: 3.0, 1: 5.0}, 128: {2: 3.0}, 256: {}}
+    ours[512] = {0: 2.5, 1: 3.5}  # equal differences, which give no interval
     cells = {"tcl": ours, "dcl": {size: theirs for size in ours}}
     actual = load_leaderboard().differences(cells, "dcl")["tcl"]
     expected = ["+3.0 [+0.5, +5.5]", "+2.5 [-3.9, +8.9], 2 seeds", "-1.0", "diverged"]
+    expected.append("+1.5, 2 seeds")
     assert list(actual.values()) == expected
 
 
