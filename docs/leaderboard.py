@@ -348,6 +348,17 @@ def read(name: str) -> Board:
     return Board(document["where"], document["command"], accuracies, data["baselines"])
 
 
+def tested_losses(cells: dict[str, dict[int, float]]) -> tuple[list[int], list[str]]:
+    """Return the seeds, and the losses that have all of them, the highest mean first.
+
+    Nothing can be tested with fewer than two seeds or losses. Both lists are then empty.
+    """
+    seeds = sorted({seed for values in cells.values() for seed in values})
+    losses = [loss for loss, values in cells.items() if len(values) == len(seeds)]
+    losses.sort(key=lambda loss: mean(cells[loss].values()), reverse=True)
+    return (seeds, losses) if min(len(seeds), len(losses)) > 1 else ([], [])
+
+
 def winner(cells: dict[str, dict[int, float]]) -> str | None:
     """Return the loss that is significantly better than every other one, None without one.
 
@@ -356,14 +367,12 @@ def winner(cells: dict[str, dict[int, float]]) -> str | None:
     Args:
         cells: accuracy by loss and seed.
     """
-    seeds = sorted({seed for values in cells.values() for seed in values})
-    tested = {loss: values for loss, values in cells.items() if len(values) == len(seeds)}
-    if len(tested) < 2 or len(seeds) < 2:
+    seeds, losses = tested_losses(cells)
+    if not losses:
         return None
-    best = max(tested, key=lambda loss: mean(tested[loss].values()))
-    p_values = {}
-    for loss in tested.keys() - {best}:
-        pair = [[tested[name][seed] for seed in seeds] for name in (best, loss)]
+    best, p_values = losses[0], {}
+    for loss in losses[1:]:
+        pair = [[cells[name][seed] for seed in seeds] for name in (best, loss)]
         # Equal differences of all seeds decide nothing: their test would give p = 0.
         undecided = are_equal([a - b for a, b in zip(*pair, strict=True)])
         p_values[loss] = 1.0 if undecided else float(ttest_rel(*pair).pvalue)
@@ -390,10 +399,8 @@ def not_below(cells: dict[str, dict[int, float]]) -> tuple[list[str], list[str]]
     Args:
         cells: accuracy by loss and seed.
     """
-    seeds = sorted({seed for values in cells.values() for seed in values})
-    losses = [loss for loss, values in cells.items() if len(values) == len(seeds)]
-    losses.sort(key=lambda loss: mean(cells[loss].values()), reverse=True)
-    if len(losses) < 2 or len(seeds) < 2:
+    seeds, losses = tested_losses(cells)
+    if not losses:
         return [], []
     values = np.array([[cells[loss][seed] for seed in seeds] for loss in losses])
     means = values.mean(1)
